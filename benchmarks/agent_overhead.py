@@ -1,22 +1,22 @@
-"""CPU time per turn of the agent loop itself, and whether it grows with the length of the episode.
+"""Measures the agent loop's own CPU time per turn, and whether it grows with the length of the episode.
 
     python benchmarks/agent_overhead.py              # the agent core
     python benchmarks/agent_overhead.py --plugin     # the same episodes inside veRL's agent loop
     python benchmarks/agent_overhead.py --repeated 0.76   # three of four observations were shown before
 
 Episodes of 1 k to 32 k tokens are played with an engine and a retriever that answer at once. Each turn has
---turn-tokens: a quarter generated, the rest three documents. `tokenizer` is the time inside the tokenizer,
-which sees each generated token once (decode) and each observed one once (encode). `loop` is everything else:
-contexts, parsing, packing, neutralising, the ledger, the training row, the record as a dict. If later turns
-cost more, `us/token` would rise down the table.
+--turn-tokens tokens: a quarter are generated, the rest are three documents. `tokenizer` is the time inside
+the tokenizer, which decodes each generated token once and encodes each observed one once. `loop` is
+everything else: contexts, parsing, packing, neutralising, the ledger, the training row, the record as a dict.
+If later turns cost more, `us/token` rises from row to row.
 
-Trajectories of the same question send similar queries, and an observation that was shown to one of them is
+Trajectories of the same question send similar queries, and an observation that one of them has received is
 not encoded again for the next. --repeated is the share of a trajectory's observations that are such
-repetitions (default 0). --repeated-as DIR takes the share from the trajectories of a run
+repetitions (default 0). --repeated-as DIR takes this share from the trajectories of a run
 (`outputs/demo/grpo/trajectories/train`).
 
-Figures are medians over --rounds of this process's CPU seconds, so that other work on the machine matters
-little.
+All figures are medians over --rounds of this process's CPU seconds, so other work on the machine has little
+influence.
 """
 
 from __future__ import annotations
@@ -65,30 +65,36 @@ class TimedCodec:
         return text
 
 
-class Ready:
-    """Engine and retriever in one, with all answers prepared: the ids of each turn, and documents."""
+class ScriptedServices:
+    """An engine and a retriever in one, whose answers are prepared: the ids of each turn, and documents.
 
-    def __init__(self, turns: Sequence[list[int]], documents: Sequence[Document], new: Collection[int] = ()):
+    In the turns `new_turns` the search returns documents that an earlier episode has not seen.
+    """
+
+    def __init__(
+        self, turns: Sequence[list[int]], documents: Sequence[Document], new_turns: Collection[int] = ()
+    ):
         self.turns, self.logprobs = turns, [-0.5] * max(map(len, turns))
-        self.documents, self.turn, self.new = documents, 0, new
+        self.documents, self.turn, self.new_turns = documents, 0, new_turns
 
-    def next(self) -> list[int]:
+    def next_turn(self) -> list[int]:
+        """Return the ids of the next turn."""
         self.turn += 1
         return self.turns[self.turn - 1]
 
     async def generate(self, context: list[int], max_tokens: int, stop: Sequence[str]) -> Generation:
-        ids = self.next()
+        ids = self.next_turn()
         return Generation(ids, self.logprobs[: len(ids)])
 
     async def search(self, queries: Sequence[str]) -> list[list[Document]]:
         start = self.turn * TOPK * len(queries) % (len(self.documents) - TOPK - 1)
-        start += self.turn in self.new  # other documents than in the episode played before
+        start += self.turn in self.new_turns
         return [list(self.documents[start : start + TOPK]) for _ in queries]
 
 
 @dataclass(frozen=True)
 class Material:
-    """The material of episodes: documents that fill three quarters of a turn, and the policy's quarter."""
+    """Everything from which episodes are made, with documents that fill three quarters of a turn."""
 
     protocol: Protocol
     tokenizer: Any
@@ -98,7 +104,7 @@ class Material:
 
     @classmethod
     def make(cls, tokenizer: Any, turn_tokens: int) -> Material:
-        """The demo's world in documents so long that TOPK of them are about 3/4 of `turn_tokens`."""
+        """Join passages of the demo's world to documents, TOPK of which have about 3/4 of `turn_tokens`."""
         protocol = demo_protocol(PROTOCOL).with_special_tokens(control_tokens(tokenizer))
         passages = make_world(0, "train", people=1000, places=200).passages
         per_passage = len(tokenizer.encode(passages[0]["contents"], add_special_tokens=False))
@@ -110,16 +116,18 @@ class Material:
         return cls(protocol, tokenizer, TokenizerCodec(tokenizer), documents, turn_tokens)
 
     def turns(self, count: int) -> list[list[int]]:
-        """Ids of `count` turns: searches, each with a new query, and an answer."""
+        """Return the ids of `count` turns: searches, each with a new query, and an answer."""
         texts = [f"<search> Mara Torval {i} </search>" for i in range(count - 1)] + ["<answer> x </answer>"]
         return [self._ids(text) for text in texts]
 
     def _ids(self, action: str) -> list[int]:
+        """Return the ids of a thought and an action, together a quarter of a turn."""
         ending = self.codec.encode(f"</think>\n{action}")
         thought = self.codec.encode("<think>" + " born in" * self.turn_tokens)
         return thought[: max(self.turn_tokens // 4 - len(ending), 1)] + ending
 
     def budget(self, turns: int) -> Budget:
+        """Return limits that do not cut an episode of this many turns."""
         total = turns * self.turn_tokens * 4
         return Budget(
             turns, False, self.turn_tokens, self.turn_tokens * 2, None, 1, max_response_tokens=total
@@ -127,25 +135,28 @@ class Material:
 
 
 async def core(material: Material, turns: int, repeated: float) -> tuple[int, float, float]:
-    """Play one episode and make its row and record: (tokens, CPU seconds, CPU seconds in the tokenizer)."""
+    """Play one episode in the agent core; returns its tokens, its CPU seconds, and those in the tokenizer."""
     codec = TimedCodec(material.codec)
     searches = range(1, turns)
-    new = random.Random(0).sample(searches, round(len(searches) * (1 - repeated)))
+    new_turns = random.Random(0).sample(searches, round(len(searches) * (1 - repeated)))
     prompt = codec.encode("Where?")
     material.codec.clear_cache()
-    if repeated:  # first an episode that sees the observations that are to be repeated
-        await play(material, turns, codec, prompt, Ready(material.turns(turns), material.documents))
-    ready = Ready(material.turns(turns), material.documents, new)
+    if repeated:  # an earlier episode, which sees the observations that are repeated
+        earlier = ScriptedServices(material.turns(turns), material.documents)
+        await play(material, turns, codec, prompt, earlier)
+    services = ScriptedServices(material.turns(turns), material.documents, new_turns)
     codec.seconds = 0.0
     gc.collect()
     started = time.process_time()
-    tokens = await play(material, turns, codec, prompt, ready)
+    tokens = await play(material, turns, codec, prompt, services)
     return tokens, time.process_time() - started, codec.seconds
 
 
-async def play(material: Material, turns: int, codec: TimedCodec, prompt: list[int], ready: Ready) -> int:
-    """Play one episode and make its row and record; the number of tokens."""
-    episode = Episode(material.protocol, material.budget(turns), ready, search_tools(ready), codec)
+async def play(
+    material: Material, turns: int, codec: TimedCodec, prompt: list[int], services: ScriptedServices
+) -> int:
+    """Play one episode, make its training row and its record, and return the number of tokens."""
+    episode = Episode(material.protocol, material.budget(turns), services, search_tools(services), codec)
     record = await episode.run("id", "Where?", prompt)
     row = episode.ledger.row()
     record.to_dict()
@@ -153,16 +164,20 @@ async def play(material: Material, turns: int, codec: TimedCodec, prompt: list[i
     return len(row.prompt_ids) + len(row.response_ids)
 
 
-def make_tool(options: dict[str, Any]) -> Ready:
-    """The factory that veRL's agent loop finds by its import path."""
-    return Ready([[]], MATERIAL[0].documents)
+def make_tool(options: dict[str, Any]) -> ScriptedServices:
+    """Return the search tool; veRL's agent loop finds this factory by its import path."""
+    return ScriptedServices([[]], MATERIAL[0].documents)
 
 
+#: The material of the episode that `plugin` plays, for `make_tool`.
 MATERIAL: list[Material] = []
 
 
 async def plugin(material: Material, turns: int) -> tuple[int, float, float]:
-    """As `core`, through `SearchAgentLoop.run`: veRL's client interface, prompts, AgentLoopOutput."""
+    """Do the same as `core` through `SearchAgentLoop.run`, with veRL's client interface, prompts and output.
+
+    The time in the tokenizer is not measured here; it is returned as nan.
+    """
     from omegaconf import OmegaConf
     from verl.experimental.agent_loop.agent_loop import DictConfigWrap
     from verl.workers.rollout.replica import TokenOutput
@@ -180,12 +195,12 @@ async def plugin(material: Material, turns: int) -> tuple[int, float, float]:
     }
     options = {"protocol": PROTOCOL, "agent": agent, "retriever": {"tool": f"{__name__}:make_tool"}}
     config = OmegaConf.create({"actor_rollout_ref": {"rollout": rollout}, "data": {}, "rag_r1": options})
-    ready = Ready(material.turns(turns), material.documents)
+    services = ScriptedServices(material.turns(turns), material.documents)
 
     class Client:
         async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict) -> Any:
-            ids = ready.next()
-            return TokenOutput(token_ids=ids, log_probs=ready.logprobs[: len(ids)], extra_fields={})
+            ids = services.next_turn()
+            return TokenOutput(token_ids=ids, log_probs=services.logprobs[: len(ids)], extra_fields={})
 
     row = {
         "raw_prompt": [{"role": "user", "content": "Where?"}],
@@ -203,21 +218,21 @@ async def plugin(material: Material, turns: int) -> tuple[int, float, float]:
 
 
 def repeated_share(steps: Iterable[Sequence[dict[str, Any]]]) -> float:
-    """Share of a run's observations that an earlier trajectory of the same step had already been shown."""
-    observations = repeated = 0
+    """Return the share of a run's observations that the same step has already seen in another trajectory."""
+    count = repeated = 0
     for records in steps:
         known: set[str] = set()
         for turn in (turn for record in records for turn in record["turns"] if turn["observed_tokens"]):
-            observation = json.dumps(
-                [[c["arguments"], c["documents"]] for c in turn["calls"]], sort_keys=True
-            )
-            observations, repeated = observations + 1, repeated + (observation in known)
+            calls = [[call["arguments"], call["documents"]] for call in turn["calls"]]
+            observation = json.dumps(calls, sort_keys=True)
+            count += 1
+            repeated += observation in known
             known.add(observation)
-    return repeated / observations if observations else 0.0
+    return repeated / count if count else 0.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure as the command line says, and print the tables; returns the exit status."""
+    """Run the benchmark and print its tables; returns the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

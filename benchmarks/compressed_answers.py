@@ -1,22 +1,24 @@
-"""What compressing an index costs an agent: bytes of the index, recall on the agent's queries, exact match.
+"""Measures what compressing an index costs an agent: recall on the agent's queries, and exact match.
 
     python -m examples.agentic_r.run --seeds 0 1 2 --out outputs/agentic_r
     python benchmarks/compressed_answers.py --loops outputs/agentic_r --seeds 0 1 2 --out outputs/compressed
 
-Takes finished loops of Agentic-R in miniature: of each seed the last agent, which is trained to search, and
-the last retriever, an encoder of 128 dimensions trained with it. Their corpus of 4,590 passages is indexed by
-that encoder exactly, by the presets, and with ever fewer bytes; the agent answers the held-out questions with
-each index, on a real server, greedily. Nothing is trained here.
+The benchmark needs finished loops of Agentic-R in miniature. From each seed it takes the last agent, which is
+trained to search, and the last retriever, an encoder of 128 dimensions that was trained with it. It indexes
+their corpus of 4,590 passages with that encoder: exactly, with presets, and with fewer and fewer bytes.
+With each index, on a real server, the agent answers the held-out questions by greedy decoding. Nothing is
+trained here.
 
-    bytes        of the index in memory for a passage: the file faiss.index. What presets read from disk
-                 besides (the rows that candidates are scored from) is a column of its own.
-    same first   share of the queries whose first passage is that of exact search; the queries are those that
-                 the agent sent with the exact index
-    recall@3     share of exact search's first three that are among the first three, for the same queries
-    found        share of the passages that the questions need that the agent was shown, in its own run
+    bytes        size of faiss.index, which is in memory, for each passage; the rows that presets read from
+                 disk to score candidates have a separate column
+    same first   share of the queries for which exact search returns the same first passage; the queries are
+                 those that the agent sent with the exact index
+    recall@3     share of exact search's first three passages that are among the first three, for these too
+    found        share of the needed passages that the agent was shown, in its run with this index
     EM, searches of the held-out questions
 
-What is finished is not repeated: OUT/seed0/NAME has an index and its evaluation, OUT/compressed.md the table.
+OUT/seed0/NAME has an index and its evaluation, and is not made again when it is finished; OUT/compressed.md
+has the table.
 """
 
 from __future__ import annotations
@@ -54,7 +56,10 @@ _BATCH, _K = 32, 3
 
 
 class Loop:
-    """What a finished loop of the miniature has left for a seed."""
+    """The data, the last encoder and the last agent of a finished loop.
+
+    Raises SystemExit if the loop is not finished.
+    """
 
     def __init__(self, folder: Path):
         self.data = folder / "data"
@@ -66,8 +71,8 @@ class Loop:
         self.agent = (folder / "loop" / f"round{rounds + 1}" / "agent" / "model").resolve()
 
 
-def played(loop: Loop, name: str, folder: Path, policy_url: str) -> None:
-    """Build one index and let the agent answer with it, as far as that is not done."""
+def measure_index(loop: Loop, name: str, folder: Path, policy_url: str) -> None:
+    """Build one index and let the agent answer with it, unless that is finished."""
     if (folder / _FINISHED).exists():
         return
     print(f"{folder.parent.name}: {name}", flush=True)
@@ -80,7 +85,7 @@ def played(loop: Loop, name: str, folder: Path, policy_url: str) -> None:
         evaluate(loop, folder / "run", url, policy_url)
         exact = folder.parent / "exact" / "run"
         queries = queries_of(exact)
-        (folder / "found.json").write_text(json.dumps(first(url, queries)), encoding="utf-8")
+        (folder / "found.json").write_text(json.dumps(first_passages(url, queries)), encoding="utf-8")
     manifest = json.loads((index / "manifest.json").read_text(encoding="utf-8"))
     rows = index / "vectors.rows"
     figures = {
@@ -92,7 +97,7 @@ def played(loop: Loop, name: str, folder: Path, policy_url: str) -> None:
 
 
 def evaluate(loop: Loop, out: Path, url: str, policy_url: str) -> None:
-    """Run `rag-r1 eval` with the agent, greedy, as in the loop."""
+    """Evaluate the agent as the loop does, with greedy decoding. Raises SystemExit if that fails."""
     from examples.agentic_r.loop_inputs import eval_arguments
     from rag_r1.evaluation import command
 
@@ -102,15 +107,15 @@ def evaluate(loop: Loop, out: Path, url: str, policy_url: str) -> None:
 
 
 def queries_of(run: Path) -> list[str]:
-    """What the agent's searches sent to the retriever in an evaluation, in its order."""
+    """Return the queries that the agent sent to the retriever in an evaluation, in order."""
     lines = (run / "trajectories" / "records.jsonl").read_text(encoding="utf-8").splitlines()
     turns = [turn for line in lines for turn in json.loads(line)["turns"]]
     calls = [call for turn in turns for call in turn["calls"] if call["tool"] == "search"]
     return [call["sent"]["query"] for call in calls]
 
 
-def first(url: str, queries: Sequence[str]) -> list[list[str]]:
-    """The ids of the first passages for each query."""
+def first_passages(url: str, queries: Sequence[str]) -> list[list[str]]:
+    """Return the ids of the first _K passages for each query."""
     results: list[list[str]] = []
     for start in range(0, len(queries), _BATCH):
         content = {"queries": list(queries[start : start + _BATCH]), "topk": _K, "return_scores": True}
@@ -122,12 +127,12 @@ def first(url: str, queries: Sequence[str]) -> list[list[str]]:
 
 
 def figures(folder: Path) -> dict[str, Any]:
-    """The figures of an index's folder, beside those of the exact index."""
+    """Return the figures of an index, including its agreement with the exact index beside it."""
     report = json.loads((folder / "run" / "report.json").read_text(encoding="utf-8"))["figures"]
     figures = json.loads((folder / _FINISHED).read_text(encoding="utf-8"))
-    theirs = json.loads((folder / "found.json").read_text(encoding="utf-8"))
+    approximate = json.loads((folder / "found.json").read_text(encoding="utf-8"))
     exact = json.loads((folder.parent / "exact" / "found.json").read_text(encoding="utf-8"))
-    pairs = list(zip(theirs, exact, strict=True))
+    pairs = list(zip(approximate, exact, strict=True))
     figures["same"] = sum(a[:1] == b[:1] for a, b in pairs) / len(pairs)
     figures["recall"] = sum(len(set(a) & set(b)) for a, b in pairs) / sum(len(b) for _, b in pairs)
     for name, key in (("em", "em"), ("searches", "queries"), ("found", "recall")):
@@ -136,33 +141,15 @@ def figures(folder: Path) -> dict[str, Any]:
 
 
 def table(out: Path, seeds: Sequence[int]) -> str:
-    """The table of all indexes, a column of figures for each seed."""
-    known = {
-        name: {seed: figures(out / f"seed{seed}" / name) for seed in seeds if _done(out, seed, name)}
-        for name in INDEXES
-    }
+    """Return the table of all indexes; a cell has a value for each seed."""
+    columns = (("same", 2), ("recall", 2), ("found", 2), ("em", 3), ("searches", 2))
     rows = []
-    for name, of in known.items():
-        if not of:
-            continue
-
-        def cell(key: str, digits: int, of: dict = of) -> str:
-            values = [
-                seed_figures[key]["value"] if isinstance(seed_figures[key], dict) else seed_figures[key]
-                for seed_figures in of.values()
-            ]
-            return " ".join(f"{value:.{digits}f}" for value in values)
-
-        first_seed = next(iter(of.values()))
-        row = [
-            name,
-            f"{first_seed['memory']:.0f}",
-            f"{first_seed['disk']:.0f}",
-            cell("same", 2),
-            cell("recall", 2),
-        ]
-        row += [cell("found", 2), cell("em", 3), cell("searches", 2)]
-        rows.append(row)
+    for name in INDEXES:
+        by_seed = [figures(out / f"seed{seed}" / name) for seed in seeds if _done(out, seed, name)]
+        if by_seed:
+            row = [name, f"{by_seed[0]['memory']:.0f}", f"{by_seed[0]['disk']:.0f}"]
+            row += [_cell([seed_figures[key] for seed_figures in by_seed], digits) for key, digits in columns]
+            rows.append(row)
     head = [
         "index",
         "bytes a passage, memory",
@@ -176,12 +163,18 @@ def table(out: Path, seeds: Sequence[int]) -> str:
     return "\n".join(markdown.table(head, rows))
 
 
+def _cell(values: Sequence[Any], digits: int) -> str:
+    """Return the values of all seeds; a value of a report is a dict with its confidence interval."""
+    plain = [value["value"] if isinstance(value, dict) else value for value in values]
+    return " ".join(f"{value:.{digits}f}" for value in plain)
+
+
 def _done(out: Path, seed: int, name: str) -> bool:
     return (out / f"seed{seed}" / name / _FINISHED).exists()
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure as the command line says, and print the tables; returns the exit status."""
+    """Run the benchmark and print its table; returns the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -201,7 +194,7 @@ def main(argv: list[str] | None = None) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         with vllm_server(loop.agent, folder / "vllm.log") as policy_url:
             for name in dict.fromkeys(names):
-                played(loop, name, folder / name, policy_url)
+                measure_index(loop, name, folder / name, policy_url)
     text = table(args.out, args.seeds)
     (args.out / "compressed.md").write_text(text + "\n", encoding="utf-8")
     print(f"\n{text}\n\nwritten: {args.out / 'compressed.md'}")

@@ -1,15 +1,16 @@
-"""Finds deleted gold passages with `rag-r1 corpus check`, and repairs the corpus.
+"""Measures how well `rag-r1 corpus check` finds and repairs passages that were deleted from a corpus.
 
     python benchmarks/corpus_check.py --corpus corpus.jsonl.gz --questions questions.jsonl --work checks
 
-Questions are JSONL with {"id", "question", "golden_answers", "supporting_ids": [corpus id, ...]}. 300
-supporting passages (--deleted, --seed) are deleted from the corpus; a question is affected if it needs one of
-these. Then the check is run as a user runs it, and what it says is compared with the truth:
+Questions are JSONL with {"id", "question", "golden_answers", "supporting_ids": [corpus id, ...]}. The
+benchmark deletes 300 supporting passages (--deleted, --seed) from the corpus; a question is affected if it
+needs one of them. Then it runs the check as a user would, and compares the verdicts with the truth:
 
-    evidence   by ids, and by titles in several spellings: how many affected questions are found, and how many
-               others are flagged
-    strings    the signals for data without evidence: precision and recall for "not answerable any more"
-    repair     recall of the supporting passages, BM25 through the real retrieval server: whole, cut, repaired
+    evidence   number of affected questions that are found, and of others that are flagged, with ids as
+               evidence and with titles in several spellings
+    strings    precision and recall of the signals for data without evidence
+    repair     recall of the supporting passages, by BM25 on the real retrieval server, in the whole, the cut
+               and the repaired corpus
 
 --invented N ... also checks a corpus of N invented passages of 100 words each, and measures time and memory.
 """
@@ -45,13 +46,13 @@ _WIDE = {chr(code): chr(code + 0xFEE0) for code in range(0x21, 0x7F)}
 
 
 def decomposed(title: str) -> str:
-    """The title in NFD, with another dash, curly quotes and no-break spaces."""
+    """Return the title in NFD, with other dashes, curly quotes and no-break spaces."""
     text = unicodedata.normalize("NFD", title).replace("-", "\u2011").replace("–", "\u2212")
     return text.replace("'", "\u2019").replace('"', "\u201d").replace(" ", "\u00a0")
 
 
 def full_width(title: str) -> str:
-    """The title in full-width letters, which NFKC makes ordinary ones."""
+    """Return the title in full-width letters, which NFKC maps to ordinary ones."""
     return "".join(_WIDE.get(character, character) for character in title)
 
 
@@ -68,35 +69,39 @@ SPELLINGS: dict[str, Callable[[str], str]] = {
 
 @dataclass
 class Setting:
-    """The corpus with and without the deleted passages, and the questions."""
+    """The corpora and the questions of the benchmark."""
 
+    #: The whole corpus.
     whole: Path
+    #: The corpus without the deleted passages.
     cut: Path
+    #: The deleted passages.
     deleted: Path
     questions: list[dict[str, Any]]
+    #: Passage id -> title, for the supporting passages.
     titles: dict[str, str]
+    #: Ids of the questions that need a deleted passage.
     affected: set[str]
 
 
 def prepare(corpus: Path, questions: Path, work: Path, n_deleted: int, seed: int) -> Setting:
-    """Draw the passages to delete, and write the two corpora."""
+    """Draw the passages to delete, and write the corpora into the folder `work`."""
     rows = [json.loads(line) for line in questions.open(encoding="utf-8")]
-    gold = sorted({own_id for row in rows for own_id in row["supporting_ids"]})
-    gone = set(random.Random(seed).sample(gold, n_deleted))
+    gold_ids = sorted({passage_id for row in rows for passage_id in row["supporting_ids"]})
+    deleted_ids = set(random.Random(seed).sample(gold_ids, n_deleted))
     passages = [row for row, _ in Corpus([corpus]).rows(progress=False) if isinstance(row, Passage)]
     work.mkdir(parents=True, exist_ok=True)
-    paths = [work / f"{name}.jsonl" for name in ("whole", "cut", "deleted")]
-    kept = [passage for passage in passages if passage.id not in gone]
-    write(paths[0], (passage.row() for passage in passages))
-    write(paths[1], (passage.row() for passage in kept))
-    write(paths[2], (passage.row() for passage in passages if passage.id in gone))
-    titles = {str(passage.id): passage.title or "" for passage in passages if passage.id in set(gold)}
-    affected = {row["id"] for row in rows if gone & set(row["supporting_ids"])}
+    kept = [passage for passage in passages if passage.id not in deleted_ids]
+    deleted = [passage for passage in passages if passage.id in deleted_ids]
+    corpora = {"whole": passages, "cut": kept, "deleted": deleted}
+    paths = [write(work / f"{name}.jsonl", (p.row() for p in subset)) for name, subset in corpora.items()]
+    titles = {str(passage.id): passage.title or "" for passage in passages if passage.id in set(gold_ids)}
+    affected = {row["id"] for row in rows if deleted_ids & set(row["supporting_ids"])}
     return Setting(*paths, rows, titles, affected)
 
 
 def write(path: Path, rows: Iterable[dict[str, Any]]) -> Path:
-    """Write JSON lines."""
+    """Write JSON lines, and return the path."""
     with path.open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     return path
@@ -105,7 +110,7 @@ def write(path: Path, rows: Iterable[dict[str, Any]]) -> Path:
 def run_check(
     work: Path, name: str, corpus: Path, rows: Iterable[dict[str, Any]], **more: Any
 ) -> CheckResult:
-    """Run one check, whose files are in `work`/`name`."""
+    """Run one check with its files in `work`/`name`; `more` are further arguments of the command."""
     out = work / name.replace(" ", "_").replace(",", "")
     out.mkdir(parents=True, exist_ok=True)
     data = write(out / "questions.jsonl", rows)
@@ -113,22 +118,27 @@ def run_check(
 
 
 def without_evidence(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the row of a question without its supporting ids."""
     return {key: row[key] for key in ("id", "question", "golden_answers")}
 
 
 def with_titles(setting: Setting, spelling: Callable[[str], str]) -> list[dict[str, Any]]:
-    """The questions with titles instead of ids."""
+    """Return the questions with titles in a spelling, instead of supporting ids."""
     return [
         {
             **without_evidence(row),
-            "supporting_titles": [spelling(setting.titles[own_id]) for own_id in row["supporting_ids"]],
+            "supporting_titles": [spelling(setting.titles[id_]) for id_ in row["supporting_ids"]],
         }
         for row in setting.questions
     ]
 
 
 def evidence_rows(setting: Setting, work: Path) -> list[tuple[str, int, int, int]]:
-    """(evidence, affected questions found, of these only through a similar title, others flagged)."""
+    """Check the cut corpus with each kind of evidence.
+
+    Returns rows of (evidence, affected questions found, those found only through a similar title, others
+    flagged).
+    """
     redirects = work / "redirects.tsv"
     names = {title: f"Former name {number}" for number, title in enumerate(sorted(setting.titles.values()))}
     redirects.write_text("".join(f"{name}\t{title}\n" for title, name in names.items()), encoding="utf-8")
@@ -138,36 +148,34 @@ def evidence_rows(setting: Setting, work: Path) -> list[tuple[str, int, int, int
     renamed = with_titles(setting, names.__getitem__)
     checks["titles: redirects"] = run_check(work, "redirects", setting.cut, renamed, redirects=redirects)
     rows = []
-    for name, done in checks.items():
-        flagged = {case.question.id: case.rule.name for case in done.judged if case.rule.name in FLAGS}
+    for name, check in checks.items():
+        flagged = {case.question.id: case.rule.name for case in check.judged if case.rule.name in FLAGS}
         correct = set(flagged) & setting.affected
-        similar = sum(flagged[own_id] == "titles_similar" for own_id in correct)
+        similar = sum(flagged[question_id] == "titles_similar" for question_id in correct)
         rows.append((name, len(correct), similar, len(set(flagged) - setting.affected)))
     return rows
 
 
-def string_rows(setting: Setting, done: CheckResult) -> list[tuple[str, int, float, float]]:
-    """(signal, questions that it flags, precision, recall), of a check of data without evidence."""
-    judged = done.judged
+def string_rows(setting: Setting, check: CheckResult) -> list[tuple[str, int, float, float]]:
+    """Return rows of (signal, flagged questions, precision, recall) for a check of data without evidence."""
+    judged = check.judged
     signals = {
-        "answer not in BM25's first k": {case.question.id for case in judged if not case.signals.in_top_k},
-        "answer nowhere in the corpus": {
-            case.question.id for case in judged if case.signals.anywhere == "no"
-        },
-        "verdict unanswerable": {case.question.id for case in judged if case.rule.verdict == "unanswerable"},
-        "verdict unanswerable or unknown": {
-            case.question.id for case in judged if case.rule.verdict != "answerable"
-        },
+        "answer not in BM25's first k": [case for case in judged if not case.signals.in_top_k],
+        "answer nowhere in the corpus": [case for case in judged if case.signals.anywhere == "no"],
+        "verdict unanswerable": [case for case in judged if case.rule.verdict == "unanswerable"],
+        "verdict unanswerable or unknown": [case for case in judged if case.rule.verdict != "answerable"],
     }
     rows = []
-    for name, flagged in signals.items():
-        right = len(flagged & setting.affected)
-        rows.append((name, len(flagged), right / max(len(flagged), 1), right / max(len(setting.affected), 1)))
+    for name, cases in signals.items():
+        flagged = {case.question.id for case in cases}
+        correct = len(flagged & setting.affected)
+        recall = correct / max(len(setting.affected), 1)
+        rows.append((name, len(flagged), correct / max(len(flagged), 1), recall))
     return rows
 
 
-def served(corpus: Path, work: Path, name: str, use: Callable[[str], CheckResult]) -> CheckResult:
-    """Build a BM25 index of the corpus, serve it, and use the server."""
+def with_server(corpus: Path, work: Path, name: str, use: Callable[[str], CheckResult]) -> CheckResult:
+    """Build a BM25 index of the corpus, serve it, and return the result of `use` for the server's URL."""
     from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 
     index = work / "indexes" / name
@@ -180,37 +188,40 @@ def served(corpus: Path, work: Path, name: str, use: Callable[[str], CheckResult
 def recall_table(
     setting: Setting, work: Path, k: int
 ) -> tuple[list[tuple[str, int, float, float]], CheckResult]:
-    """(corpus, passages, recall of the supporting passages, share of answerable questions), and the check of
-    the cut corpus without evidence."""
+    """Check the whole, the cut and the repaired corpus with a retrieval server.
+
+    Returns rows of (corpus, passages, recall of the supporting passages, share of answerable questions), and
+    the check of the cut corpus without evidence.
+    """
+    checks: dict[str, CheckResult] = {}
+
+    def check(name: str, corpus: Path, url: str, **more: Any) -> CheckResult:
+        rows = setting.questions
+        checks[name] = run_check(work, f"of {name}", corpus, rows, bm25_url=url, topk=k, **more)
+        return checks[name]
+
+    def check_cut(url: str) -> CheckResult:
+        check("cut", setting.cut, url, supply=[setting.deleted])
+        questions = map(without_evidence, setting.questions)
+        return run_check(work, "blind", setting.cut, questions, bm25_url=url, topk=k)
+
+    with_server(setting.whole, work, "whole", lambda url: check("whole", setting.whole, url))
+    without = with_server(setting.cut, work, "cut", check_cut)
+    repaired = checks["cut"].repaired
+    assert repaired is not None
+    with_server(repaired.path, work, "repaired", lambda url: check("repaired", repaired.path, url))
     table = []
-
-    def asks(
-        corpus: Path, name: str, rows: Iterable[dict[str, Any]], **more: Any
-    ) -> Callable[[str], CheckResult]:
-        return lambda url: run_check(work, name, corpus, rows, bm25_url=url, topk=k, **more)
-
-    def note(name: str, done: CheckResult) -> None:
-        counts = done.summary["all"]
+    for name, result in checks.items():
+        counts = result.summary["all"]
         share = counts["answerable"] / counts["questions"]
-        table.append((name, done.summary["passages"], counts["bm25_recall"], share))
-
-    note("whole", served(setting.whole, work, "whole", asks(setting.whole, "of whole", setting.questions)))
-    cut = asks(setting.cut, "of cut", setting.questions, supply=[setting.deleted])
-    blind = asks(setting.cut, "blind", map(without_evidence, setting.questions))
-    both: list[CheckResult] = []
-    strings = served(setting.cut, work, "cut", lambda url: both.append(cut(url)) or blind(url))
-    note("cut", both[0])
-    made = both[0].repaired
-    assert made is not None
-    after = served(made.path, work, "repaired", asks(made.path, "of repaired", setting.questions))
-    note("repaired", after)
-    return table, strings
+        table.append((name, result.summary["passages"], counts["bm25_recall"], share))
+    return table, without
 
 
-def passages_a_second(setting: Setting, work: Path) -> float:
-    """Passages that a scan reads in a second of processor time, with all ids, titles and answers."""
+def passages_per_second(setting: Setting, work: Path) -> float:
+    """Return the passages that a scan for all ids, titles and answers reads per second of processor time."""
     targets = ScanTargets(
-        ids=frozenset(own_id for row in setting.questions for own_id in row["supporting_ids"]),
+        ids=frozenset(passage_id for row in setting.questions for passage_id in row["supporting_ids"]),
         titles=TitleIndex(setting.titles.values()),
         answers=AnswerMatcher(gold for row in setting.questions for gold in row["golden_answers"]),
     )
@@ -222,7 +233,7 @@ def passages_a_second(setting: Setting, work: Path) -> float:
 
 
 def invent(path: Path, n: int, words: list[str]) -> Path:
-    """Write n passages of 100 random words, three to a page."""
+    """Write n passages of 100 random words each, three to a page, and return the path."""
     draw = random.Random(n)
 
     def rows() -> Iterator[dict[str, Any]]:
@@ -233,8 +244,8 @@ def invent(path: Path, n: int, words: list[str]) -> Path:
     return write(path, rows())
 
 
-def measured(setting: Setting, work: Path, n: int) -> tuple[float, float, float]:
-    """(size in GB, processor seconds, peak resident MB) of a check of n invented passages, as a command."""
+def measure_check(setting: Setting, work: Path, n: int) -> tuple[float, float, float]:
+    """Run the command on n invented passages; returns size in GB, processor seconds, and peak resident MB."""
     words = sorted({word for title in setting.titles.values() for word in title.split()})
     corpus = invent(work / f"invented_{n}.jsonl", n, words)
     data = write(work / "invented_questions.jsonl", setting.questions)
@@ -242,7 +253,7 @@ def measured(setting: Setting, work: Path, n: int) -> tuple[float, float, float]
     command += ["--data", str(data), "--corpus", str(corpus), "--out", str(work / f"invented_{n}")]
     process = subprocess.Popen(command, cwd=Path(__file__).resolve().parents[1], stdout=subprocess.DEVNULL)
     _, status, used = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)  # it has been waited for
+    process.returncode = os.waitstatus_to_exitcode(status)  # wait4 has reaped the process
     if status:
         raise RuntimeError(f"the check of {corpus} failed")
     size = corpus.stat().st_size / 1e9
@@ -251,7 +262,7 @@ def measured(setting: Setting, work: Path, n: int) -> tuple[float, float, float]
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure as the command line says, and print the tables; returns the exit status."""
+    """Run the benchmark and print its tables; returns the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -277,22 +288,16 @@ def main(argv: list[str] | None = None) -> int:
     if not args.no_server:
         recalls, strings = recall_table(setting, args.work, args.k)
         signals = string_rows(setting, strings)
-        rows = (
-            (name, flagged, f"{share:.1%}", f"{other_share:.1%}")
-            for name, flagged, share, other_share in signals
-        )
+        rows = ((name, count, *(f"{share:.1%}" for share in shares)) for name, count, *shares in signals)
         print()
         print_table(["signal", "flagged", "precision", "recall"], rows)
-        rows = (
-            (name, f"{count:,}", f"{share:.1%}", f"{other_share:.1%}")
-            for name, count, share, other_share in recalls
-        )
+        rows = ((name, f"{n:,}", *(f"{share:.1%}" for share in shares)) for name, n, *shares in recalls)
         print()
         print_table(["corpus", "passages", f"recall@{args.k} of supporting passages", "answerable"], rows)
-    print(f"\n{passages_a_second(setting, args.work):,.0f} passages scanned in a second of processor time")
+    print(f"\n{passages_per_second(setting, args.work):,.0f} passages scanned in a second of processor time")
     if args.invented:
         print()
-        measurements = ((n, *measured(setting, args.work, n)) for n in args.invented)
+        measurements = ((n, *measure_check(setting, args.work, n)) for n in args.invented)
         rows = (
             (f"{n:,}", f"{size:.2f} GB", f"{s:,.1f}", f"{peak:,.0f} MB") for n, size, s, peak in measurements
         )

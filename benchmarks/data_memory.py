@@ -1,11 +1,11 @@
-"""Memory and time of `rag-r1 data`: the same command on files of growing size.
+"""Measures memory and time of `rag-r1 data` on files of growing size.
 
     python benchmarks/data_memory.py --rows 1000 100000 1000000
 
-The files are invented, in HotpotQA's layout (one JSON array, every row with its paragraphs): one row in a
-hundred repeats an earlier one, and one in two hundred stands in the validation set, which has a twentieth of
-the rows. Printed are the size of both files, the time, and the most memory that the process had (its maximum
-resident set, with the libraries; a first line with few rows shows what these need alone).
+The files are invented, in HotpotQA's layout (one JSON array, every row with its paragraphs). One row in a
+hundred repeats an earlier one, and one in two hundred is also in the validation set, which has a twentieth of
+the rows. The table has the size of both files, the time, and the peak resident memory of the process. This
+includes the libraries; a first line with few rows shows how much these need.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _WORDS = [
 
 
 def question(number: int) -> str:
-    """The invented question of a number; different numbers give different questions."""
-    draw = random.Random(f"question {number}")  # a number would be the seed without its sign
+    """Return an invented question; different numbers give different questions."""
+    draw = random.Random(f"question {number}")  # an integer seed would lose its sign
     return (
         f"Which {' '.join(draw.choices(_WORDS, k=9))} was {number} of {' '.join(draw.choices(_WORDS, k=3))}?"
     )
 
 
 def row(number: int, question_number: int) -> dict[str, Any]:
-    """A row in HotpotQA's layout with the question of `question_number`."""
+    """Return row `number` in HotpotQA's layout, with the question of `question_number`."""
     paragraphs = [
         [f"Title {number + i}", [f"Sentence {i} of {number}. " + "filling " * 15] * 2] for i in range(2)
     ]
@@ -55,16 +55,16 @@ def row(number: int, question_number: int) -> dict[str, Any]:
 
 
 def train_rows(rows: int) -> Iterator[dict[str, Any]]:
-    """The training rows, with repetitions and questions of the validation set."""
+    """Yield the training rows, with repetitions and questions of the validation set (negative numbers)."""
     for number in range(rows):
         question_number = number - 1 if number % 100 == 99 else number
-        yield row(
-            number, -(number // 200) - 1 if number % 200 == 50 and number < rows // 20 else question_number
-        )
+        if number % 200 == 50 and number < rows // 20:
+            question_number = -(number // 200) - 1
+        yield row(number, question_number)
 
 
 def write_array(path: Path, rows: Iterator[dict[str, Any]]) -> None:
-    """Write one JSON array, element by element."""
+    """Write the rows as one JSON array, element by element."""
     with path.open("w", encoding="utf-8") as file:
         for number, row_ in enumerate(rows):
             file.write(("[" if number == 0 else ",\n") + json.dumps(row_))
@@ -72,8 +72,10 @@ def write_array(path: Path, rows: Iterator[dict[str, Any]]) -> None:
 
 
 def measure(rows: int, similarity: float, folder: Path) -> dict[str, float]:
-    """Build a set of `rows` training rows; returns the size and peak memory in MB, seconds, and
-    rows written."""
+    """Build a set of `rows` training rows, and return its figures.
+
+    These are the size of the files and the peak memory in MB, the seconds, and the number of rows written.
+    """
     train, validation, out = folder / "train.json", folder / "dev.json", folder / "out"
     write_array(train, train_rows(rows))
     write_array(validation, (row(number, -number - 1) for number in range(max(rows // 20, 1))))
@@ -99,7 +101,7 @@ def measure(rows: int, similarity: float, folder: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print a line of the table for each size."""
+    """Run the benchmark and print a line of the table for each size."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,12 +1,12 @@
-"""The demo with several seeds: how much does it learn, and how long does it take?
+"""Runs the demo with several seeds, to show how much it learns and how long it takes.
 
     python benchmarks/demo_seeds.py --recipes grpo ppo_sq ppo_mq --random 3
 
-runs `python -m rag_r1.demo.run` once for each recipe and seed, one after another (veRL's actor names are
-global to a Ray cluster), and prints a markdown table. A run that is already in the output folder is not
+The benchmark runs `python -m rag_r1.demo.run` for each recipe and seed, one after another (veRL's actor names
+are global to a Ray cluster), and prints a Markdown table. A run that is already in the output folder is not
 repeated, so an interrupted benchmark resumes where it stopped. The seed determines the world, its questions
-and their order. Published figures use seeds drawn at random (`--random`, saved in `seeds.json` of the output
-folder): seeds that were used for tuning would flatter the result.
+and their order. Published figures use random seeds (`--random`, saved in `seeds.json` of the output folder),
+since seeds that were used for tuning would flatter the result.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def run(recipe: str, seed: int, folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
-    """Results of one demo run, from its folder if it exists. Raises CalledProcessError if the run fails."""
+    """Return the results of one demo run, from its folder if it is finished.
+
+    Raises CalledProcessError if the run fails.
+    """
     out = folder / f"{recipe}-seed{seed}"
     finished = out / "results.json"
     if not finished.exists():
@@ -38,7 +41,7 @@ def run(recipe: str, seed: int, folder: Path, overrides: Sequence[str]) -> dict[
 
 
 def drawn(count: int, folder: Path) -> list[int]:
-    """`count` random seeds, beginning with those already saved in the folder."""
+    """Return `count` random seeds, beginning with those already saved in the folder."""
     kept = folder / "seeds.json"
     seeds = json.loads(kept.read_text()) if kept.exists() else []
     while len(seeds) < count:
@@ -51,7 +54,7 @@ def drawn(count: int, folder: Path) -> list[int]:
 
 
 def row(results: dict[str, Any]) -> list[str]:
-    """The cells of one line of the table."""
+    """Return the cells of a run's row in the table."""
     steps = sorted(results["held_out"], key=int)
     before, after = (results["held_out"][step] for step in (steps[0], steps[-1]))
     kinds = [key for key in before if key.startswith("EM ")]
@@ -63,13 +66,13 @@ def row(results: dict[str, Any]) -> list[str]:
 
 
 def header(results: dict[str, Any]) -> list[str]:
-    """The names of the table's columns."""
+    """Return the names of the table's columns."""
     kinds = [key for key in next(iter(results["held_out"].values())) if key.startswith("EM ")]
     return ["recipe", "seed", *kinds, "rise", "searches", "turns", "steps", "minutes"]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the demo with each recipe and seed, and print the table."""
+    """Run the demo with each recipe and seed, and print the table of results."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,15 +1,18 @@
-"""Ways to compute an encoder on a CPU, those that the server has beside those that it does not have.
+"""Compares ways to compute an encoder on a CPU: those that the server offers, and alternatives.
 
     pip install "rag-r1[openvino]" onnxruntime onnx onnxscript onnx-ir
     python benchmarks/encoder_alternatives.py --questions questions.jsonl --corpus corpus.jsonl.gz
 
-Questions are JSONL with {"question"} per line. Each way computes the transformer alone, without tokenizer
-and pooling, from the same token ids, padded or cut to equal lengths. Printed is torch's time in float32
-divided by each way's, processor seconds, the median over rounds in which all ways take turns; the cosine of a
-question's mean state with torch's; and how far the mean state of a question, made of length 1, moves when
-seven others are in its batch. A scale for a whole batch, as dynamic quantisation has, shows in the last
-column. A way whose library is not installed, or whose type the processor does not multiply, is named and
-left out.
+Questions are JSONL with {"question"} per line. Each way computes only the transformer, without tokenizer and
+pooling, from the same token ids, padded or cut to equal lengths. The table has:
+
+    speed      torch's processor time in float32 divided by that of the way, for several batches; the median
+               over rounds in which all ways take turns
+    cosine     of a question's mean state and that of torch
+    moved      how far the normalised mean state of a question moves when seven others are in its batch; this
+               reveals ways that scale a whole batch, such as dynamic quantisation
+
+A way is left out, with a message, if its library is not installed or the processor lacks its data type.
 """
 
 from __future__ import annotations
@@ -37,11 +40,16 @@ from retrieval_server.command_line import parse  # noqa: E402
 from retrieval_server.encode.cpu_settings import set_mkl_reproducible  # noqa: E402
 from retrieval_server.options import AtLeastOne, Flag, Options  # noqa: E402
 
-Features = dict[str, Any]  # of a batch: token ids and masks, (texts, tokens)
-Way = Callable[[Features], Any]  # the states of the last layer, (texts, tokens, width), a tensor
+#: Token ids and masks of a batch: name -> tensor (texts, tokens).
+Features = dict[str, Any]
+#: Computes the states of the last layer, a tensor (texts, tokens, width).
+Way = Callable[[Features], Any]
+#: The way with which all others are compared.
 _FIRST = "torch float32"
-_QUESTION, _PASSAGE, _TOGETHER = 24, 128, 8
-_REPEATS = {"one question": 8, "8 questions": 4, "64 questions": 1, "8 passages": 1}  # within a round
+_QUESTION_TOKENS, _PASSAGE_TOKENS = 24, 128
+_SMALL_BATCH = 8
+#: Batch -> how often it is computed in a round.
+_REPEATS = {"one question": 8, "8 questions": 4, "64 questions": 1, "8 passages": 1}
 
 
 class Command(Options):
@@ -55,11 +63,11 @@ class Command(Options):
 
 
 def torch_ways(model: Any) -> dict[str, Way]:
-    """torch in float32, with a scale for the whole batch, and with one for each token."""
+    """Return the ways of torch: float32, and 8 bits with a scale for the whole batch or for each token."""
     import torch
 
     class EachToken(torch.nn.Module):
-        """A linear layer in 8 bits: a scale for each output of the weight and for each token's input."""
+        """A linear layer in 8 bits, with a scale for each output of the weight and for each token's input."""
 
         def __init__(self, linear: torch.nn.Linear):
             super().__init__()
@@ -90,7 +98,7 @@ def torch_ways(model: Any) -> dict[str, Way]:
 
 
 def openvino_ways(command: Command, folder: Path) -> dict[str, Way]:
-    """What the server has, and 8 bits with scales that span more numbers of a token."""
+    """Return the ways of the server with OpenVINO, and 8 bits with larger groups of numbers per scale."""
     import torch
 
     from retrieval_server.encode.openvino_model import openvino_core, openvino_dtypes, use_openvino
@@ -113,7 +121,7 @@ def openvino_ways(command: Command, folder: Path) -> dict[str, Way]:
         "INFERENCE_NUM_THREADS": command.threads,
     }
     request = core.compile_model(graph, "CPU", options).create_infer_request()
-    # The inputs of a conversion have no names, but this order.
+    # The inputs of a converted model have no names; this is their order.
     order = ("input_ids", "attention_mask", "token_type_ids")
 
     def wide(features: Features) -> torch.Tensor:
@@ -124,7 +132,7 @@ def openvino_ways(command: Command, folder: Path) -> dict[str, Way]:
 
 
 def onnx_ways(model: Any, features: Features, folder: Path, threads: int) -> dict[str, Way]:
-    """ONNX Runtime in float32, with a scale for the whole batch, and with one for 32 numbers of a weight."""
+    """Return the ways of ONNX Runtime: float32, and 8 bits with a scale per batch or per 32 weights."""
     import onnx
     import onnxruntime
     import torch
@@ -135,7 +143,7 @@ def onnx_ways(model: Any, features: Features, folder: Path, threads: int) -> dic
     plain, batch, blocks = (folder / f"{name}.onnx" for name in ("plain", "batch", "blocks"))
 
     class States(torch.nn.Module):
-        """The transformer with the inputs by position and one output, as a tracer wants it."""
+        """The transformer with positional inputs and one output, as tracing requires."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -153,9 +161,9 @@ def onnx_ways(model: Any, features: Features, folder: Path, threads: int) -> dic
         dynamic_axes=dict.fromkeys([*names, "states"], {0: "texts", 1: "tokens"}),
         dynamo=False,
     )
-    logging.disable(logging.INFO)  # else both quantisers tell of every node
+    logging.disable(logging.INFO)  # both quantisers log every node
     quantize_dynamic(plain, batch, weight_type=QuantType.QInt8, per_channel=True)
-    # Level 4: what is multiplied by the weights is rounded to 8 bits, too.
+    # With accuracy level 4 the inputs of the products are rounded to 8 bits, too.
     quantizer = MatMulNBitsQuantizer(
         onnx.load(plain), bits=8, block_size=32, is_symmetric=True, accuracy_level=4
     )
@@ -164,7 +172,7 @@ def onnx_ways(model: Any, features: Features, folder: Path, threads: int) -> dic
     logging.disable(logging.NOTSET)
 
     def way(file: Path) -> Way:
-        """The way to encode that runs an ONNX file."""
+        """Return the way that runs an ONNX file."""
         settings = onnxruntime.SessionOptions()
         settings.intra_op_num_threads = threads
         session = onnxruntime.InferenceSession(str(file), settings, providers=["CPUExecutionProvider"])
@@ -184,7 +192,7 @@ def onnx_ways(model: Any, features: Features, folder: Path, threads: int) -> dic
 
 
 def load(name: str) -> Any:
-    """The encoder, in torch."""
+    """Load the encoder in torch."""
     from sentence_transformers import SentenceTransformer
     from transformers.utils.logging import disable_progress_bar
 
@@ -195,7 +203,7 @@ def load(name: str) -> Any:
 
 
 def compare(ways: dict[str, Way], batches: dict[str, Features], rounds: int) -> list[str]:
-    """A table in Markdown, a line for each way."""
+    """Measure all ways, and return a table in Markdown with a line for each."""
     times: dict[tuple[str, str], list[float]] = {}
     for number in range(rounds + 1):  # the first one warms up
         for size, features in batches.items():
@@ -221,7 +229,7 @@ def compare(ways: dict[str, Way], batches: dict[str, Features], rounds: int) -> 
 
 
 def mean_states(way: Way, features: Features) -> Any:
-    """The mean of each text's states, made of length 1: (texts, width)."""
+    """Return the mean of each text's states, normalised to length 1: (texts, width)."""
     import torch
 
     mask = features["attention_mask"][..., None]
@@ -229,7 +237,7 @@ def mean_states(way: Way, features: Features) -> Any:
 
 
 def moved_by_others(way: Way, features: Features) -> float:
-    """How far a text's mean state moves at most, in any dimension, between alone and in this batch."""
+    """Return the largest difference, in any dimension, of a text's mean state alone and in this batch."""
     import torch
 
     texts = range(len(features["input_ids"]))
@@ -238,7 +246,7 @@ def moved_by_others(way: Way, features: Features) -> float:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure as the command line says, and print the tables; returns the exit status."""
+    """Run the benchmark and print its table; returns the exit status."""
     command = parse(Command, __doc__, argv)
     set_mkl_reproducible()
     import torch
@@ -247,7 +255,7 @@ def main(argv: list[str] | None = None) -> int:
     with command.questions.open(encoding="utf-8") as lines:
         questions = [json.loads(line)["question"] for line in islice(lines, 64)]
     with gzip.open(command.corpus, "rt", encoding="utf-8") as lines:
-        passages = [json.loads(line)["contents"] for line in islice(lines, _TOGETHER)]
+        passages = [json.loads(line)["contents"] for line in islice(lines, _SMALL_BATCH)]
     encoder = load(command.encoder)
     model = encoder[0].model.eval()
 
@@ -256,13 +264,13 @@ def main(argv: list[str] | None = None) -> int:
         return dict(encoder.tokenizer(texts, **fixed))
 
     batches = {
-        "one question": features(questions[:1], _QUESTION),
-        "8 questions": features(questions[:_TOGETHER], _QUESTION),
-        "64 questions": features(questions, _QUESTION),
-        "8 passages": features(passages, _PASSAGE),
+        "one question": features(questions[:1], _QUESTION_TOKENS),
+        "8 questions": features(questions[:_SMALL_BATCH], _QUESTION_TOKENS),
+        "64 questions": features(questions, _QUESTION_TOKENS),
+        "8 passages": features(passages, _PASSAGE_TOKENS),
     }
     with tempfile.TemporaryDirectory() as folder, torch.inference_mode(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's, about quantisation and export as they were before torchao
+        warnings.simplefilter("ignore")  # torch deprecates this quantisation and this export
         ways = torch_ways(model)
         for library, more in (
             ("OpenVINO", lambda: openvino_ways(command, Path(folder))),

@@ -1,18 +1,21 @@
-"""The encoder on a CPU: torch, and OpenVINO in float32, bfloat16 and 8 bits. Speed, recall and the same ids.
+"""Compares the encoder on a CPU with torch and with OpenVINO, in speed, recall and returned ids.
 
     python benchmarks/encoder_runtimes.py speed  --questions questions.jsonl --corpus corpus.jsonl.gz
     python benchmarks/encoder_runtimes.py recall --questions questions.jsonl --corpus corpus.jsonl.gz \\
         --passages 3000
 
-Questions are JSONL with {"question", "supporting_ids": [corpus id, ...]} per line. `speed` encodes the same
-texts with each in turn, round by round, so that other work on the machine affects all of them, and prints
-processor time: median milliseconds a text, and the median over the rounds of torch's time divided by this
-one's. `recall` encodes questions and passages, searches all of them exactly, and compares with torch in
-float32: the share of the supporting passages among the first k; the questions with the same first three ids
-in the same order; and the questions whose first ten ids change if they are encoded alone instead of 64 at
-once. With --passages the corpus is cut to the supporting passages and the first others. With --index the
-passages are not encoded: the vectors of that index, exact and in float32, stand for those of torch, and only
-the questions are compared.
+Questions are JSONL with {"question", "supporting_ids": [corpus id, ...]} per line.
+
+`speed` encodes the same texts with each runtime in turn, round by round, so that other work on the machine
+affects all of them. It prints processor time: the median milliseconds per text, and the median over the
+rounds of torch's time divided by that of the runtime.
+
+`recall` encodes questions and passages, and searches exactly. It prints the share of the supporting passages
+among the first k; the share of the questions with the same first three ids, in the same order, as with torch
+in float32; and the number of questions whose first ten ids change if they are encoded alone instead of 64 at
+once. With --passages the corpus is cut to the supporting passages and some others. With --index the passages
+are not encoded: the vectors of that index, exact and in float32, replace those of torch, and only the
+encodings of the questions are compared.
 """
 
 from __future__ import annotations
@@ -37,6 +40,7 @@ from retrieval_server.command_line import parse  # noqa: E402
 from retrieval_server.encode.cpu_settings import set_mkl_reproducible  # noqa: E402
 from retrieval_server.options import AtLeastOne, Flag, Options  # noqa: E402
 
+#: Name -> data type and runtime (None: torch); all others are compared with the first.
 _KINDS = {
     "torch float32": ("float32", None),
     "OpenVINO float32": ("float32", "openvino"),
@@ -64,7 +68,7 @@ class Command(Options):
 
 
 def load(command: Command) -> dict[str, object]:
-    """An encoder of each kind that this machine has."""
+    """Load an encoder of each kind that this machine supports; the others are reported and left out."""
     import torch
 
     from retrieval_server.encode.encoder import Encoder
@@ -87,7 +91,7 @@ def load(command: Command) -> dict[str, object]:
 
 
 def speed(encoders: dict[str, object], questions: list[str], passages: list[str], rounds: int) -> None:
-    """Print the milliseconds of each encoder a text, and torch's time divided by its time."""
+    """Print the milliseconds per text of each encoder, and torch's time divided by its time."""
     works: dict[str, tuple[int, Callable]] = {
         "one question": (16, lambda encoder: [encoder.encode_queries([text]) for text in questions[:16]]),
         "8 questions": (64, lambda encoder: in_batches(encoder, questions[:64], 8)),
@@ -115,17 +119,18 @@ def speed(encoders: dict[str, object], questions: list[str], passages: list[str]
 
 
 def in_batches(encoder, texts: list[str], size: int) -> np.ndarray:
+    """Encode texts as queries, `size` at a time: (texts, dimensions)."""
     return np.concatenate([encoder.encode_queries(texts[i : i + size]) for i in range(0, len(texts), size)])
 
 
 def first_ids(queries: np.ndarray, passages: np.ndarray) -> np.ndarray:
-    """The rows of the ten best passages of each query, best first; exact, in float64."""
+    """Return the rows of the ten best passages of each query, best first, by exact search in float64."""
     scores = queries.astype(np.float64) @ passages.astype(np.float64).T
     return np.argsort(-scores, axis=1, kind="stable")[:, : max(_KS)]
 
 
 def vectors_of(index: Path, corpus: dict[str, str]) -> np.ndarray:
-    """The vectors that an index has of these passages, in their order."""
+    """Return the vectors of these passages in an index, in the order of `corpus`."""
     from retrieval_server.folder.manifest import FAISS_INDEX, PASSAGES
     from retrieval_server.folder.passages import PassageStore
     from retrieval_server.search.vectors.faiss_files import open_index
@@ -135,7 +140,7 @@ def vectors_of(index: Path, corpus: dict[str, str]) -> np.ndarray:
 
 
 def recall(encoders: dict[str, object], rows: list[dict], corpus: dict[str, str], index: Path | None) -> None:
-    """Print the recall of each encoder, and how many questions get the same ids as with the first one."""
+    """Print the recall of each encoder, and how many questions get the same ids as with the first encoder."""
     ids, questions = list(corpus), [row["question"] for row in rows]
     golds = [{ids.index(key) for key in row["supporting_ids"]} for row in rows]
     query_vectors, alone, stored = {}, {}, {}
@@ -158,7 +163,7 @@ def recall(encoders: dict[str, object], rows: list[dict], corpus: dict[str, str]
     for of_questions, of_passages in pairs:
         nearest = first_ids(query_vectors[of_questions], stored[of_passages])
         shares = [
-            np.mean([len(want & set(row[:k])) / len(want) for want, row in zip(golds, nearest, strict=True)])
+            np.mean([len(gold & set(row[:k])) / len(gold) for gold, row in zip(golds, nearest, strict=True)])
             for k in _KS
         ]
         same = (nearest[:, :3] == reference[:, :3]).all(axis=1).mean()
@@ -169,7 +174,7 @@ def recall(encoders: dict[str, object], rows: list[dict], corpus: dict[str, str]
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure as the command line says, and print the tables; returns the exit status."""
+    """Run the benchmark and print its tables; returns the exit status."""
     command = parse(Command, __doc__, argv)
     set_mkl_reproducible()
     rows = [json.loads(line) for line in command.questions.open(encoding="utf-8")]

@@ -1,17 +1,21 @@
-"""Questions per second of `rag-r1 eval`, against a loop that asks one question after the other.
+"""Compares the speed of `rag-r1 eval` with that of a loop that answers one question after the other.
 
     OMP_NUM_THREADS=1 python benchmarks/evaluation.py
 
-Both use the same vLLM server with the demo's policy, the same retrieval server (BM25 over the demo's world),
-the same protocol and limits, and decode greedily. `serial` is the design of the released evaluation scripts:
-generate a turn, search, append, and only after the answer the next question; it keeps no records. `eval` is
-the command from its start to its last record: questions in flight, tape, records and card; `whole` has the
-report, too (bootstrap and pictures, whose time hardly grows with the questions). Neither has the loading of
-the tokenizer. Each round runs both, in alternating order, after a warm-up. vLLM keeps the keys and values of
-what it has read, as it does by default, and forgets them before each arm; `--no-prefix-cache` turns that off
-(then each turn reads its whole context again). The retrieval server has no cache.
-`ratio` is `serial` divided by `eval`. `same` is how many answers are equal: the last bits of vLLM's
-arithmetic depend on the other requests in its batch.
+Both arms use the same vLLM server with the demo's policy, the same retrieval server (BM25 over the demo's
+world), the same protocol and limits, and greedy decoding.
+
+    serial   the design of the released evaluation scripts: it generates a turn, searches, appends, and
+             begins the next question after the answer; it keeps no records
+    eval     the command from its start to its last record, with questions in flight, tape, records and card
+    whole    the command to its end, with the report (bootstrap and pictures, whose time hardly depends on the
+             number of questions)
+    ratio    seconds of `serial` divided by those of `eval`
+    same     number of equal answers; the last bits of vLLM's results depend on the other requests in a batch
+
+The loading of the tokenizer is not included. After a warm-up, each round runs both arms in alternating order.
+vLLM caches prefixes, as it does by default, and its cache is emptied before each arm; with
+`--no-prefix-cache` each turn reads its whole context again. The retrieval server has no cache.
 
 The exit status is 1 if the median ratio is below --bar.
 """
@@ -48,6 +52,7 @@ from rag_r1.rollouts.session import RunSetup
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 
 PROTOCOL = "rag_r1_mq"
+#: The most tokens of prompt and response together.
 CONTEXT = 512
 TOPK = 2
 #: The demo's limits, as in recipes/demo/_common.yaml.
@@ -55,64 +60,68 @@ LIMITS = ("rag_r1.agent.max_turns=3", "rag_r1.agent.max_turn_tokens=48", f"rag_r
 PROMPT = Path(__file__).resolve().parents[1] / "rag_r1" / "demo" / "prompt.txt"
 
 
-def serial(rows: Sequence[QuestionRow], ready: RunSetup, engine: str, retriever: str) -> list[str | None]:
-    """The answers, one question after the other."""
-    setup = ready.setup
-    answers = []
+def run_serial(
+    rows: Sequence[QuestionRow], run_setup: RunSetup, engine: str, retriever: str
+) -> list[str | None]:
+    """Answer one question after the other, and return the answers; `engine` and `retriever` are URLs."""
     with httpx.Client(timeout=300, trust_env=False) as client:
-        for row in rows:
-            context, answer = setup.prompt_ids(row.question), None
-            for turn in range(setup.budget.max_turns + 1):
-                body = {
-                    "model": "policy",
-                    "prompt": context,
-                    "max_tokens": min(setup.budget.max_turn_tokens, CONTEXT - len(context)),
-                    "temperature": 0.0,
-                    "stop": list(setup.protocol.stop),
-                    "include_stop_str_in_output": True,
-                    "return_token_ids": True,
-                }
-                if body["max_tokens"] < 1:
-                    break
-                ids = client.post(f"{engine}/completions", json=body).json()["choices"][0]["token_ids"]
-                context += ids
-                action = setup.protocol.parse(setup.codec.decode(ids))
-                if isinstance(action, Answer):
-                    answer = action.text
-                if not isinstance(action, Search) or turn == setup.budget.max_turns:
-                    break
-                queries = {"queries": list(action.queries), "topk": TOPK, "return_scores": True}
-                results = client.post(f"{retriever}/retrieve", json=queries).json()["result"]
-                documents = [
-                    [Document(hit["document"]["id"], hit["document"]["contents"]) for hit in hits]
-                    for hits in results
-                ]
-                context += setup.codec.encode(setup.protocol.observation(action.queries, documents))
-            answers.append(answer)
-    return answers
+        return [_answer(client, row.question, run_setup, engine, retriever) for row in rows]
 
 
-def evaluated(args: EvalArguments, ready: RunSetup, out: Path) -> list[str | None]:
-    """The answers of one run of the command, in the order of the questions."""
+def _answer(
+    client: httpx.Client, question: str, run_setup: RunSetup, engine: str, retriever: str
+) -> str | None:
+    """Play one episode; returns its answer, or None if it has none."""
+    setup = run_setup.setup
+    context = setup.prompt_ids(question)
+    for turn in range(setup.budget.max_turns + 1):
+        body = {
+            "model": "policy",
+            "prompt": context,
+            "max_tokens": min(setup.budget.max_turn_tokens, CONTEXT - len(context)),
+            "temperature": 0.0,
+            "stop": list(setup.protocol.stop),
+            "include_stop_str_in_output": True,
+            "return_token_ids": True,
+        }
+        if body["max_tokens"] < 1:
+            return None
+        ids = client.post(f"{engine}/completions", json=body).json()["choices"][0]["token_ids"]
+        context += ids
+        action = setup.protocol.parse(setup.codec.decode(ids))
+        if isinstance(action, Answer):
+            return action.text
+        if not isinstance(action, Search) or turn == setup.budget.max_turns:
+            return None
+        queries = {"queries": list(action.queries), "topk": TOPK, "return_scores": True}
+        results = client.post(f"{retriever}/retrieve", json=queries).json()["result"]
+        found = [[hit["document"] for hit in hits] for hits in results]
+        documents = [[Document(hit["id"], hit["contents"]) for hit in hits] for hits in found]
+        context += setup.codec.encode(setup.protocol.observation(action.queries, documents))
+    return None
+
+
+def run_eval(args: EvalArguments, run_setup: RunSetup, out: Path) -> list[str | None]:
+    """Run the command's evaluation, and return its answers in the order of the questions."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        status = asyncio.run(run_condition(args, ready, agent_condition(ready.setup), out))
+        status = asyncio.run(run_condition(args, run_setup, agent_condition(run_setup.setup), out))
     if status:
         raise SystemExit(f"the evaluation ended with status {status}; see {out}")
     return [record["answer"] for record in read_records(out / "trajectories")]
 
 
 def forget_prefixes(engine: str) -> None:
-    """Empty vLLM's prefix cache, so that an arm does not find what another left."""
+    """Empty vLLM's prefix cache, so that no arm profits from the one before it."""
     httpx.post(engine.removesuffix("/v1") + "/reset_prefix_cache", trust_env=False).raise_for_status()
 
 
-def asked_until(out: Path) -> float:
-    """The time at which a run wrote its records, in seconds since the epoch."""
+def records_written_at(out: Path) -> float:
+    """Return the time at which a run wrote its records, in seconds since the epoch."""
     return (out / "trajectories" / "records.jsonl").stat().st_mtime
 
 
 def write_questions(world: World, count: int, seed: int, folder: Path) -> list[QuestionRow]:
-    """The questions as rows, and in `questions.parquet`; the passages in `corpus.jsonl`."""
+    """Write `questions.parquet` and the passages, `corpus.jsonl`, and return the questions as rows."""
     protocol = demo_protocol(PROTOCOL)
     questions = make_questions(world, count, seed)
     rows = [to_row(question, index, "test", protocol) for index, question in enumerate(questions)]
@@ -150,10 +159,10 @@ def measure(args: argparse.Namespace, folder: Path) -> list[float]:
             max_response_tokens=CONTEXT - 64,
             overrides=[*LIMITS, "rag_r1.retriever.cache_size=0"],
         )
-        ready = prepare_evaluation(arguments)
-        few = replace(ready, questions=replace(ready.questions, rows=ready.questions.rows[:16]))
-        serial(rows[:4], ready, engine, retriever)
-        evaluated(arguments, few, folder / "warm-up")
+        run_setup = prepare_evaluation(arguments)
+        few = replace(run_setup.questions, rows=run_setup.questions.rows[:16])
+        run_serial(rows[:4], run_setup, engine, retriever)
+        run_eval(arguments, replace(run_setup, questions=few), folder / "warm-up")
         heads = ("serial s", "a second", "eval s", "a second", "whole s")
         print(f"{'':8} {' '.join(f'{head:>9}' for head in heads)} {'ratio':>7} {'same':>9}")
         for number in range(1, args.rounds + 1):
@@ -162,12 +171,12 @@ def measure(args: argparse.Namespace, folder: Path) -> list[float]:
                 forget_prefixes(engine)
                 started = time.time()
                 if name == "serial":
-                    answers[name] = serial(rows, ready, engine, retriever)
+                    answers[name] = run_serial(rows, run_setup, engine, retriever)
                     seconds[name] = time.time() - started
                 else:
-                    answers[name] = evaluated(arguments, ready, folder / f"round{number}")
+                    answers[name] = run_eval(arguments, run_setup, folder / f"round{number}")
                     seconds["whole"] = time.time() - started
-                    seconds[name] = asked_until(folder / f"round{number}") - started
+                    seconds[name] = records_written_at(folder / f"round{number}") - started
             ratios.append(seconds["serial"] / seconds["eval"])
             same = sum(a == b for a, b in zip(answers["serial"], answers["eval"], strict=True))
             print(
@@ -180,7 +189,7 @@ def measure(args: argparse.Namespace, folder: Path) -> list[float]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure as the command line says, and print the tables; returns 1 if the ratio is below --bar."""
+    """Run the benchmark and print its table; returns 1 if the median ratio is below --bar."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

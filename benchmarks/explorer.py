@@ -1,14 +1,14 @@
-"""How `rag-r1 view` does on a training with many trajectories.
+"""Measures `rag-r1 view` on a training with many trajectories.
 
     python benchmarks/explorer.py --work outputs/explorer                # 100,000 trajectories, 1.8 GB
     python benchmarks/explorer.py --work outputs/explorer --records 2000
 
-Writes the records of an invented training of GRPO (groups of five, several searches with five passages each
-of the thirty that the search finds for a question, about 18 kB a record), and starts the command as a user
-does, twice: without a cache, and with one. Measured over HTTP, by the clock and in processor time of the
-server: reading, the first page, filters by columns, free text, a query that is given up, and how soon an
-appended record is seen; and the largest memory of the process. Prints JSON; removes what it wrote unless
---keep.
+The benchmark writes the records of an invented GRPO training: groups of five trajectories, each with several
+searches that return five of the question's thirty passages, about 18 kB a record. It starts the command as a
+user would, first without a cache and then with one. Over HTTP it measures wall-clock and processor time for
+reading the records, the first page, filters by columns, free text, a query that the client abandons, and the
+time until an appended record appears, as well as the peak memory of the process. It prints JSON, and removes
+its files unless --keep is given.
 """
 
 from __future__ import annotations
@@ -37,12 +37,14 @@ from rag_r1.agent import Trajectory, Turn  # noqa: E402
 from rag_r1.agent.records import TrajectoryDump  # noqa: E402
 from rag_r1.protocols import Document  # noqa: E402
 
+#: Trajectories of a question, and of a step.
 _GROUP, _STEP = 5, 500
+#: Number of base passages, words of each, and different words.
 _PASSAGES, _WORDS, _VOCABULARY = 20_000, 120, 30_000
-#: Passages that are found for a question, no other question has them.
+#: Number of passages that belong to one question only.
 _FOUND = 30
 _SYLLABLES = "ba be bo da del en fa gar hal in ka lo mar mi na or pe qua ra ser ti tor ul va wen za".split()
-#: What the page asks for when it opens.
+#: The requests of the page when it opens.
 _FIRST_PAGE = ("overview", "trajectories?limit=100", "histogram?column=score", "histogram?column=step")
 FILTERS = (
     "trajectories?right=false&cause=retrieved_and_misread&limit=100",
@@ -52,12 +54,12 @@ FILTERS = (
     "causes?step_min=20",
     "charts?run=grpo",
 )
-#: Texts that stand nowhere, in few and in most trajectories.
+#: Texts that occur in no, in one and in most trajectories.
 TEXTS = ("no such words anywhere", "marker of one record", "the")
 
 
 def main() -> None:
-    """Measure and print."""
+    """Run the benchmark and print its figures as JSON."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -76,7 +78,7 @@ def main() -> None:
 
 
 def write_training(run: Path, records: int) -> dict[str, float]:
-    """Write the records of a training; returns their number and megabytes."""
+    """Write the records of a training, and return their number and size in megabytes."""
     draw = random.Random(0)
     words = ["".join(draw.choices(_SYLLABLES, k=draw.randint(1, 4))) for _ in range(_VOCABULARY)]
     weights = list(accumulate(1 / (rank + 3) for rank in range(_VOCABULARY)))
@@ -91,9 +93,9 @@ def write_training(run: Path, records: int) -> dict[str, float]:
     for number in range(records):
         step, question = number // _STEP + 1, number // _GROUP
         if number % _GROUP == 0:
-            found = [_turned(draw.choice(passages), question, place) for place in range(_FOUND)]
-        record = _trajectory(draw, number, question, found)
-        gold = found[0].title.strip('"')
+            own_passages = [_rotated(draw.choice(passages), question, i) for i in range(_FOUND)]
+        record = _trajectory(draw, number, question, own_passages)
+        gold = own_passages[0].title.strip('"')
         dump.write(
             record, step=step, split="train", data_source=("nq", "hotpotqa")[question % 2], golds=[gold]
         )
@@ -101,8 +103,8 @@ def write_training(run: Path, records: int) -> dict[str, float]:
     return {"records": records, "megabytes": round(size / 1e6, 1)}
 
 
-def _turned(passage: Document, question: int, place: int) -> Document:
-    """A passage of the same words in another order, with another id."""
+def _rotated(passage: Document, question: int, place: int) -> Document:
+    """Return a passage with the same words in rotated order, with its own id."""
     words = passage.text.split()
     cut = (question * 7 + place) % len(words)
     text = f"{passage.title}\n{' '.join([*words[cut:], f'({question}.{place})', *words[:cut]])}"
@@ -110,7 +112,7 @@ def _turned(passage: Document, question: int, place: int) -> Document:
 
 
 def _trajectory(draw: random.Random, number: int, question: int, passages: list[Document]) -> Trajectory:
-    """An invented trajectory of two to five searches over the passages."""
+    """Return an invented trajectory with two to five searches over the passages."""
     gold = passages[0].title.strip('"')
     turns, found = [], draw.random() < 0.6
     for place in range(draw.randint(2, 5)):
@@ -143,7 +145,7 @@ def _trajectory(draw: random.Random, number: int, question: int, passages: list[
 
 
 def measure(work: Path, run: Path, written: dict[str, float], rounds: int) -> dict[str, Any]:
-    """The figures of a view without a cache, and of one with it."""
+    """Measure the view without a cache, and then with one; returns the figures."""
     with view(work, run) as (client, process, begun):
         _wait(lambda: _get(client, "trajectories?limit=0")["total"] == written["records"], 1800)
         build_s, build_memory = time.perf_counter() - begun, _peak_mb(process)
@@ -176,7 +178,7 @@ def measure(work: Path, run: Path, written: dict[str, float], rounds: int) -> di
 
 @contextmanager
 def view(work: Path, run: Path) -> Iterator[tuple[httpx.Client, subprocess.Popen, float]]:
-    """The command in a process of its own, a client of it, and when it was started."""
+    """Run the command in a process; yields a client for it, the process, and the time of its start."""
     environment = {**os.environ, "XDG_CACHE_HOME": str(work / "cache")}
     words = [sys.executable, "-m", "rag_r1.cli", "view", str(run), "--port", "0"]
     begun = time.perf_counter()
@@ -198,7 +200,7 @@ def _get(client: httpx.Client, path: str) -> Any:
 
 
 def _seconds(rounds: int, work: Any) -> dict[str, float]:
-    """The median and the largest seconds of several rounds."""
+    """Return the median and the longest time of several rounds, in seconds."""
     times = []
     for _ in range(rounds):
         begun = time.perf_counter()
@@ -208,6 +210,7 @@ def _seconds(rounds: int, work: Any) -> dict[str, float]:
 
 
 def _text(client: httpx.Client, process: subprocess.Popen, text: str, rounds: int) -> dict[str, float]:
+    """Measure a search for free text, also in processor seconds of the server."""
     before = _processor_s(process)
     path = f"trajectories?{urlencode({'text': text})}"
     times = _seconds(rounds, lambda: _get(client, path))
@@ -215,7 +218,7 @@ def _text(client: httpx.Client, process: subprocess.Popen, text: str, rounds: in
 
 
 def _give_up(client: httpx.Client) -> float:
-    """Seconds of a filter right after searches for text that were given up."""
+    """Return the seconds of a filter right after text searches that the client abandoned."""
     for number in range(4):
         try:
             client.get(f"/api/trajectories?text=given+up+{number}", timeout=0.05)
@@ -227,7 +230,7 @@ def _give_up(client: httpx.Client) -> float:
 
 
 def _append(client: httpx.Client, run: Path, number: int) -> float:
-    """Seconds until a record that is appended to the last file is in the answers."""
+    """Append a record to the last file, and return the seconds until it appears in the responses."""
     name = f"appended-{number}"
     file = max((run / "trajectories" / "train").glob("*.jsonl"))
     line = json.loads(file.read_bytes().splitlines()[0])
@@ -247,13 +250,13 @@ def _wait(holds: Any, seconds: float) -> None:
 
 
 def _processor_s(process: subprocess.Popen) -> float:
-    """The seconds of processor time of a process so far."""
+    """Return the processor seconds of a process so far."""
     fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _peak_mb(process: subprocess.Popen) -> int:
-    """The largest memory of a process, in megabytes."""
+    """Return the peak memory of a process, in megabytes."""
     status = Path(f"/proc/{process.pid}/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) // 1024
 

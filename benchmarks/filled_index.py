@@ -1,4 +1,4 @@
-"""Fills up a dense index with invented passages, to measure search in an index larger than was encoded.
+"""Fills up a dense index with invented passages, to measure search in a large index without encoding one.
 
     python benchmarks/filled_index.py --index indexes/minilm --passages 200000 --out indexes/minilm-200k
 
@@ -25,8 +25,10 @@ _BLOCK = 8192
 
 
 def fill(source: Path, out: Path, passages: int, progress: bool = True) -> None:
-    """Write `out`, an index folder with `passages` passages, of which the first are those of
-    `source`."""
+    """Write the index folder `out` with `passages` passages, the first of which are those of `source`.
+
+    Raises SystemExit if `source` is not a dense Flat index with normalised vectors, or has more passages.
+    """
     import faiss
 
     from retrieval_server.folder.manifest import (
@@ -70,7 +72,7 @@ def fill(source: Path, out: Path, passages: int, progress: bool = True) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Fill up the index that the command line names; returns the exit status."""
+    """Run the command; returns the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

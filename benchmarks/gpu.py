@@ -1,4 +1,4 @@
-"""Measures a GPU, in phases of at most nine minutes that each leave what they have measured when cut off.
+"""Measures a GPU in phases of at most nine minutes, each of which keeps its results when it is cut off.
 
     python benchmarks/gpu.py --out outputs/gpu --random-weights --phases smoke
     python benchmarks/gpu.py --out outputs/gpu --random-weights --phases memory step nf4
@@ -6,10 +6,11 @@
     python benchmarks/gpu.py --out outputs/gpu --report docs/results/gpu.md
     python benchmarks/gpu.py --out outputs/gpu-miniature --miniature         # on a CPU, without a GPU
 
-Each measurement is a cell and has a file, OUT/cells/<phase>/<name>.json, with its figures or the end of its
-error. The same command goes on after a kill, a time limit or a lost machine, with OUT carried to the next
-one of the same kind: what has a file is not measured again. To repeat a cell, remove its file. OUT keeps one
-machine, its driver and versions and one choice of models; others are refused.
+Each measurement is a cell with a file, OUT/cells/<phase>/<name>.json, which has its figures or the end of its
+error. After a kill, a time limit or the loss of the machine, the same command resumes, also on another
+machine of the same kind to which OUT was copied: a cell with a file is not measured again. To repeat a cell,
+remove its file. OUT belongs to one kind of machine, one driver, one set of versions and one choice of models;
+the command refuses any other.
 
 smoke       the environment, one generation by vLLM, one small step through veRL
 real_small  recipes/real_small to its end
@@ -19,8 +20,8 @@ nf4         adapters over nf4 against adapters over bf16
 resume      kill and resume: equal to the bit, or how far off
 retrieval   encoder, FAISS and the retrieval server
 
-Models that are not in --models are made with random weights (--random-weights), so no network is needed:
-memory and speed depend on the shape alone.
+With --random-weights, models that are not in --models are made with random weights, so that no network is
+needed: memory and speed depend only on the shape.
 """
 
 import sys

@@ -1,17 +1,19 @@
-"""Does the guard find planted faults, and does a supervised training recover from them?
+"""Measures whether the guard finds planted faults, and whether a supervised training recovers from them.
 
     python benchmarks/guard.py --faults learning_rate --seeds 834962 336739 660845
     python benchmarks/guard.py --faults engine reward mask no_search --seeds 834962
     python benchmarks/guard.py --replay outputs/demo_seeds/*
     python benchmarks/guard.py --chance 100
 
-Each is the demo's GRPO on this CPU through `rag-r1 train --supervise`, with a checkpoint in every step and
-a validation in every second one. Two faults are transient: they begin when right answers held out have
-reached .7, and end with the first attempt. Three are permanent: a reward for searching alone, a response mask
-that lets observations be trained on, and a reward that teaches to stop searching. A run whose folder is
-finished is not repeated. `--replay` counts false alarms: it gives the guard and the band the metrics of runs
-that went undisturbed (of benchmarks/demo_seeds.py with `--set trainer.test_freq=2`). `--chance` counts them
-in trainings of 60 steps that learn nothing, whose right answers are drawn by chance.
+Each run is the demo's GRPO on this CPU through `rag-r1 train --supervise`, with a checkpoint after every step
+and a validation after every second one. Two faults are transient: they begin when the share of right held-out
+answers has reached .7, and end with the first attempt. Three are permanent: a reward for searching alone, a
+response mask that includes observations, and a reward that teaches the policy to stop searching. A finished
+run is not repeated.
+
+`--replay` counts false alarms: it passes the metrics of runs without a fault to the guard and the band (runs
+of benchmarks/demo_seeds.py with `--set trainer.test_freq=2`). `--chance` counts false alarms in simulated
+trainings of 60 steps that learn nothing and whose right answers are random.
 """
 
 from __future__ import annotations
@@ -42,10 +44,11 @@ from rag_r1.training.guard.signs import TrainingFacts
 from rag_r1.training.metrics_files import MetricsFile, earlier_files
 
 ROOT = Path(__file__).resolve().parents[1]
-#: Right answers held out from which a transient fault acts.
+#: Share of right held-out answers from which a transient fault acts.
 LEARNED = 0.7
 TRANSIENT = ("learning_rate", "engine")
 _SEARCHES = "benchmarks.guard_faults:searches"
+#: Permanent fault -> its overrides; LOOPS is replaced by the path of the agent loops' file.
 PERMANENT = {
     "reward": [f"rag_r1.reward=[{{term: '{_SEARCHES}', weight: 0.1}}]"],
     "no_search": [f"rag_r1.reward=[{{term: em, weight: 0.2}}, {{term: '{_SEARCHES}', weight: -0.5}}]"],
@@ -61,7 +64,7 @@ OVERRIDES = (
 
 
 def run(fault: str, seed: int, folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
-    """What happened in one supervised training, from its folder if it is finished."""
+    """Return the summary of one supervised training, from its folder if it is finished."""
     out = folder / f"{fault}-seed{seed}"
     result = out / "result.json"
     if not result.exists():
@@ -76,7 +79,7 @@ def run(fault: str, seed: int, folder: Path, overrides: Sequence[str]) -> dict[s
 
 
 def _train(fault: str, seed: int, out: Path, overrides: Sequence[str]) -> str:
-    """Train; returns the error with which the training ended, or an empty text."""
+    """Run a training, and return its last error message, or an empty text if it succeeded."""
     protocol, flag, run_folder = demo_protocol("rag_r1_mq"), out / "fault", out / "run"
     write_demo(out / "data", protocol, seed)
     build_index(out / "data" / "corpus.jsonl", out / "index", "--backend", "bm25")
@@ -109,7 +112,7 @@ def _train(fault: str, seed: int, out: Path, overrides: Sequence[str]) -> str:
             "GUARD_FAULT": str(flag),
         }
         try:
-            watch = _planting(fault, run_folder, flag) if fault in TRANSIENT else None
+            watch = _fault_planter(fault, run_folder, flag) if fault in TRANSIENT else None
             run_and_wait(command, log=out / "train.log", environment=environment, watch=watch)
         except RunError:
             lines = (out / "train.log").read_text(errors="replace").splitlines()
@@ -119,12 +122,15 @@ def _train(fault: str, seed: int, out: Path, overrides: Sequence[str]) -> str:
     return ""
 
 
-def _planting(fault: str, run_folder: Path, flag: Path) -> Callable[[], None]:
-    """Makes the fault's file when enough is learned in the first attempt, and removes it after that."""
+def _fault_planter(fault: str, run_folder: Path, flag: Path) -> Callable[[], None]:
+    """Return a function that switches a transient fault on and off; the training calls it again and again.
+
+    The fault is on while the file `flag` exists. The step at which it begins is written beside that file.
+    """
     metrics, history = MetricsFile(run_folder / "metrics-1.jsonl"), History()
 
     def watch() -> None:
-        """Plant the fault when the training has learned, and take it away when it starts again."""
+        """Plant the fault when the first attempt has learned enough, and remove it in the second attempt."""
         for step, values in metrics.new_lines():
             history.add(step, values)
             learned = len(history.held_out) and history.held_out.values[-1] >= LEARNED
@@ -138,7 +144,7 @@ def _planting(fault: str, run_folder: Path, flag: Path) -> Callable[[], None]:
 
 
 def _summary(fault: str, seed: int, out: Path) -> dict[str, Any]:
-    """What became of a training with a planted fault: when it was planted and flagged, and the EM."""
+    """Summarise a training: when its fault was planted and flagged, and the shares of right answers."""
     run_folder = out / "run"
     attempts = Attempts(run_folder).all
     first = History()
@@ -183,7 +189,7 @@ HEAD = [
 
 
 def row(result: dict[str, Any]) -> list[object]:
-    """The cells of one line of the table."""
+    """Return the cells of a training's row in the table."""
     shares = [number(result[name], 2) for name in ("best", "last_before", "at_flag")]
     steps = ["–" if result[name] is None else result[name] for name in ("planted", "flagged")]
     end = "stopped" if result["error"] else number(result["final"], 2)
@@ -191,7 +197,7 @@ def row(result: dict[str, Any]) -> list[object]:
 
 
 def replay_row(run_folder: Path) -> list[object]:
-    """The signs and the band of a run that went undisturbed."""
+    """Return the row of a run without a fault: its last step, and the signs and the band that it shows."""
     facts = TrainingFacts({"em": 1.0, "turn_cost": -0.05}, questions=16, is_first_kl_zero=True)
     guard = Guard(GuardOptions(), facts)
     band, signs = BandCheck.of_recipe(Recipe.find("demo/grpo")), []
@@ -204,22 +210,25 @@ def replay_row(run_folder: Path) -> list[object]:
 
 
 def chance_row(questions: int, agreeing: int, runs: int) -> list[object]:
-    """In how many of `runs` trainings chance shows a sign, for four shares of right answers. Of a question's
-    eight answers so many agree."""
-    answers, counts = questions * 8 // agreeing, []
+    """Return in how many of `runs` simulated trainings a sign appears by chance.
+
+    There is a count for each of four shares of right answers. A step has `questions` questions with eight
+    answers each, which are right or wrong in groups of `agreeing`.
+    """
+    independent, counts = questions * 8 // agreeing, []
     for share in (0.1, 0.3, 0.5, 0.8):
-        draws, shown = random.Random(0), 0
+        draws, alarms = random.Random(0), 0
         for _ in range(runs):
             guard = Guard(GuardOptions(), TrainingFacts(questions=questions))
-            right = [sum(draws.random() < share for _ in range(answers)) / answers for _ in range(60)]
+            right = [sum(draws.random() < share for _ in range(independent)) / independent for _ in range(60)]
             lines = [{"search/right": value, "search/score": value} for value in right]
-            shown += any([guard.see(step, line) for step, line in enumerate(lines, 1)])
-        counts.append(shown)
+            alarms += any([guard.see(step, line) for step, line in enumerate(lines, 1)])
+        counts.append(alarms)
     return [questions, agreeing, *counts]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Print the table of trainings with planted faults, of replayed runs, or of chance."""
+    """Print the table of trainings with planted faults, of replayed runs, or of simulated trainings."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

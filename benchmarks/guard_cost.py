@@ -1,11 +1,12 @@
-"""What do the signals and the guard cost? CPU of our functions divided by that of the step.
+"""Measures the CPU time of the signals and the guard, relative to that of a training step.
 
     python benchmarks/guard_cost.py outputs/demo/grpo
 
-takes a finished run with trajectories and metrics and calls the functions again on what it recorded: the
-log-probs of each part of a turn and the signals of every trajectory, the groups' deviations, and the guard
-and the band on every step. The CPU of a step is taken to be one core for as long as the step took, which is
-less than it was: generation and update use all cores.
+The benchmark reads a finished run with trajectories and metrics, and calls our functions again on its
+records: the log-probs by part of a turn and the signals for every trajectory, the deviations of the groups,
+and the guard and the band for every step. The CPU time of a step is taken as one core for the duration of the
+step. The real time is larger, since generation and update use all cores, so the printed shares are upper
+bounds.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ from rag_r1.training.guard.guard import Guard
 from rag_r1.training.metrics_files import MetricsFile, earlier_files
 
 
-def spent(work: Callable[[], Any]) -> float:
-    """The CPU seconds of this process that the work takes."""
+def cpu_seconds(work: Callable[[], Any]) -> float:
+    """Return the CPU seconds of this process for the work."""
     started = time.process_time()
     work()
     return time.process_time() - started
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Measure and print what the guard costs in a step."""
+    """Run the benchmark and print the costs in a step."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -58,28 +59,29 @@ def main(argv: Sequence[str] | None = None) -> None:
         ids = [tokenizer.encode(turn.text, add_special_tokens=False) for turn in record.turns]
         return [Span(tuple(tokens), True, i, (-0.1,) * len(tokens)) for i, tokens in enumerate(ids)]
 
-    known = [(record, spans_of(record)) for of_step in records.values() for record in of_step]
+    trajectories = [(record, spans_of(record)) for of_step in records.values() for record in of_step]
     groups: dict[str, list[float]] = defaultdict(list)
-    for record, _ in known:
+    for record, _ in trajectories:
         groups[record.id.rpartition("#")[0]].append(record.rewards.get("score") or 0.0)
     guard, band = Guard(GuardOptions()), BandCheck.of_recipe(Recipe.find("demo/grpo"))
     assert band is not None
     costs = {
         "log-probs by part": lambda: [
-            part_logprobs(r.turns, s, protocol, tokenizer.decode) for r, s in known
+            part_logprobs(r.turns, s, protocol, tokenizer.decode) for r, s in trajectories
         ],
         "signals": lambda: [
-            (signals(r, lambda documents: 0.5), exact_match(r.answer, ["x"])) for r, _ in known
+            (signals(r, lambda documents: 0.5), exact_match(r.answer, ["x"])) for r, _ in trajectories
         ],
         "groups": lambda: group_signals(groups),
         "guard and band": lambda: [(guard.see(*line), band.see(*line)) for line in lines],
     }
-    used = {name: spent(work) for name, work in costs.items()}
+    used = {name: cpu_seconds(work) for name, work in costs.items()}
     steps = max(1, len(lines))
     rows = [[name, f"{1000 * cpu / steps:.1f}", f"{cpu / seconds:.3%}"] for name, cpu in used.items()]
     total = sum(used.values())
     rows.append(["all", f"{1000 * total / steps:.1f}", f"{total / seconds:.3%}"])
-    print(f"{len(known)} trajectories, {len(lines)} lines of metrics, steps of {seconds / steps:.1f} s")
+    sizes = f"{len(trajectories)} trajectories, {len(lines)} lines of metrics"
+    print(f"{sizes}, steps of {seconds / steps:.1f} s")
     print_table(["", "CPU ms a step", "of the step"], rows)
 
 

@@ -1,9 +1,9 @@
-"""Faults for benchmarks/guard.py, planted through veRL's own keys: an engine of the registry, an agent loop
-by its configuration, terms of the reward.
+"""Faults for benchmarks/guard.py, which are planted through veRL's extension points.
 
-Those of the engine act while the file `$GUARD_FAULT` exists, which the benchmark makes and removes. It holds
-the fault's name: `learning_rate` (the optimizer's rate is 30 times what the schedule says, and what is
-logged) or `engine` (the rollout engine gets the weights that it had).
+They are an engine in veRL's registry, an agent loop that the configuration names, and a reward term. The
+faults of the engine act while the file `$GUARD_FAULT` exists, which the benchmark writes and removes. The
+file has the name of the fault: `learning_rate` (the optimizer's rate is 30 times the scheduled and logged
+one) or `engine` (the rollout engine keeps its old weights).
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from verl.workers.engine import EngineRegistry
 from rag_r1.plugin.agent_loop import SearchAgentLoop
 from rag_r1.plugin.cpu.engines import CPUEngineWithLMHead
 
+#: Factor of the learning rate while that fault is active.
 TIMES = 30.0
 
 
 def active_fault() -> str:
-    """The name of the fault that acts now; empty for none."""
+    """Return the name of the active fault, or an empty text."""
     path = Path(os.environ.get("GUARD_FAULT", ""))
     return path.read_text().strip() if path.is_file() else ""
 
@@ -30,12 +31,13 @@ def active_fault() -> str:
     model_type="language_model", backend=["fsdp", "fsdp2"], device="cpu", vendor="faulty"
 )
 class FaultyLMHead(CPUEngineWithLMHead):
-    """The CPU's engine with a fault now and then."""
+    """The engine for the CPU, with a fault while one is active."""
 
+    #: The weights that were sent to the rollout engine last.
     _sent: list | None = None
 
     def optimizer_step(self) -> Any:
-        """One step, with a learning rate many times as large while that fault is active."""
+        """Make a step, with a learning rate that is TIMES as large while that fault is active."""
         factor = TIMES if active_fault() == "learning_rate" else 1.0
         rates = [group["lr"] for group in self.optimizer.param_groups]
         for group in self.optimizer.param_groups:
@@ -47,14 +49,15 @@ class FaultyLMHead(CPUEngineWithLMHead):
                 group["lr"] = rate
 
     def get_per_tensor_param(self, *args: Any, **kwargs: Any) -> Any:
-        weights, about = super().get_per_tensor_param(*args, **kwargs)
+        """Return the weights for the rollout engine; while the fault `engine` is active, the old ones."""
+        weights, metadata = super().get_per_tensor_param(*args, **kwargs)
         if active_fault() != "engine" or self._sent is None:
             self._sent = [(name, weight.detach().clone()) for name, weight in weights]
-        return iter(self._sent), about
+        return iter(self._sent), metadata
 
 
 class UnmaskedAgentLoop(SearchAgentLoop):
-    """An agent loop whose response mask lets the observations be trained on."""
+    """An agent loop whose response mask includes the observations, so that they are trained on."""
 
     def _outputs(self, *args: Any, **kwargs: Any) -> Any:
         outputs = super()._outputs(*args, **kwargs)
@@ -64,5 +67,5 @@ class UnmaskedAgentLoop(SearchAgentLoop):
 
 
 def searches(trajectory: Any, golds: list[str]) -> float:
-    """The number of queries of a trajectory, whatever it answers."""
+    """Reward term: the number of queries of a trajectory, whatever its answer is."""
     return float(trajectory.n_searches)

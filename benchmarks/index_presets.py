@@ -1,23 +1,24 @@
-"""What the presets of a dense index lose and cost: recall, ids, and bytes of memory a vector.
+"""Measures what the presets of a dense index lose in recall, and how much memory they need for each vector.
 
     python retrieval_server/build_index.py --corpus FILE --out indexes/exact --backend dense --encoder minilm
     python benchmarks/index_presets.py recall --index indexes/exact --work outputs/presets
     python benchmarks/index_presets.py memory --work outputs/presets --passages 1000000 --dimension 768
 
-`recall` takes the vectors of an exact index, makes an index of each preset of them, and asks all questions.
-Compared are the preset's first ten and first three with exact search of the 32-bit vectors, which is what a
-build's own table cannot do: it compares with the stored rows. Printed for several numbers of cells searched
-and of candidates; a row named "as built" has the settings that the build would choose by first sentences of
-passages. Nothing is timed, so the load of the machine does not matter.
+`recall` takes the vectors of an exact index, builds an index of each preset from them, and searches for all
+questions. It compares the first ten and the first three results with exact search of the 32-bit vectors; the
+table that a build prints cannot do this, since it compares with the stored rows. There is a row for several
+numbers of searched cells and of candidates; a row "as built" has the settings that the build would choose by
+the first sentences of passages. Nothing is timed, so the load of the machine does not matter.
 
-`memory` makes an index of random vectors (their values do not change its size), opens it in a process of
-its own as a server does, and makes 500 searches. Before, the same is done with an index of 1,000 vectors.
-Reported is by how much the resident set has grown, divided by the vectors; and apart from it the most that
-was ever resident of the rows on disk, whose pages are released again and again, so that it does not grow with
-the index. Both ways of opening the index are measured: mapped, and read into memory. Linux only.
+`memory` builds an index of random vectors (their values do not change its size), opens it in a separate
+process as a server does, and makes 500 searches. Before that, the process does the same with an index of
+1,000 vectors. The table has the growth of the resident set, divided by the number of vectors. In a separate
+column it has the peak of the resident rows on disk, which does not grow with the index, since their pages are
+released again and again. Both ways of opening the index are measured: mapped, and read into memory. Linux
+only.
 
 Under --work each preset has a folder for each corpus and encoder, or for each number and dimension of random
-vectors. What is finished there is used again; what a stop has left is made anew or continued.
+vectors. Finished files are used again; unfinished ones are continued or made again.
 """
 
 from __future__ import annotations
@@ -44,20 +45,21 @@ if TYPE_CHECKING:
 
 QUESTIONS = _here.parents[1] / "shared" / "data" / "qa" / "hotpotqa.jsonl"
 SEARCHES = 500
-#: Random vectors that the cells of `memory` are trained on; how good they are does not matter there.
+#: Number of random vectors on which the cells of `memory` are trained; their quality does not matter there.
 _TRAINED_ON = 20_000
-#: Vectors of the index that is used first, so that what a process needs in any case is there.
-_HARDLY_ANY = 1000
+#: Number of vectors of the index that is used first, so that the memory of the process itself is not counted.
+_TINY = 1000
 
 
 def compressed() -> list[str]:
+    """Return the names of the presets that compress the vectors."""
     from retrieval_server.indexing.presets import PRESETS
 
     return [preset.name for preset in PRESETS.values() if preset.rescoring is not None]
 
 
 def folder_for(work: Path, name: str, manifest: Manifest) -> Path:
-    """Where the files of a preset are, for the vectors of this corpus, encoder and its settings."""
+    """Return the folder of a preset's files for the vectors of this corpus, encoder and encoder settings."""
     assert manifest.dense is not None
     encoder = json.dumps(manifest.dense.encoder.model_dump(exclude={"name"}), sort_keys=True)
     settings = hashlib.sha256(encoder.encode()).hexdigest()
@@ -65,9 +67,10 @@ def folder_for(work: Path, name: str, manifest: Manifest) -> Path:
 
 
 def make_files(name: str, vectors, folder: Path, train_sample: int | None = None) -> None:
-    """The index file and the rows of a preset, without text and manifest.
+    """Write the index file and the rows of a preset, without text and manifest.
 
-    A finished index is kept, and rows are continued: the folder must be one of these vectors alone.
+    A finished index is kept, and unfinished rows are continued, so the folder must belong to these vectors
+    only.
     """
     from retrieval_server.folder.manifest import FAISS_INDEX, ROWS
     from retrieval_server.indexing.dense_build import write_rows
@@ -100,7 +103,7 @@ class Opened:
         self.cells = cell_count(self.index)
 
     def find(self, queries: np.ndarray, k: int, nprobe: int, candidates: int) -> list[list[int]]:
-        """The rows of the `k` best of each query."""
+        """Return the rows of the `k` best vectors for each query."""
         from retrieval_server.search.vectors.faiss_search import ApproximateSearch, SearchParameters
 
         SearchParameters(nprobe=nprobe).apply(self.index, compressed=True)
@@ -111,7 +114,7 @@ class Opened:
 
 
 def measure_recall(args: argparse.Namespace) -> None:
-    """Print the table of every preset."""
+    """Print the table of recall, with a row for each preset and setting."""
     import faiss
 
     from retrieval_server.encode.cpu_settings import set_mkl_reproducible
@@ -147,7 +150,7 @@ def measure_recall(args: argparse.Namespace) -> None:
         preset, folder = PRESETS[name], folder_for(args.work, name, manifest)
         make_files(name, vectors, folder)
         opened = Opened(folder, name, whole.d, mapped=True)
-        many, usual = cells_for(whole.ntotal), preset.rescoring.candidates
+        cell_total, usual = cells_for(whole.ntotal), preset.rescoring.candidates
         table = faiss_recall.measure_recall(
             folder / FAISS_INDEX,
             VectorFiles([folder / ROWS], whole.d, preset.rescoring.rows),
@@ -157,38 +160,38 @@ def measure_recall(args: argparse.Namespace) -> None:
             faiss_recall.RescoringRows(opened.stored, usual),
         )
         built = faiss_recall.choose_default(table.rows, preset.good).nprobe
-        probes = sorted({many, *(n for n in args.nprobe if n < many)})
-        settings = [(built, usual, " (as built)")]
-        settings += [(n, usual, "") for n in probes] + [(many, c, "") for c in args.candidates if c != usual]
+        probes = sorted({cell_total, *(n for n in args.nprobe if n < cell_total)})
+        settings = [(built, usual, " (as built)"), *((n, usual, "") for n in probes)]
+        settings += [(cell_total, count, "") for count in args.candidates if count != usual]
         for nprobe, candidates, note in settings:
             nearest = opened.find(queries, 10, nprobe, candidates)
             pairs = list(zip(nearest, exact, strict=True))
             recall = sum(len(set(ours) & set(best)) for ours, best in pairs) / sum(map(len, exact))
             same = sum(ours[:3] == best[:3] for ours, best in pairs) / len(pairs)
-            cells = [f"{nprobe} of {many}", str(candidates), f"{recall:.2%}", f"{same:.2%}"]
+            cells = [f"{nprobe} of {cell_total}", str(candidates), f"{recall:.2%}", f"{same:.2%}"]
             print(table_row([name + note, *cells]))
 
 
-def resident(of: str = "") -> int:
-    """Bytes of this process that are in memory: all, or those of the mapped file of that name."""
-    if not of:
+def resident(mapped_file: str = "") -> int:
+    """Return the resident bytes of this process: all, or those of one mapped file."""
+    if not mapped_file:
         status = Path("/proc/self/status").read_text(encoding="utf-8")
         return 1024 * int(status.partition("VmRSS:")[2].split()[0])
     is_matching, total = False, 0
     for line in Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines():
         fields = line.split()
         if "-" in fields[0]:
-            is_matching = fields[-1].endswith(of)
+            is_matching = fields[-1].endswith(mapped_file)
         elif is_matching and fields[0] == "Rss:":
             total += 1024 * int(fields[1])
     return total
 
 
 def measured_process(args: argparse.Namespace) -> None:
-    """The body of a measured process: use a tiny index, then the one to measure; print bytes as JSON."""
+    """Use a tiny index and then the measured one, in a separate process; print the bytes as JSON."""
     from retrieval_server.encode.malloc import trim_heap
 
-    use_index(args, _HARDLY_ANY)
+    use_index(args, _TINY)
     trim_heap()  # as a server does every minute
     before = resident()
     opened, rows = use_index(args, args.passages)
@@ -198,25 +201,26 @@ def measured_process(args: argparse.Namespace) -> None:
 
 
 def use_index(args: argparse.Namespace, passages: int) -> tuple[Opened, int]:
-    """Open the preset's files and search; also the most bytes of its rows that were resident meanwhile."""
+    """Open the preset's files and search; returns them, and the peak of the resident bytes of the rows."""
     from retrieval_server.folder.manifest import ROWS
     from retrieval_server.indexing.presets import PRESETS, cells_for
 
     queries = RandomVectors(SEARCHES, args.dimension)[:]
     folder = args.work / f"{args.only}-{passages}x{args.dimension}"
     opened = Opened(folder, args.only, args.dimension, args.mapped)
-    candidates, many = PRESETS[args.only].rescoring.candidates, cells_for(passages)
-    most = 0
+    candidates, cell_total = PRESETS[args.only].rescoring.candidates, cells_for(passages)
+    peak = 0
     for first in range(0, SEARCHES, 10):
-        # All cells at first, so that every page of a mapped index is resident.
-        opened.find(queries[first : first + 10], 10, many if first == 0 else min(64, many), candidates)
-        most = max(most, resident(f"{folder.name}/{ROWS}"))
+        # The first search uses all cells, so that every page of a mapped index is resident.
+        nprobe = cell_total if first == 0 else min(64, cell_total)
+        opened.find(queries[first : first + 10], 10, nprobe, candidates)
+        peak = max(peak, resident(f"{folder.name}/{ROWS}"))
     opened.stored.release()
-    return opened, most
+    return opened, peak
 
 
 def measure_memory(args: argparse.Namespace) -> None:
-    """Print the table of every preset."""
+    """Print the table of memory, with two rows for each preset."""
 
     def process(*flags: str) -> dict[str, int]:
         size = ("--passages", str(args.passages), "--dimension", str(args.dimension))
@@ -225,7 +229,7 @@ def measure_memory(args: argparse.Namespace) -> None:
 
     names = args.preset or compressed()
     for name in names:
-        for passages in (_HARDLY_ANY, args.passages):
+        for passages in (_TINY, args.passages):
             folder = args.work / f"{name}-{passages}x{args.dimension}"
             make_files(name, RandomVectors(passages, args.dimension), folder, _TRAINED_ON)
     print(f"{args.passages} random vectors of {args.dimension} dimensions")
@@ -239,7 +243,7 @@ def measure_memory(args: argparse.Namespace) -> None:
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    """The arguments of the command line."""
+    """Read the arguments of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -268,7 +272,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure as the command line says, and print the tables; returns the exit status."""
+    """Run the benchmark and print its tables; returns the exit status."""
     args = parse_args(argv)
     from retrieval_server.errors import UserError
 

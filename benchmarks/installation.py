@@ -1,14 +1,14 @@
-"""Seconds that an installation takes: pip against uv, with nothing cached and again from the cache.
+"""Measures how long an installation takes with pip and with uv, with an empty and with a filled cache.
 
-    python benchmarks/installation.py                     # the four of them, one after the other
+    python benchmarks/installation.py                     # all four combinations, one after another
     python benchmarks/installation.py --pypi-only --demo  # from nothing to the demo's picture
 
-Each row is one `scripts/setup_env.sh` into a new environment, from the interpreter to the editable
-installation of this clone. Caches of pip and uv lie in a folder of the benchmark's own: the first run of an
-installer finds it empty, the second finds what the first has left. `--pypi-only` hides pip's configuration,
-so that the Python Package Index is all there is. `--demo` adds `bash train_grpo.sh` in a fresh clone of the
-last commit, with empty caches: the seconds until its picture is there. Everything is removed afterwards.
-Downloads go through this machine's network; its share of the seconds is not told apart.
+Each row is a run of `scripts/setup_env.sh` into a new environment, from the interpreter to the editable
+installation of this clone. The caches of pip and uv are in a folder of the benchmark: the first run of an
+installer finds it empty, and the second finds the downloads of the first. `--pypi-only` hides the
+configuration of pip and uv, so that only the Python Package Index is used. `--demo` adds a run of `bash
+train_grpo.sh` in a fresh clone of the last commit, with empty caches, and measures the time until its picture
+is written. All files are removed afterwards. The seconds include downloads through this machine's network.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ GB = 1e9
 
 
 def environment(work: Path, pypi_only: bool, **more: str) -> dict[str, str]:
-    """This process's variables, without an active environment, with caches below `work`."""
+    """Return this process's variables without an active environment, with caches below `work`, and `more`."""
     hidden = {"VIRTUAL_ENV", "PYTHONPATH", "VENV", "RAG_R1_INSTALLER"}
     if pypi_only:
         hidden |= {name for name in os.environ if name.startswith(("PIP_", "UV_")) and name != "PIP_CERT"}
@@ -40,19 +40,19 @@ def environment(work: Path, pypi_only: bool, **more: str) -> dict[str, str]:
 
 
 def run(command: list[str], folder: Path, variables: dict[str, str]) -> tuple[float, str]:
-    """Seconds, and what was said; ends the benchmark if the command fails."""
+    """Run a command; returns its seconds and its output. Ends the benchmark if the command fails."""
     started = time.perf_counter()
-    done = subprocess.run(
+    finished = subprocess.run(
         command, cwd=folder, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     seconds = time.perf_counter() - started
-    if done.returncode:
-        sys.exit(f"error: {' '.join(command)} ended with status {done.returncode}\n{done.stdout[-2000:]}")
-    return seconds, done.stdout
+    if status := finished.returncode:
+        sys.exit(f"error: {' '.join(command)} ended with status {status}\n{finished.stdout[-2000:]}")
+    return seconds, finished.stdout
 
 
 def size(folder: Path) -> float:
-    """GB on disk; a file with several names counts once, and counts here even if a cache has it, too."""
+    """Return the size of a folder on disk, in GB; a file with several hard links counts once."""
     sizes: dict[tuple[int, int], int] = {}
     for path in folder.rglob("*"):
         if not path.is_symlink() and path.is_file():
@@ -62,6 +62,7 @@ def size(folder: Path) -> float:
 
 
 def machine() -> str:
+    """Describe this machine in one line: cores, processor, date and load."""
     text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     model = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
     load = os.getloadavg()[0]
@@ -69,39 +70,41 @@ def machine() -> str:
     return f"{os.cpu_count()} cores of {processor}, {datetime.date.today()}, load {load:.1f} at the start"
 
 
-def torch_of(said: str) -> str:
-    match = re.search(r"torch=+([^;)\s]+)", said)
+def torch_version(output: str) -> str:
+    """Return the version of torch in the output of the setup script, or `?`."""
+    match = re.search(r"torch=+([^;)\s]+)", output)
     return match[1] if match else "?"
 
 
 def installation(work: Path, installer: str, cached: str, pypi_only: bool) -> str:
-    """Make, measure and remove an environment; returns its row of the table."""
+    """Make, measure and remove an environment; returns its row in the table."""
     venv = work / "venv"
     variables = environment(work, pypi_only, VENV=str(venv), RAG_R1_INSTALLER=installer)
-    seconds, said = run(["bash", str(ROOT / "scripts" / "setup_env.sh")], work, variables)
-    used = re.search(rf"into {re.escape(str(venv))} with (\w+)", said)
-    row = f"| {used[1] if used else '?'} | {cached} | {torch_of(said)} | {seconds:.0f} | {size(venv):.1f} |"
+    seconds, output = run(["bash", str(ROOT / "scripts" / "setup_env.sh")], work, variables)
+    match = re.search(rf"into {re.escape(str(venv))} with (\w+)", output)
+    used = match[1] if match else "?"
+    row = f"| {used} | {cached} | {torch_version(output)} | {seconds:.0f} | {size(venv):.1f} |"
     shutil.rmtree(venv)
     return row
 
 
 def demo(work: Path, pypi_only: bool) -> str:
-    """Run the demo from a fresh clone and empty caches to the picture; returns its row."""
+    """Run the demo from a fresh clone with empty caches to its picture; returns its row in the table."""
     clone = work / "clone"
     started = time.perf_counter()
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
     variables = environment(work / "fresh", pypi_only)
-    installed, said = run(["bash", "scripts/setup_env.sh"], clone, variables)
+    installed, output = run(["bash", "scripts/setup_env.sh"], clone, variables)
     run(["bash", "train_grpo.sh"], clone, variables)
     seconds = time.perf_counter() - started
     picture = clone / "outputs" / "demo" / "grpo" / "report.png"
     if not picture.is_file():
         sys.exit(f"error: the demo ended without {picture}")
-    return f"| {torch_of(said)} | {installed:.0f} | {seconds - installed:.0f} | {seconds:.0f} |"
+    return f"| {torch_version(output)} | {installed:.0f} | {seconds - installed:.0f} | {seconds:.0f} |"
 
 
 def main() -> None:
-    """Measure the installations that the command line names, and print the table."""
+    """Measure the chosen installations, and print the tables."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,14 +1,14 @@
-"""Cost of an index of millions of passages: time and memory to build it, to start it, and to hold its text.
+"""Measures time and memory for building, starting and serving an index of millions of passages.
 
     python benchmarks/large_index.py --work outputs/large --passages 5000000
 
-Invents passages of 100 words with random vectors (of `--dimension`), so that the encoder's speed does not
-matter, and builds and serves them with the project's own commands. Every step is a separate process, whose
-wall and processor seconds and peak resident memory are measured from outside. Encoding is done for a quarter
-of the passages and for all of them: its peak memory must not grow. The server is started with the files in
-the page cache, and then queried until 50,000 passages have been sent. Resident memory is read from
-/proc/PID/smaps, separately for the text's mapping. 5 million passages take 12 GB of disk, which are freed at
-the end unless `--keep` is given. Linux only.
+The benchmark invents passages of 100 words with random vectors (of `--dimension`), so that the encoder's
+speed does not matter, and builds and serves them with the project's own commands. Every step is a separate
+process, whose wall and processor seconds and peak resident memory are measured from outside. Encoding is done
+for a quarter of the passages and for all of them, to show that its peak memory does not grow. The server is
+started with the files in the page cache, and then queried until it has sent about 50,000 passages. Resident
+memory is read from /proc/PID/smaps, with the mapping of the text as a separate figure. 5 million passages
+need 12 GB of disk, which are freed at the end unless `--keep` is given. Linux only.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.measured_steps import measure, processor_seconds  # noqa: E402
 from rag_r1.runs.markdown import print_table  # noqa: E402
 
-FILES = 4  # the corpus has this many files; the first is the quarter
+#: Number of files of the corpus; the first one is the quarter.
+FILES = 4
 WORDS = 100
 TOPK = 100
 QUERIES = 512
@@ -41,7 +42,7 @@ MB = 2**20
 
 
 def write_corpus(folder: Path, passages: int) -> None:
-    """JSONL in FILES files: numbered titles, and 100 words drawn in tens from a vocabulary of 30,000."""
+    """Write FILES files of JSONL, with numbered titles and texts of random words."""
     folder.mkdir(parents=True)
     draw = random.Random(0)
     words = ["".join(draw.choices("aeioustrnlmdkp", k=draw.randint(2, 9))) for _ in range(30_000)]
@@ -54,7 +55,7 @@ def write_corpus(folder: Path, passages: int) -> None:
 
 
 def write_encoder(folder: Path, dimension: int) -> None:
-    """A random BERT of one layer, for the server to encode queries with. Nothing is downloaded."""
+    """Write a random BERT of one layer, with which the server encodes queries. Nothing is downloaded."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
@@ -83,7 +84,7 @@ def write_encoder(folder: Path, dimension: int) -> None:
 
 
 class RandomVectors:
-    """Takes the place of an encoder, with the settings of a real one."""
+    """An encoder that returns random unit vectors; `section` has the settings of a real one."""
 
     def __init__(self, section):
         self.section = section
@@ -95,7 +96,7 @@ class RandomVectors:
 
 
 def write_vectors(parts: Path, encoder: Path) -> None:
-    """The step between `passages` and `merge`, with random vectors instead of the model's."""
+    """Do the step between `passages` and `merge`, with random vectors instead of the model's."""
     from retrieval_server.encode.encoder import Encoder
     from retrieval_server.encode.options import EncoderOptions
     from retrieval_server.indexing.parts import EncodingPart, encode_part
@@ -105,17 +106,17 @@ def write_vectors(parts: Path, encoder: Path) -> None:
 
 
 def resident(pid: int, mapping: str) -> tuple[float, float]:
-    """Resident MB of the whole process, and of the mapping of one file."""
-    whole = part = 0
-    inside = False
+    """Return the resident MB of a process: of all its memory, and of the mapping of one file."""
+    total = mapped = 0
+    is_mapping = False
     for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
         words = line.split()
         if not words[0].endswith(":"):
-            inside = words[-1].endswith(mapping)
+            is_mapping = words[-1].endswith(mapping)
         elif words[0] == "Rss:":
-            whole += int(words[1])
-            part += int(words[1]) if inside else 0
-    return whole / 1024, part / 1024
+            total += int(words[1])
+            mapped += int(words[1]) if is_mapping else 0
+    return total / 1024, mapped / 1024
 
 
 def read_through(folder: Path) -> None:
@@ -128,7 +129,7 @@ def read_through(folder: Path) -> None:
 
 
 def ask(url: str, queries: list[str]) -> int:
-    """Send the queries; the number of passages returned."""
+    """Send the queries, and return the number of passages in the response."""
     body = json.dumps({"queries": queries, "topk": TOPK}).encode()
     request = urllib.request.Request(f"{url}/retrieve", body, {"content-type": "application/json"})
     with urllib.request.urlopen(request, timeout=600) as answer:
@@ -136,7 +137,7 @@ def ask(url: str, queries: list[str]) -> int:
 
 
 def serve(index: Path) -> list[str]:
-    """Start the server, query it and stop it; returns the lines of the table."""
+    """Start the server, query it and stop it; returns the rows of the table."""
     read_through(index)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -168,21 +169,22 @@ def serve(index: Path) -> list[str]:
             *_resident_rows("ready", process.pid),
         ]
         draw = random.Random(1)
-        sent = most = 0
+        sent = peak = 0
         for _ in range(QUERIES // 32):
             sent += ask(url, ["".join(draw.choices("abcdefghij ", k=40)) + "x" for _ in range(32)])
-            most = max(most, resident(process.pid, "passages.arrow")[1])
+            peak = max(peak, resident(process.pid, "passages.arrow")[1])
         rows += _resident_rows(f"after {sent:,} passages sent", process.pid)
-        return [*rows, ("text, maximum meanwhile", f"{most:.0f} MB")]
+        return [*rows, ("text, maximum meanwhile", f"{peak:.0f} MB")]
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(60)
 
 
 def _resident_rows(moment: str, pid: int) -> list[tuple[str, str]]:
-    whole, text = resident(pid, "passages.arrow")
+    """Return the rows with the present memory of the server and of its text."""
+    total, text = resident(pid, "passages.arrow")
     return [
-        (f"{moment}: process, resident", f"{whole:.0f} MB"),
+        (f"{moment}: process, resident", f"{total:.0f} MB"),
         (f"{moment}: text, resident", f"{text:.0f} MB"),
     ]
 
@@ -212,12 +214,12 @@ def main() -> int:
         return 0
     if args.work.exists():
         parser.error(f"--work {args.work} already exists")
-    build, this = ROOT / "retrieval_server" / "build_index.py", Path(__file__).resolve()
+    build, script = ROOT / "retrieval_server" / "build_index.py", Path(__file__).resolve()
     try:
         write_corpus(corpus, args.passages)
-        # In a separate process: a child's peak includes its parent's memory at the start, so this one stays
-        # small.
-        arguments = (this, "--work", args.work, "--dimension", args.dimension)
+        # The encoder is made in a separate process, so that this one stays small: the peak of a child
+        # includes the memory that its parent had when it started the child.
+        arguments = (script, "--work", args.work, "--dimension", args.dimension)
         measure("encoder", *arguments, "--step", "encoder")
         steps = []
         quarter = ("quarter", args.passages // FILES, corpus / "0.jsonl")

@@ -1,33 +1,34 @@
-"""A preset's index of millions of passages: built in parts, merged, split into shards, searched and served.
+"""Builds a preset's index of millions of passages in parts, splits it into shards, searches and serves it.
 
     python benchmarks/large_preset.py --real indexes/exact --work outputs/large --passages 20000000
     python benchmarks/large_preset.py --real indexes/exact --work outputs/large --passages 20000000 --report
 
-The vectors are synthetic, with the neighbourhoods of the real ones in `--real`, an exact index
-(synthetic_vectors.py); the texts are a few invented words. Encoding apart, everything is the project's own
-commands and code. Each step is a process of its own, whose wall and processor seconds and peak of resident
-memory are measured from outside:
+The vectors are synthetic, with neighbourhoods like those of the real vectors in `--real`, an exact index
+(synthetic_vectors.py); the texts are a few invented words. Apart from the encoding, all steps use the
+project's commands and code. Each step is a separate process, whose wall and processor seconds and peak
+resident memory are measured from outside:
 
 - the corpus is written, and read by `build_index.py passages`;
-- `--parts` parts are encoded, that is, their vectors drawn, and stored in the type of the preset's rows;
-- `merge` trains, adds, and chooses how many cells are searched, by the real questions;
+- `--parts` parts are encoded: their vectors are drawn, and stored in the type of the preset's rows;
+- `merge` trains the index, adds the vectors, and chooses by the real questions how many cells are searched;
 - `shard_index.py` splits the index;
-- exact search of the synthetic questions in the 32-bit vectors, drawn once more block by block: what recall
-  is measured against;
-- the index is searched for these questions one by one, and its shards, merged, likewise;
-- a server is started and asked real questions over HTTP, one by one.
+- the synthetic questions are searched exactly in the 32-bit vectors, which are drawn again block by block;
+  this is the reference for recall;
+- the index, and its shards with merged results, are searched for these questions, one by one;
+- a server is started and gets real questions over HTTP, one by one.
 
-The last two run under a limit of memory with the page cache (`--limit-gb`, see memory_limit.py). At first
-the index files are not in the page cache: the first questions wait for the disk. Then the index is read
-ahead, and the other questions wait for the rows of their candidates alone; all questions a second time find
-these in the cache, too. The index is also searched with the rows dropped from the cache before every
-question, the disk's own latency, and with other numbers of cells and of candidates.
+The last two steps run under a limit of memory that includes the page cache (`--limit-gb`, see
+memory_limit.py). In the beginning the index files are not in the page cache, so the first questions wait for
+the disk. Then the index is read ahead, and the other questions wait only for the rows of their candidates;
+when all questions are repeated, these are in the cache, too. The index is also searched with the rows dropped
+from the cache before every question, which shows the latency of the disk, and with other numbers of cells and
+of candidates.
 
-A finished step is not repeated, and a build that was killed continues: the same command goes on. Its seconds
-are then those of all attempts together, except those that ended because this process was killed. `--report`
-prints what there is so far. At the end, or with `--report`, the time that `--estimate` passages would
-take at these rates is told: steps in proportion to the passages; merging between what adding alone and what
-training alone would grow to.
+A finished step is not repeated, and a build that was killed continues when the command is repeated. Its
+seconds are then those of all attempts, except those that ended because this process was killed. `--report`
+prints the measurements so far. At the end, or with `--report`, the script estimates the time for `--estimate`
+passages at these rates: steps grow in proportion to the passages, and merging lies between the growth of
+adding and that of training.
 """
 
 from __future__ import annotations
@@ -57,7 +58,10 @@ WORDS = 8
 
 
 class Work:
-    """The files of a run, and the measurements of its steps so far."""
+    """The files of a run, and the measurements of its steps so far.
+
+    `of` is the number of encoded parts. `results` has a measurement for each step, by its name.
+    """
 
     def __init__(self, folder: Path, parts: int):
         self.folder = folder
@@ -69,51 +73,45 @@ class Work:
         self.results: dict = json.loads(self._file.read_text()) if self._file.exists() else {}
 
     def keep(self, name: str, value: object) -> None:
-        """Keep a measurement, in its file too, for the next start."""
+        """Record a measurement, also in the file, from which the next run of the command reads it."""
         self.results[name] = value
         part = self._file.with_suffix(".part")
         part.write_text(json.dumps(self.results, indent=1), encoding="utf-8")
         part.replace(self._file)
 
     def questions(self) -> list[str]:
-        """The real questions."""
+        """Return the real questions."""
         return self.question_file.read_text(encoding="utf-8").splitlines()
 
     def finished(self, name: str) -> bool:
-        """Whether a step is recorded as finished."""
+        """Return whether a step is recorded as finished."""
         return name in self.results and self.results[name]["done"]
 
     def step(self, name: str, there: bool, *command: object) -> None:
-        """Run and measure a command, unless its result is `there`. Seconds of failed attempts are added.
+        """Run and measure a command, unless its result is `there`.
 
-        A result that is whole but not recorded, because this process was killed before, is kept.
+        The seconds of failed attempts are added. A result that exists without a record, because this process
+        was killed, is kept and marked as not measured.
         """
-        before = self.results.get(name, {"wall": 0.0, "cpu": 0.0, "peak": 0.0, "done": False})
+        earlier = self.results.get(name, {"wall": 0.0, "cpu": 0.0, "peak": 0.0, "done": False})
         if there:
-            if not before["done"]:
-                self.keep(name, {**before, "done": True, "measured": False})
+            if not earlier["done"]:
+                self.keep(name, {**earlier, "done": True, "measured": False})
             return
-        began, spent = time.perf_counter(), spent_by_children()
+        started, cpu_before = time.perf_counter(), spent_by_children()
         try:
-            took = measure(name, *command)
+            step = measure(name, *command)
         except BaseException:
-            wall = before["wall"] + time.perf_counter() - began
-            cpu = before["cpu"] + spent_by_children() - spent
-            self.keep(name, {**before, "wall": wall, "cpu": cpu, "done": False})
+            wall = earlier["wall"] + time.perf_counter() - started
+            cpu = earlier["cpu"] + spent_by_children() - cpu_before
+            self.keep(name, {**earlier, "wall": wall, "cpu": cpu, "done": False})
             raise
-        self.keep(
-            name,
-            {
-                "wall": before["wall"] + took.wall,
-                "cpu": before["cpu"] + took.cpu,
-                "peak": max(before["peak"], took.peak),
-                "done": True,
-            },
-        )
+        wall, cpu = earlier["wall"] + step.wall, earlier["cpu"] + step.cpu
+        self.keep(name, {"wall": wall, "cpu": cpu, "peak": max(earlier["peak"], step.peak), "done": True})
 
 
 def write_corpus(folder: Path, passages: int) -> None:
-    """A JSONL file of numbered titles and a few words. Written under another name until it is whole."""
+    """Write a JSONL file of numbered titles and a few words, under another name until it is complete."""
     folder.mkdir(parents=True, exist_ok=True)
     draw = random.Random(0)
     words = ["".join(draw.choices("aeioustrnlmdkp", k=draw.randint(2, 9))) for _ in range(30_000)]
@@ -126,7 +124,7 @@ def write_corpus(folder: Path, passages: int) -> None:
 
 
 class SyntheticEncoder:
-    """Takes the place of an encoder: a passage's title is its row, and its vector the synthetic one."""
+    """An encoder that returns synthetic vectors; the title of a passage is the row of its vector."""
 
     def __init__(self, section, vectors):
         self.section = section
@@ -151,7 +149,7 @@ def encode(args: argparse.Namespace, work: Work) -> None:
 
 
 def synthetic(args: argparse.Namespace):
-    """The vectors of the corpus."""
+    """Return the synthetic vectors of the corpus."""
     import faiss
 
     from benchmarks.synthetic_vectors import SyntheticVectors
@@ -162,7 +160,7 @@ def synthetic(args: argparse.Namespace):
 
 
 def search_exactly(args: argparse.Namespace, work: Work) -> None:
-    """The questions and their ten best of the 32-bit vectors."""
+    """Write the synthetic questions and their ten best rows by exact search of the 32-bit vectors."""
     from benchmarks.synthetic_vectors import RealVectors, synthetic_questions
     from retrieval_server.indexing.faiss_recall import exact_best
 
@@ -176,7 +174,7 @@ def search_exactly(args: argparse.Namespace, work: Work) -> None:
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    """The arguments of the command line."""
+    """Read the arguments of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -203,26 +201,18 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         parser.error(f"{args.questions}: no such file; give your questions with --questions FILE")
     if min(args.passages, args.parts, args.shards, args.queries) < 1:
         parser.error("--passages, --parts, --shards and --queries must be at least 1")
-    for name in ("real", "work", "questions"):  # the steps are run in another folder
+    for name in ("real", "work", "questions"):  # the steps run in another working directory
         setattr(args, name, getattr(args, name).resolve())
     return args
 
 
 def run_steps(args: argparse.Namespace, work: Work) -> None:
-    """Run all steps that are not done."""
+    """Run all steps that are not finished."""
     from benchmarks import large_search
 
-    arguments = (
-        Path(__file__).resolve(),
-        "--real",
-        args.real,
-        "--work",
-        args.work,
-        "--passages",
-        args.passages,
-    )
-    arguments += ("--preset", args.preset, "--parts", args.parts, "--shards", args.shards)
-    arguments += ("--queries", args.queries)
+    arguments = (Path(__file__).resolve(), "--real", args.real, "--work", args.work)
+    arguments += ("--passages", args.passages, "--preset", args.preset, "--parts", args.parts)
+    arguments += ("--shards", args.shards, "--queries", args.queries)
     arguments += ("--questions", args.questions, "--limit-gb", args.limit_gb, "--step")
     lines = args.questions.read_text(encoding="utf-8").splitlines()
     questions = [json.loads(line)["question"] for line in lines if line.strip()]
@@ -233,7 +223,8 @@ def run_steps(args: argparse.Namespace, work: Work) -> None:
     work.step("passages", prepared, BUILD, "passages", "--corpus", text, "--parts", work.parts)
     for part in range(1, work.of + 1):
         name = f"part {part} of {work.of}"
-        work.step(name, work.finished(name), *arguments, "encode", "--part", part)  # a part goes on by itself
+        # A part that was interrupted resumes by itself, so only the record tells whether it is finished.
+        work.step(name, work.finished(name), *arguments, "encode", "--part", part)
     merge = (BUILD, "merge", "--parts", work.parts, "--preset", args.preset, "--out", work.index)
     built = work.index.exists()
     work.step("merge", built, *merge, "--encoder", "minilm", "--recall-queries", work.question_file)
@@ -248,14 +239,14 @@ def run_steps(args: argparse.Namespace, work: Work) -> None:
 
 
 def identity(args: argparse.Namespace) -> dict:
-    """The settings that all measurements in a folder must have in common."""
+    """Return the settings that all measurements in a folder must have in common."""
     names = ("passages", "preset", "real", "questions", "parts", "shards", "queries", "limit_gb")
     values = {name.replace("_", "-"): getattr(args, name) for name in names}
     return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one step, or all that are missing, and print the report; returns the exit status."""
+    """Run all missing steps and print the report, or run one step as a child; returns the exit status."""
     args = parse_args(argv)
     args.work.mkdir(parents=True, exist_ok=True)
     work = Work(args.work, args.parts)

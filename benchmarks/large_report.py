@@ -1,4 +1,8 @@
-"""The tables of benchmarks/large_preset.py, from the measurements that are there so far."""
+"""Writes the tables of benchmarks/large_preset.py from the measurements so far.
+
+`report` gets the contents of results.json: the settings under `run`, the figures of each step by its name,
+and those of the searches and of the server. Measurements that are missing are left out.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from benchmarks.large_search import COLD, WAYS
 from rag_r1.runs.markdown import Page
 
 MB = 1e6
-#: What questions find: nothing in the page cache; the index in memory and rows on disk; both in memory.
+#: State of the page cache -> label: neither index nor rows are in memory; only the index is; both are.
 STATES = {
     "first": f"first {COLD} of a cold process",
     "new": "the others, index read ahead",
@@ -18,7 +22,10 @@ STATES = {
 
 
 def report(results: dict, index: Path, dimension: int, estimate: int) -> str:
-    """Steps, sizes, search and server of a run; then what `estimate` passages would take."""
+    """Return the report on a run: its steps, sizes, searches and server, and an estimate.
+
+    The estimate is for `estimate` passages, and is made when the index is merged and all steps were measured.
+    """
     run = results["run"]
     page = Page().text(f"{run['passages']:,} passages of {dimension} dimensions, preset {run['preset']}")
     if others := [f"{name} {value}" for name, value in run.items() if name not in ("passages", "preset")]:
@@ -46,7 +53,7 @@ def _step(name: str, result: dict) -> list[str]:
 
 
 def milliseconds(result: dict) -> str:
-    """The p50 and the p95 in milliseconds, as a text."""
+    """Return the p50 and the p95 in milliseconds, as a text."""
     return f"{result['p50']:.1f}, {result['p95']:.1f} ms"
 
 
@@ -55,7 +62,7 @@ def _times(result: dict) -> list[str]:
 
 
 def _settings(result: dict) -> list[str]:
-    """The cells of cells and candidates; older records have no candidates."""
+    """Return the numbers of searched cells and of candidates; older records lack the latter."""
     return [str(result["cells"]), str(result.get("candidates", ""))]
 
 
@@ -101,7 +108,7 @@ def _search(page: Page, results: dict, passages: int) -> None:
 
 
 def limit_held(result: dict) -> str:
-    """Whether a measurement was made under the limit of memory, and the most that was used."""
+    """Say whether a measurement was made under the limit of memory, and how much was used at most."""
     if not result["limited"]:
         return "none: this machine gave no control group"
     peak = result["peak with page cache"]
@@ -109,9 +116,12 @@ def limit_held(result: dict) -> str:
 
 
 def _estimate(steps: dict, run: dict, dimension: int, passages: int) -> str:
-    """Steps in proportion to the passages. Of merging, adding grows with them too, and with the depth of the
-    graph over the cells; training with cells times sample. How the two share its time is not measured, so
-    there are two bounds."""
+    """Estimate the time and the memory for another number of passages.
+
+    Steps grow in proportion to the passages. Merging consists of adding, which also grows with the depth of
+    the graph over the cells, and of training, which grows with cells times sample. Their shares are not
+    measured, so the result has two bounds.
+    """
     from retrieval_server.indexing.faiss_build import sample_size
     from retrieval_server.indexing.presets import PRESETS, cells_for
     from retrieval_server.indexing.resource_estimate import duration_text, estimate_bytes, size_text

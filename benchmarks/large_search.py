@@ -1,6 +1,7 @@
-"""The measured processes of benchmarks/large_preset.py: search in an index, in its shards, and its server.
+"""Searches in an index, in its shards and on its server, for the measured processes of large_preset.py.
 
-`search` and `serve` return what is printed as a line of JSON. There is no command line. Linux only.
+`search` and `serve` return their figures, which the process prints as a line of JSON. This module has no
+command line. Linux only.
 """
 
 from __future__ import annotations
@@ -20,17 +21,18 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-#: What is searched, and how: the index in states of the page cache, with numbers of cells and of candidates,
-#: and its shards.
+#: The ways of searching: the index with two states of the page cache, with several numbers of cells and of
+#: candidates, and its shards.
 WAYS = ("cold", "rows cold", "cells", "candidates", "shards")
 K = 10
-COLD = 100  # first questions of a fresh process
+#: Number of questions that find a cold page cache.
+COLD = 100
 CELLS = (16, 32, 64, 128, 256, 512)
 CANDIDATES = (100, 200, 400, 800)
 
 
 def drop(path: Path) -> None:
-    """Drop a file, or a folder's files, from the page cache, as far as no process maps them."""
+    """Drop a file, or the files of a folder, from the page cache, unless a process maps them."""
     for file in path.rglob("*") if path.is_dir() else (path,):
         if file.is_file():
             with file.open("rb") as stream:
@@ -46,12 +48,12 @@ def read_through(file: Path) -> None:
 
 
 def percentiles(seconds: list[float]) -> dict[str, float]:
-    """The p50 and the p95 of these seconds, in milliseconds."""
+    """Return the p50 and the p95 of these seconds, in milliseconds."""
     return {f"p{share}": 1000 * float(np.percentile(seconds, share)) for share in (50, 95)}
 
 
 def recall(rows: list[list[int]], exact: np.ndarray) -> float:
-    """The share of exact search's rows that was found."""
+    """Return the share of the rows of exact search that are in `rows`."""
     pairs = zip(rows, exact.tolist(), strict=True)
     return sum(len(set(ours) & set(best)) for ours, best in pairs) / exact.size
 
@@ -59,18 +61,24 @@ def recall(rows: list[list[int]], exact: np.ndarray) -> float:
 def one_by_one(
     find: Callable[[np.ndarray], list[int]], questions: np.ndarray, before: Callable[[], object] = int
 ) -> tuple[list[list[int]], list[float]]:
-    """Rows and seconds of each question; `before` is called before each, and not timed."""
-    rows, took = [], []
+    """Search for one question after another; returns the rows and the seconds of each.
+
+    `before` is called before each search, and is not timed.
+    """
+    rows, seconds = [], []
     for question in questions:
         before()
-        began = time.perf_counter()
+        started = time.perf_counter()
         rows.append(find(question[None]))
-        took.append(time.perf_counter() - began)
-    return rows, took
+        seconds.append(time.perf_counter() - started)
+    return rows, seconds
 
 
 def search(index: Path, shards: Path, exact: Path, way: str) -> dict:
-    """Search for the questions in `exact` one by one, without an encoder and without texts."""
+    """Search for the questions in `exact` one by one, without an encoder and without texts.
+
+    `way` is one of WAYS; returns its figures.
+    """
     from benchmarks.index_presets import Opened, make_files, resident
     from benchmarks.random_vectors import RandomVectors
     from retrieval_server.encode.malloc import trim_heap
@@ -84,7 +92,7 @@ def search(index: Path, shards: Path, exact: Path, way: str) -> dict:
         drop(index)
     section = read_manifest(index).dense
     assert section is not None and section.rescoring is not None and section.search is not None
-    with TemporaryDirectory() as tiny:  # so that what a process needs in any case is there
+    with TemporaryDirectory() as tiny:  # a tiny index first: the memory of the process itself is not counted
         make_files(section.preset, RandomVectors(1000, section.encoder.dimension), Path(tiny))
         warm = Opened(Path(tiny), section.preset, section.encoder.dimension, mapped=True)
         for question in questions:
@@ -93,25 +101,24 @@ def search(index: Path, shards: Path, exact: Path, way: str) -> dict:
         warm.stored.release()
     trim_heap()
     before = resident()
-    began = time.perf_counter()
+    started = time.perf_counter()
     opened = Opened(index, section.preset, section.encoder.dimension, mapped=True)
-    seconds = time.perf_counter() - began
-
+    seconds = time.perf_counter() - started
     chosen, usual = section.search.nprobe, section.rescoring.candidates
 
     def find(cells: int, candidates: int) -> Callable[[np.ndarray], list[int]]:
         return lambda question: opened.find(question, K, cells, candidates)[0]
 
-    tried = {
+    settings = {
         "cells": [(cells, usual) for cells in CELLS if cells <= opened.cells],
         "candidates": [(chosen, candidates) for candidates in CANDIDATES],
     }
-    if way in tried:
+    if way in settings:
         lines = []
-        for cells, candidates in tried[way]:
-            results, took = one_by_one(find(cells, candidates), questions)
+        for cells, candidates in settings[way]:
+            results, times = one_by_one(find(cells, candidates), questions)
             line = {"cells": cells, "candidates": candidates, "recall": recall(results, rows)}
-            lines.append(line | percentiles(took))
+            lines.append(line | percentiles(times))
         return {way: lines}
 
     def drop_rows() -> None:
@@ -122,8 +129,8 @@ def search(index: Path, shards: Path, exact: Path, way: str) -> dict:
     figures = {"opened": seconds, "cells": chosen, "candidates": usual}
     if way == "rows cold":
         read_through(index / FAISS_INDEX)
-        results, took = one_by_one(as_built, questions, drop_rows)
-        return figures | {"recall": recall(results, rows), "all": percentiles(took)}
+        results, times = one_by_one(as_built, questions, drop_rows)
+        return figures | {"recall": recall(results, rows), "all": percentiles(times)}
     results, first = one_by_one(as_built, questions[:COLD])
     read_through(index / FAISS_INDEX)
     more, new = one_by_one(as_built, questions[COLD:])
@@ -131,14 +138,14 @@ def search(index: Path, shards: Path, exact: Path, way: str) -> dict:
     if new:
         figures["new"] = percentiles(new)
     _, again = one_by_one(as_built, questions)
-    opened.find(questions[:1], K, opened.cells, usual)  # so that every page of the index is resident
+    opened.find(questions[:1], K, opened.cells, usual)  # makes every page of the index resident
     opened.stored.release()
     trim_heap()
     return figures | {"again": percentiles(again), "resident": resident() - before}
 
 
 def _search_shards(folder: Path, questions: np.ndarray, rows: np.ndarray) -> dict:
-    """All shards in this process, one after the other, their hits merged as a cluster does."""
+    """Search all shards in this process, one after the other, and merge their hits as a cluster does."""
     from retrieval_server.cluster.merge import merge
     from retrieval_server.folder.shard_set import read_shards
     from retrieval_server.search.index_source import IndexSource
@@ -149,13 +156,15 @@ def _search_shards(folder: Path, questions: np.ndarray, rows: np.ndarray) -> dic
         hits = merge([shard.find_unrounded(question, [K])[0] for shard in shards], K)
         return [int(hit.passage.id) for hit in hits]
 
-    results, took = one_by_one(find, questions)
-    return {"shards": len(shards), "recall": recall(results, rows), "all": percentiles(took)}
+    results, times = one_by_one(find, questions)
+    return {"shards": len(shards), "recall": recall(results, rows), "all": percentiles(times)}
 
 
 def serve(index: Path, questions: list[str], encoder: Path | None = None) -> dict:
-    """Start the server and ask it questions one by one. Its index, and the `encoder` if that is given, are
-    not in the page cache at first."""
+    """Start the server, send it questions one by one, and return the figures.
+
+    In the beginning its index, and the files of `encoder` if they are given, are not in the page cache.
+    """
     from benchmarks.large_index import resident
     from benchmarks.measured_steps import ROOT, ending_with, processor_seconds
 
@@ -186,15 +195,15 @@ def serve(index: Path, questions: list[str], encoder: Path | None = None) -> dic
         if new := [_ask(url, question) for question in questions[COLD:]]:
             figures["new"] = percentiles(new)
         figures["again"] = percentiles([_ask(url, question) for question in questions])
-        whole, mapped = resident(process.pid, "faiss.index")
-        return figures | {"resident": whole, "index resident": mapped}
+        total, mapped = resident(process.pid, "faiss.index")
+        return figures | {"resident": total, "index resident": mapped}
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(60)
 
 
 def _ready(url: str) -> dict | None:
-    """The answer of /ready; None while the server is not."""
+    """Return the response of /ready, or None while the server is not ready."""
     try:
         with urllib.request.urlopen(f"{url}/ready", timeout=60) as answer:
             return json.load(answer)
@@ -203,7 +212,7 @@ def _ready(url: str) -> dict | None:
 
 
 def _ask(url: str, question: str) -> float:
-    """Ask the server; returns the seconds until the answer has come."""
+    """Send a question to the server; returns the seconds until the response is complete."""
     body = json.dumps({"queries": [question], "topk": K}).encode()
     request = urllib.request.Request(f"{url}/retrieve", body, {"content-type": "application/json"})
     began = time.perf_counter()

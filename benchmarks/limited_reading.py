@@ -1,11 +1,11 @@
-"""How long a folder of small files takes to read in limited worker processes, against in this process.
+"""Measures the time to read a folder of small files in limited worker processes and in this process.
 
     python benchmarks/limited_reading.py            # 10,000 files
     python benchmarks/limited_reading.py --files 2000 --rounds 3
 
-Both read the same files with the same code (rag_r1/sandbox/documents.py), in turns; before the first round
-each reads them once. Prints the seconds of each round and the ratio of the medians, also of the processor
-time of all processes. A worker's start is part of its time.
+Both read the same files with the same code (rag_r1/sandbox/documents.py), in turns, after a round that is not
+timed. The script prints the seconds of each round, and the ratios of the medians of seconds and of processor
+time of all processes. The time includes the start of the workers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WORDS = "the tide at Brunn turns twice a day and the ferry leaves at nine from 
 
 
 def main() -> None:
-    """Measure and print."""
+    """Run the benchmark and print its figures."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -39,7 +39,7 @@ def main() -> None:
         seconds: dict[str, list[float]] = {"in this process": [], "in workers": []}
         processor: dict[str, list[float]] = {name: [] for name in seconds}
         for number in range(args.rounds + 1):
-            for name, start in (("in this process", (_Here, _Here)), ("in workers", limited)):
+            for name, start in (("in this process", (_LocalJob, _LocalJob)), ("in workers", limited)):
                 parsers.workers.start, parsers.workers.try_start = start  # type: ignore[assignment, method-assign]
                 started, spent = time.perf_counter(), _processor_s()
                 corpus = index_folder(Path(folder) / "docs", Path(folder) / f"{name}-{number}", False)
@@ -49,18 +49,21 @@ def main() -> None:
                     processor[name].append(_processor_s() - spent)
                     print(f"round {number}, {name}: {took:.2f} s, {corpus.stat().st_size:,} bytes of corpus")
     for unit, measured in (("seconds", seconds), ("seconds of processor time", processor)):
-        here, there = (statistics.median(times) for times in measured.values())
-        print(f"median {unit}: {here:.2f} -> {there:.2f}: {there / here:.2f} x")
+        local, workers = (statistics.median(times) for times in measured.values())
+        print(f"median {unit}: {local:.2f} -> {workers:.2f}: {workers / local:.2f} x")
 
 
 def _processor_s() -> float:
-    """Of this process, and of the children that have ended: the workers end with the reading of a folder."""
+    """Return the processor seconds of this process and of its finished children.
+
+    The workers are among them, since they end when a folder has been read.
+    """
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
-class _Here:
-    """A job that is done when its result is wanted, in this process."""
+class _LocalJob:
+    """A job with the interface of a worker's, which runs in this process when its result is requested."""
 
     def __init__(self, job: str, arguments: list, limits: object):
         self._job, self._arguments = getattr(documents, job.partition(":")[2]), arguments
@@ -73,7 +76,7 @@ class _Here:
 
 
 def _write(folder: Path, files: int) -> str:
-    """As many text, Markdown, HTML and PDF files, of 40 to 400 words."""
+    """Write text, Markdown, HTML and PDF files of 40 to 400 words, and return their numbers as a text."""
     folder.mkdir()
     counts = dict.fromkeys((".txt", ".md", ".html", ".pdf"), 0)
     for number in range(files):
@@ -93,7 +96,7 @@ def _write(folder: Path, files: int) -> str:
 
 
 def _pdf(lines: list[str]) -> bytes:
-    """A PDF of one page with these lines."""
+    """Return a PDF with one page of these lines."""
     stream = "BT /F1 9 Tf 20 780 Td 11 TL " + " ".join(f"({line}) Tj T*" for line in lines) + " ET"
     objects = [
         b"<</Type /Catalog /Pages 2 0 R>>",

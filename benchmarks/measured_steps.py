@@ -1,8 +1,8 @@
-"""Runs the steps of a benchmark as processes of their own, and measures each from outside.
+"""Runs the steps of a benchmark as separate processes, and measures each from outside.
 
-Wall and processor seconds and the peak of resident memory are those of the step alone, whatever the benchmark
-itself has in memory; a step can also run under a limit of memory (memory_limit.py). A step ends with the
-benchmark that has started it. It is read by other benchmarks, and has no command line. Linux only.
+The wall and processor seconds and the peak resident memory are those of the step alone, independent of the
+memory of the benchmark. A step can also run under a limit of memory (memory_limit.py), and it ends when the
+benchmark that started it ends. Other benchmarks import this module; it has no command line. Linux only.
 """
 
 from __future__ import annotations
@@ -27,32 +27,35 @@ _LIBC, _PR_SET_PDEATHSIG = ctypes.CDLL(None), 1
 
 @dataclass(frozen=True)
 class Measured:
-    """One step: its name, wall and processor seconds, peak resident MB."""
+    """The measurement of a step."""
 
     name: str
+    #: Seconds by the clock.
     wall: float
+    #: Processor seconds.
     cpu: float
+    #: Peak resident memory in MB.
     peak: float
 
     def row(self) -> list[str]:
-        """The cells of a table."""
+        """Return the cells of its row in a table."""
         return [self.name, f"{self.wall:.1f}", f"{self.cpu:.1f}", f"{self.peak:.0f}"]
 
 
 def ending_with(parent: int) -> Callable[[], None]:
-    """For `preexec_fn`: Linux ends the new process when `parent`, which starts it, has ended."""
+    """Return a `preexec_fn` with which Linux ends the new process when its `parent` ends."""
 
-    def ask() -> None:
+    def request_signal() -> None:
         if sys.platform == "linux":
             _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:
             os._exit(1)
 
-    return ask
+    return request_signal
 
 
 def measure(name: str, *command: object) -> Measured:
-    """Run a command and measure it."""
+    """Run a command and measure it. Raises SystemExit if it fails."""
     print(f"... {name}", file=sys.stderr, flush=True)
     began = time.perf_counter()
     process = subprocess.Popen(
@@ -65,7 +68,7 @@ def measure(name: str, *command: object) -> Measured:
         _, status, used = os.wait4(process.pid, 0)
     except BaseException:
         process.terminate()
-        process.wait()  # so that its seconds count among those of this process's children
+        process.wait()  # its seconds then count among those of this process's children
         raise
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0:
@@ -75,29 +78,33 @@ def measure(name: str, *command: object) -> Measured:
 
 
 def limited(limit_gb: float, *command: object) -> dict:
-    """What a command prints as JSON, run under a limit of memory in GiB; with the group's peak."""
+    """Run a command under a limit of memory in GiB, and return the JSON object that it prints.
+
+    The object also tells whether the limit was in force, and the peak of the group. Raises SystemExit if the
+    command fails.
+    """
     ends = ending_with(os.getpid())
     with memory_limit(int(limit_gb * 2**30)) as limit:
-        done = subprocess.run(
+        finished = subprocess.run(
             [sys.executable, *map(str, command)],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             text=True,
             preexec_fn=lambda: (limit.enter(), ends()),
         )
-        if done.returncode != 0:
-            raise SystemExit(f"error: {' '.join(map(str, command[-3:]))}: exit status {done.returncode}")
-        figures = json.loads(done.stdout.splitlines()[-1])
+        if status := finished.returncode:
+            raise SystemExit(f"error: {' '.join(map(str, command[-3:]))}: exit status {status}")
+        figures = json.loads(finished.stdout.splitlines()[-1])
         return figures | {"limited": limit.folder is not None, "peak with page cache": limit.peak}
 
 
 def processor_seconds(pid: int) -> float:
-    """Processor seconds that a process has used so far, user and system."""
+    """Return the processor seconds, user and system, that a process has used so far."""
     after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def spent_by_children() -> float:
-    """The processor seconds of the commands that have ended."""
+    """Return the processor seconds of this process's finished children."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime

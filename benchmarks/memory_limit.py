@@ -1,10 +1,9 @@
-"""A limit of memory for one process and its page cache: a control group of this machine. Read by other
-benchmarks.
+"""Limits the memory of a process together with its page cache, by a control group.
 
 A limit of the process alone (`ulimit`) would leave out the page cache, from which mapped index files are
-read; a control group counts both, and gives pages of files up when the limit is reached. systemd-run makes
-one where systemd runs. Here it is made by hand, which needs to be root, in the hierarchy of version 2 or,
-where that has no memory controller, of version 1.
+read. A control group counts both, and gives up pages of files when the limit is reached. Where systemd runs,
+systemd-run can make such a group. This module makes it directly, which requires root, in the hierarchy of
+version 2 or, if that has no memory controller, of version 1. Other benchmarks import it.
 """
 
 from __future__ import annotations
@@ -16,29 +15,32 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-#: Folder of a hierarchy, the file of its limit, and that of the most that was used.
+#: Folder of a hierarchy, name of the file with the limit, and name of the file with the peak.
 _HIERARCHIES = (
     (Path("/sys/fs/cgroup"), "memory.max", "memory.peak"),
     (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.max_usage_in_bytes"),
 )
+#: Seconds for which a group may be busy after its last process has ended.
 _BUSY_S = 30.0
 
 
 @dataclass(frozen=True)
 class MemoryLimit:
-    """A group; `folder` None: this machine gave none, and nothing is limited."""
+    """A control group with a limit of memory."""
 
+    #: None if this machine allows no group; nothing is limited then.
     folder: Path | None
+    #: Name of the file with the peak.
     peak_file: str = ""
 
     def enter(self) -> None:
-        """Put the calling process, and all that it starts from now on, into the group."""
+        """Put the calling process, and all processes that it starts from now on, into the group."""
         if self.folder is not None:
             (self.folder / "cgroup.procs").write_text(str(os.getpid()), encoding="ascii")
 
     @property
     def peak(self) -> int | None:
-        """The most bytes that the group has used, with the page cache; None where they are not told."""
+        """The most bytes that the group has used, page cache included; None if that is not known."""
         try:
             return int((self.folder / self.peak_file).read_text(encoding="ascii")) if self.folder else None
         except OSError:
@@ -47,7 +49,7 @@ class MemoryLimit:
 
 @contextmanager
 def memory_limit(size: int) -> Iterator[MemoryLimit]:
-    """A group with a limit of `size` bytes, removed at the end; its processes must have ended by then."""
+    """Make a group with a limit of `size` bytes; its processes must end before the block does."""
     for root, limit, peak in _HIERARCHIES:
         folder = root / f"rag-r1-{os.getpid()}"
         try:
@@ -59,7 +61,7 @@ def memory_limit(size: int) -> Iterator[MemoryLimit]:
                 continue
             try:
                 (folder / limit).write_text(str(size), encoding="ascii")
-            except OSError:  # a container may show the file and refuse to have it written
+            except OSError:  # in a container the file may exist and not be writable
                 continue
             yield MemoryLimit(folder, peak)
             return
@@ -69,7 +71,7 @@ def memory_limit(size: int) -> Iterator[MemoryLimit]:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a group. A process that has just ended may keep it busy for a moment."""
+    """Remove a group, which a process that has just ended may keep busy for a moment."""
     end = time.monotonic() + _BUSY_S
     while True:
         try:

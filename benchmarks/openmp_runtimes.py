@@ -1,14 +1,14 @@
-"""Which OpenMP runtimes a retrieval server has loaded, and how many threads each uses.
+"""Lists the OpenMP runtimes that a retrieval server has loaded, and the number of threads of each.
 
     python benchmarks/openmp_runtimes.py --index indexes/wiki
     python benchmarks/openmp_runtimes.py --index indexes/wiki --encode-threads-alone 1
     python benchmarks/openmp_runtimes.py --pid 12345
 
-With `--index` the index is opened in this process as the server does it, with the server's own options, and
-one question and a batch are encoded and searched in a thread, as in the server. Then the encoder's numbers of
-threads are printed, and every library with threads of its own, as threadpoolctl finds it if that is
-installed. (The search has threads of its own and calls FAISS with one in each.) With `--pid` the runtimes
-of a running server are listed, without their settings. Linux only.
+With `--index` the script opens the index in this process as the server does, with the server's options, and
+encodes and searches one question and a batch in a thread, as in the server. Then it prints the encoder's
+numbers of threads and, if threadpoolctl is installed, every library with a thread pool. (The search uses its
+own threads, each of which calls FAISS with one thread.) With `--pid` it lists the runtimes of a running
+server, without their settings. Linux only.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BATCH = 16
 
 
 class Command(Options):
-    """The options of this script: those of the server about an index, and what to look at."""
+    """The options of this script: an index or a server, and the server's options for opening an index."""
 
     index: Annotated[Path | None, Flag("a dense index folder, opened in this process", metavar="DIR")] = None
     pid: Annotated[int | None, Flag("a running server", metavar="PID")] = None
@@ -46,7 +46,7 @@ class Command(Options):
 
 
 def use(command: Command) -> dict[str, int]:
-    """Open the index and use it once alone and once in a batch; the threads seen after each stage."""
+    """Open the index and search it, alone and in a batch; returns the encoder's threads in each case."""
     from retrieval_server.encode.cpu_settings import set_mkl_reproducible, set_passive_wait
 
     set_passive_wait()
@@ -72,7 +72,7 @@ def use(command: Command) -> dict[str, int]:
 
 
 def report(threads: dict[str, int]) -> None:
-    """Print the numbers of threads of the libraries of this process."""
+    """Print the numbers of threads of the libraries in this process."""
     for name, number in sorted(threads.items()):
         print(f"{name}: {number} threads")
     try:
@@ -85,7 +85,7 @@ def report(threads: dict[str, int]) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure as the command line says, and print the tables; returns the exit status."""
+    """Run the script and print its findings; returns the exit status."""
     command = parse(Command, __doc__, argv)
     from retrieval_server.errors import UserError
     from retrieval_server.search.threads import openmp_runtimes

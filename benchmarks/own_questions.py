@@ -1,21 +1,21 @@
-"""Are questions that a teacher writes from a corpus as good to train on as those of the world itself?
+"""Compares training on questions that a teacher wrote from a corpus with training on the world's own ones.
 
     python benchmarks/own_questions.py --seeds 0 1 2
 
-Trains for each seed the demo's policy with GRPO (recipe demo/grpo, 18 steps) in the demo's invented world, in
-three arms that differ in their training questions and in nothing else:
+For each seed the benchmark trains the demo's policy with GRPO (recipe demo/grpo, 18 steps) in the demo's
+invented world, in three arms that differ only in their training questions:
 
     own           the world's own questions
-    verified      those that `rag-r1 questions` has kept: a scripted teacher wrote them from the passages of
-                  the training world, and a scripted reader, which errs in 3 % of its replies, verified them
-    unverified    all drafts of the same teacher, four in ten of which are faulty (tests/fakes/
-                  question_models.py)
+    verified      the questions that `rag-r1 questions` kept: a scripted teacher wrote them from the passages
+                  of the training world, and a scripted reader with 3 % of wrong replies verified them
+    unverified    all drafts of the same teacher, four in ten of which are faulty
+                  (tests/fakes/question_models.py)
 
-All arms have the same number of questions, and more than 18 steps take. They are evaluated on the same
+All arms have the same number of questions, which is more than 18 steps need. They are evaluated on the same
 held-out questions: the world's own validation, about names that no arm has seen, with a kind (`both`) and
-with words (`When was ... born?`) that the teacher does not have. It prints a table and whether the claims
-held, whose bars are set here. Finished runs are kept: an interrupted benchmark goes on where it stopped.
-Seeds are those of the world, its questions and their order.
+wordings (`When was ... born?`) that the teacher does not use. The script prints a table, and whether the
+claims hold whose bars are set here. Finished trainings are not repeated, so an interrupted benchmark resumes.
+A seed determines the world, its questions and their order.
 """
 
 from __future__ import annotations
@@ -56,29 +56,31 @@ from tests.fakes.question_models import Facts, answered, model_process  # noqa: 
 ROOT = Path(__file__).resolve().parents[1]
 ARMS = ("own", "verified", "unverified")
 RECIPE, PROTOCOL = "grpo", "rag_r1_mq"
-#: Questions of each arm: more than 18 steps of 16 take.
+#: Number of questions of each arm, more than 18 steps of 16 questions need.
 QUESTIONS = 400
-#: Seeds of the teacher's questions of each kind; about four in ten are kept.
+#: Number of drafts that are started for each kind; about four in ten are kept.
 PER_KIND = 300
+#: Share of the reader's replies that are wrong.
 ERRORS = "0.03"
-#: Most EM that the verified questions may cost, compared with the world's own; and the least that unverified
-#: ones cost, compared with the verified ones.
+#: The claims: verified questions cost at most this much EM, compared with the world's own, and exceed the EM
+#: of unverified ones by at least this much.
 MOST_LOSS, LEAST_GAIN = 0.05, 0.02
 
 
 @dataclass(frozen=True)
 class Training:
-    """A finished training: the arm, the seed, EM before and after with all other figures of results.json, and
-    the share of the arm's questions whose gold answer is not the world's."""
+    """A finished training."""
 
     arm: str
     seed: int
+    #: The contents of results.json, with the figures of each validation.
     results: dict[str, Any]
+    #: Share of the arm's questions whose gold answer differs from the world's.
     wrong: float
 
     @property
     def ends(self) -> tuple[dict[str, float], dict[str, float]]:
-        """The figures of the first and of the last validation."""
+        """The figures of the first and the last validation."""
         steps = sorted(self.results["held_out"], key=int)
         return self.results["held_out"][steps[0]], self.results["held_out"][steps[-1]]
 
@@ -89,8 +91,10 @@ class Training:
 
 
 def questions_of(folder: Path, seed: int) -> dict[str, Path]:
-    """The training questions of each arm in `folder`, made if they are not there; arm -> parquet file. Raises
-    RunError if there are too few."""
+    """Return the parquet file with the training questions of each arm, made in `folder` if they are missing.
+
+    Raises RunError if there are too few questions.
+    """
     files = {arm: folder / f"{arm}.parquet" for arm in ARMS}
     if all(path.exists() for path in files.values()):
         return files
@@ -107,8 +111,10 @@ def questions_of(folder: Path, seed: int) -> dict[str, Path]:
 
 
 def written_drafts(folder: Path, seed: int, passages: Sequence[dict[str, str]]) -> dict[str, list[Draft]]:
-    """What the teacher has written about these passages, in an order drawn at random: what was kept, and all
-    drafts."""
+    """Let the teacher write questions about these passages, and the reader verify them.
+
+    Returns the questions that were kept as `verified`, and all drafts as `unverified`, in random order.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     corpus, index = folder / "corpus.jsonl", folder / "index"
     write_json_lines(corpus, passages)
@@ -139,7 +145,7 @@ def written_drafts(folder: Path, seed: int, passages: Sequence[dict[str, str]]) 
 
 
 def _row(draft: Draft, protocol: Protocol) -> QuestionRow:
-    """The row of training for a question that was written."""
+    """Return the training row of a draft."""
     return QuestionRow(
         draft.question,
         golds=tuple(draft.golds),
@@ -153,17 +159,15 @@ def _row(draft: Draft, protocol: Protocol) -> QuestionRow:
 
 
 def wrong_share(rows: Sequence[QuestionRow], texts: Sequence[str]) -> float:
-    """The share of questions for which the world has no answer, or another one than the gold answers."""
+    """Return the share of questions for which the world has no answer, or one that is not a gold answer."""
     facts = [text for text in texts if Facts.of([text]).values]
-    said = [answered(row.question, facts) for row in rows]
-    right = [
-        answer is not None and exact_match(answer, row.golds) for answer, row in zip(said, rows, strict=True)
-    ]
-    return 1 - sum(right) / len(rows)
+    answers = [(answered(row.question, facts), row.golds) for row in rows]
+    right = sum(answer is not None and exact_match(answer, golds) for answer, golds in answers)
+    return 1 - right / len(rows)
 
 
-def trained(arm: str, seed: int, out: Path, overrides: Sequence[str], timeout_s: float) -> Training:
-    """Run a training, or read its folder if it is finished."""
+def train(arm: str, seed: int, out: Path, overrides: Sequence[str], timeout_s: float) -> Training:
+    """Run a training, or read its results if it is finished."""
     folder = out / f"seed{seed}"
     questions = questions_of(folder / "questions", seed)[arm]
     finished = folder / arm / "results.json"
@@ -177,13 +181,13 @@ def trained(arm: str, seed: int, out: Path, overrides: Sequence[str], timeout_s:
         inputs = TrainingInputs(demo_protocol(PROTOCOL), policy_path(PROTOCOL), write)
         run_demo(RECIPE, folder / arm, seed, overrides, timeout_s, inputs)
     rows = [QuestionRow.from_row(row) for row in read_rows(questions)]
-    # The world's own questions are right by construction, and some of their words the reader does not know.
+    # The world's own questions are right by construction, and the reader does not know all of their wordings.
     wrong = 0.0 if arm == "own" else wrong_share(rows, [p["contents"] for p in demo_data(seed).passages])
     return Training(arm, seed, json.loads(finished.read_text()), wrong)
 
 
 def table_row(training: Training) -> list[str]:
-    """A line of the table."""
+    """Return the cells of a training's row in the table."""
     before, after = training.ends
     kinds = [name for name in after if name.startswith("EM ")]
     cells = [f"{number(before[kind], 2)} → {number(after[kind], 2)}" for kind in kinds]
@@ -192,7 +196,7 @@ def table_row(training: Training) -> list[str]:
 
 
 def claims(trainings: Sequence[Training]) -> list[Claim]:
-    """The claims of the experiment, with the number of seeds in which each held."""
+    """Return the claims of the experiment, with the number of seeds for which each holds."""
     by_seed: dict[int, dict[str, float]] = {}
     for training in trainings:
         by_seed.setdefault(training.seed, {})[training.arm] = training.em
@@ -211,7 +215,7 @@ def claims(trainings: Sequence[Training]) -> list[Claim]:
 
 @command_main(RunError, OSError)
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train each arm in each seed, and print the tables; returns the exit status."""
+    """Train each arm with each seed, and print the table and the claims; returns the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -229,7 +233,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             for arm, path in questions_of(out / f"seed{seed}" / "questions", seed).items():
                 print(f"seed {seed}: {arm}: {path}")
         return 0
-    trainings = [trained(arm, seed, out, args.set, args.timeout) for seed in args.seeds for arm in args.arms]
+    trainings = [train(arm, seed, out, args.set, args.timeout) for seed in args.seeds for arm in args.arms]
     kinds = [name for name in trainings[0].ends[1] if name.startswith("EM ")]
     print(f"\n{platform.machine()}, {os.cpu_count()} cores, {date.today()}; {QUESTIONS} questions an arm\n")
     print_table(("questions", "seed", "wrong", *kinds, "searches"), map(table_row, trainings))

@@ -1,14 +1,16 @@
-"""How many faulty questions `rag-r1 questions` refuses for the right reason, and how many good ones it loses.
+"""Measures whether `rag-r1 questions` refuses faulty questions for the right reason, and keeps good ones.
 
     python benchmarks/questions.py --work out --people 300 --places 60 --errors 0.03 [--late]
 
-The corpus is the demo's invented world with copies of pages, sentences that everybody knows, and passages
-that are not in the index (tests/fakes/question_world.py). Teacher and reader are processes that see the
-requests only (tests/fakes/question_models.py): the teacher plants faults at a known rate, the reader errs in
-a share (--errors) of its replies. With --late half of the faults are of kinds that were written down when the
-verification was frozen (tests/fakes/late_questions.py). The card's yield, tokens and cost are compared with
-the files and with what the servers have logged. Which fault a question has is known from the teacher's log,
-and what the world makes of it (a rival, a copy, a lost passage) from the corpus.
+The corpus is the demo's invented world with copies of pages, common knowledge, and passages that are not in
+the index (tests/fakes/question_world.py). Teacher and reader are processes that only see the requests
+(tests/fakes/question_models.py): the teacher plants faults at a known rate, and a share (--errors) of the
+reader's replies is wrong. With --late half of the faults are of kinds that were written after the
+verification was frozen (tests/fakes/late_questions.py).
+
+The teacher's log tells which fault a question has, and the corpus tells whether the world itself makes it
+faulty (a rival, a copy, a lost passage). The yield, tokens and cost in the data card are compared with the
+files and with the logs of the servers.
 """
 
 from __future__ import annotations
@@ -36,20 +38,23 @@ from tests.fakes.question_models import FAULTS, answer_by, model_process  # noqa
 from tests.fakes.question_world import WorldRetriever, is_lost, make_corpus  # noqa: E402
 
 DUPLICATES = ("duplicate", "in_other_split")
-#: Smallest share of faulty questions that are refused for the right reason, of all and of the late kinds, and
-#: largest share of good ones lost.
-BARS, LATE_BAR = (0.95, 0.05), 0.85
-#: Prices of a million tokens, in and out, of teacher and reader.
+#: Least share of faulty questions that must be refused for the right reason: of all, and of the late kinds.
+REFUSED_BAR, LATE_BAR = 0.95, 0.85
+#: Largest share of good questions that may be lost.
+LOST_BAR = 0.05
+#: Prices of a million prompt tokens and completion tokens.
 PRICES = {"teacher": (0.4, 1.2), "reader": (0.05, 0.15)}
 
 
 @dataclass(frozen=True)
 class Planted:
-    """A draft as it was planted: its `fault` (`good` for none) and the reasons for which it may be refused;
-    and the reason for which it was, None if it was kept."""
+    """A draft with its planted fault and the verdict of the verification."""
 
+    #: The fault, or `good`.
     fault: str
-    right: tuple[str, ...]
+    #: The reasons for which it may be refused.
+    right_reasons: tuple[str, ...]
+    #: The reason for which it was refused; None if it was kept.
     reason: str | None
 
     @property
@@ -57,12 +62,14 @@ class Planted:
         return self.fault == "good"
 
     @property
-    def is_as_it_should(self) -> bool:
-        return self.reason is None if self.is_good else self.reason in self.right
+    def is_judged_right(self) -> bool:
+        """Whether it was kept although good, or refused for a right reason."""
+        return self.reason is None if self.is_good else self.reason in self.right_reasons
 
 
-def planted(rows: Sequence[dict[str, str]], log: Path, out: Path) -> list[Planted]:
-    """What was planted, and what became of it. Seeds of which the teacher has no question are left out."""
+def read_planted(rows: Sequence[dict[str, str]], log: Path, out: Path) -> list[Planted]:
+    """Return the drafts with their faults and verdicts; seeds for which the teacher has no question are
+    left out."""
     texts = {row["id"]: row["contents"] for row in rows}
     entries = {}
     for line in log.read_text().splitlines():
@@ -75,14 +82,15 @@ def planted(rows: Sequence[dict[str, str]], log: Path, out: Path) -> list[Plante
         entry = entries.get((seed["kind"], tuple(texts[name] for name in seed["passages"])))
         if entry is None:
             continue
-        fault, right = fault_and_reasons(entry, world)
+        fault, right_reasons = fault_and_reasons(entry, world)
         if any(map(is_lost, entry["passages"])):
-            fault, right = ("not in the index" if fault == "good" else fault), (*right, "unreachable")
+            fault = "not in the index" if fault == "good" else fault
+            right_reasons = (*right_reasons, "unreachable")
         if fault == "good":
             by_question[question_key(plain(entry["question"]))].append(len(judged))
-        judged.append(Planted(fault, right, seed.get("reason")))
+        judged.append(Planted(fault, right_reasons, seed.get("reason")))
         wordings.append(entry["question"])
-    # Of the questions with one meaning, one is good, and the others repeat it.
+    # If several questions have the same meaning, one is good and the others repeat it.
     for places in by_question.values():
         refused = [place for place in places if judged[place].reason in DUPLICATES]
         kept = [place for place in places if judged[place].reason is None]
@@ -94,7 +102,7 @@ def planted(rows: Sequence[dict[str, str]], log: Path, out: Path) -> list[Plante
 
 
 def outcomes(out: Path) -> Iterator[dict[str, Any]]:
-    """Yields every seed that was kept or refused."""
+    """Yield every seed that was kept or refused."""
     for name in ("questions.jsonl", "refused.jsonl"):
         for line in (out / name).read_text().splitlines():
             seed = json.loads(line)
@@ -102,8 +110,11 @@ def outcomes(out: Path) -> Iterator[dict[str, Any]]:
 
 
 def fault_and_reasons(entry: dict[str, Any], world: Sequence[Facts]) -> tuple[str, tuple[str, ...]]:
-    """The fault of a question in this world, of which there are the facts in each sense of its names: one
-    with a rival is ambiguous even if nobody planted that, and one without a rival is good."""
+    """Return the fault of a question in this world, and the reasons for which it may be refused.
+
+    `world` has the facts for each sense of the names. A question with a rival is ambiguous even if that was
+    not planted, and one that was planted as ambiguous is good if it has no rival.
+    """
     fault, about = entry["fault"] or "good", Facts.of(entry["passages"][:1])
     name = next(iter(about.kinds), "")
     if fault in ("good", "ambiguous") and (entry["kind"] == "two_facts" or fault == "ambiguous"):
@@ -114,58 +125,64 @@ def fault_and_reasons(entry: dict[str, Any], world: Sequence[Facts]) -> tuple[st
         people = world[0].having(trade=about.get("trade", name) or "", year=about.get("year", name) or "")
         rivers = {world[0].get("river", world[0].get("birthplace", person)) for person in people}
         fault = fault if len(rivers) > 1 else "good"
-    right = (FAULTS | LATE).get(fault, ())
+    right_reasons = (FAULTS | LATE).get(fault, ())
     if fault in ("malformed", "refusal", "strange_reply"):
-        return fault, right
-    # A question that only one sense of a name answers has one answer.
+        return fault, right_reasons
+    # Two senses of a name may give different answers.
     answers = {answer_by(entry["question"], facts) for facts in world} - {None}
     if len(answers) > 1 and fault != "ambiguous":
-        return ("namesake" if fault == "good" else fault), (*right, *LATE["namesake"])
-    return fault, right
+        return ("namesake" if fault == "good" else fault), (*right_reasons, *LATE["namesake"])
+    return fault, right_reasons
 
 
 def report(judged: Sequence[Planted]) -> tuple[float, float | None, float]:
-    """Print the table; returns the share of faulty questions that are refused for the right reason, that of
-    the late kinds (None without any), and that of good ones that are lost."""
+    """Print the table of faults and the shares.
+
+    Returns the share of faulty questions that were refused for a right reason, the same share of the late
+    kinds (None if there are none), and the share of good questions that were lost.
+    """
+    by_fault = defaultdict[str, list[Planted]](list)
+    for draft in judged:
+        by_fault[draft.fault].append(draft)
     rows = []
-    for fault in sorted({one.fault for one in judged}, key=lambda fault: (fault in LATE, fault)):
-        own = [one for one in judged if one.fault == fault]
-        wrong = Counter(one.reason or "kept" for one in own if not one.is_as_it_should)
+    for fault, drafts in sorted(by_fault.items(), key=lambda item: (item[0] in LATE, item[0])):
+        wrong = Counter(draft.reason or "kept" for draft in drafts if not draft.is_judged_right)
         otherwise = ", ".join(f"{count} {reason}" for reason, count in wrong.most_common())
         name = f"{fault} (late)" if fault in LATE else fault
-        rows.append((name, len(own), len(own) - wrong.total(), otherwise or "–"))
+        rows.append((name, len(drafts), len(drafts) - wrong.total(), otherwise or "–"))
     print_table(("planted", "drafts", "as it should be", "otherwise"), rows, "lrrl")
-    faulty, good = ([one for one in judged if one.is_good is wanted] for wanted in (False, True))
-    late = [one for one in faulty if one.fault in LATE]
+    faulty = [draft for draft in judged if not draft.is_good]
+    late = [draft for draft in faulty if draft.fault in LATE]
     if late:
         print_faulty("late", late)
-        kinds = [
-            share_right([one for one in late if one.fault == fault]) for fault in {o.fault for o in late}
-        ]
-        print(f"late, each kind counted the same: {sum(kinds) / len(kinds):.1%} of {len(kinds)} kinds")
+        shares = [share_right(drafts) for fault, drafts in by_fault.items() if fault in LATE]
+        print(f"late, each kind counted the same: {sum(shares) / len(shares):.1%} of {len(shares)} kinds")
     print_faulty("faulty", faulty)
-    lost = sum(one.reason is not None for one in good) / len(good)
+    good = [draft for draft in judged if draft.is_good]
+    lost = sum(draft.reason is not None for draft in good) / len(good)
     print(f"good: {len(good):,}, {lost:.1%} lost")
     return share_right(faulty), share_right(late) if late else None, lost
 
 
-def share_right(faulty: Sequence[Planted]) -> float:
-    return sum(one.is_as_it_should for one in faulty) / len(faulty)
+def share_right(drafts: Sequence[Planted]) -> float:
+    """Return the share of drafts with a right verdict."""
+    return sum(draft.is_judged_right for draft in drafts) / len(drafts)
 
 
 def print_faulty(name: str, faulty: Sequence[Planted]) -> None:
-    kept = sum(one.reason is None for one in faulty)
+    """Print the number of faulty drafts, the share with a right verdict, and the number that was kept."""
+    kept = sum(draft.reason is None for draft in faulty)
     print(f"{name}: {len(faulty):,}, {share_right(faulty):.1%} refused for the right reason, {kept} kept")
 
 
 def print_card(work: Path, judged: Sequence[Planted]) -> bool:
-    """Print the card's yield and cost beside those of the files and of the servers' logs. Are they equal?"""
+    """Print the data card's yield and cost beside those of the files and logs; returns whether they agree."""
     card = json.loads((work / "run" / "data_card.json").read_text())
     seeds = list(outcomes(work / "run"))
     kept = sum(not seed.get("reason") for seed in seeds)
     reasons = Counter(seed["reason"] for seed in seeds if seed.get("reason"))
     is_true = card["refused"] == reasons and card["yield"] == round(kept / len(seeds), 4)
-    wrong = sum(one.reason is None and not one.is_good for one in judged)
+    wrong = sum(draft.reason is None and not draft.is_good for draft in judged)
     right = (kept - wrong) / len(seeds)
     print(f"yield: {card['yield']:.2%} in the card, {kept / len(seeds):.2%} in the files, {right:.2%} good")
     for role, prices in PRICES.items():
@@ -181,7 +198,7 @@ def print_card(work: Path, judged: Sequence[Planted]) -> bool:
 
 
 def main() -> int:
-    """Measure as the command line says, and print the tables; returns 0 if all bars are reached."""
+    """Run the benchmark and print its table; returns 0 if all bars are reached and the card is right."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument(
         "--work", type=Path, required=True, help="folder for the corpus, the logs and the run"
@@ -233,11 +250,11 @@ def main() -> int:
     if status:
         return status
     print(f"{len(rows):,} passages; {seconds:.0f} s, {os.cpu_count()} cores")
-    judged = planted(rows, log, args.work / "run")
-    is_card_true = print_card(args.work, judged)
+    judged = read_planted(rows, log, args.work / "run")
+    is_card_right = print_card(args.work, judged)
     refused, late, lost = report(judged)
-    is_good = refused >= BARS[0] and (late is None or late >= LATE_BAR) and lost <= BARS[1]
-    return 0 if is_good and is_card_true else 1
+    is_good = refused >= REFUSED_BAR and (late is None or late >= LATE_BAR) and lost <= LOST_BAR
+    return 0 if is_good and is_card_right else 1
 
 
 if __name__ == "__main__":

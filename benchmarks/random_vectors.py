@@ -1,4 +1,4 @@
-"""Random unit vectors that are drawn when they are read, so that millions of them take no memory."""
+"""Random unit vectors that are drawn when they are read, so that millions of them need no memory."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import math
 
 import numpy as np
 
-#: Vectors of one seed.
+#: Number of vectors that are drawn with one seed.
 _DRAWN_AT_ONCE = 4096
 
 
 class RandomVectors:
-    """`passages` random unit vectors of a dimension, float32, drawn each time that a slice is read.
+    """`passages` random unit vectors of a dimension, float32, which are drawn whenever a slice is read.
 
-    They are drawn in blocks, each with its own seed: a row is the same in every slice.
+    Each block of rows is drawn with its own seed, so that a row is the same in every slice.
     """
 
     def __init__(self, passages: int, dimension: int):
@@ -24,7 +24,7 @@ class RandomVectors:
         return self._passages
 
     def __getitem__(self, rows: slice) -> np.ndarray:
-        """The vectors of a slice of step 1, (rows, dimension)."""
+        """Return the vectors of a slice of step 1: (rows, dimension)."""
         start, stop, _ = rows.indices(len(self))
         blocks = range(start // _DRAWN_AT_ONCE, math.ceil(stop / _DRAWN_AT_ONCE))
         shape = (_DRAWN_AT_ONCE, self.dimension)

@@ -1,7 +1,8 @@
-"""vLLM with a demo policy on the demo's two-hop questions, as an engine for the schedules.
+"""An engine for the schedules: vLLM with a demo policy, on the demo's two-hop questions.
 
-One `AsyncLLM` serves all schedules. Sampling is seeded by trajectory and turn, so that the schedules play the
+One `AsyncLLM` serves all schedules. Sampling is seeded by trajectory and turn, so that all schedules play the
 same turns, as far as vLLM's arithmetic allows (its last bits depend on the other requests in the batch).
+rollout.py uses it for its part `vllm`.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ _CPU = {
 
 
 class VllmEngine:
-    """One trajectory's engine: its own request ids and seeds, on a shared AsyncLLM."""
+    """The engine of one trajectory, with its own request ids and seeds on a shared AsyncLLM."""
 
     def __init__(self, llm: Any, name: str, seed: int, temperature: float):
         self.llm, self.name, self.seed, self.temperature, self.turn = llm, name, seed, temperature, 0
 
     async def generate(self, context: list[int], max_tokens: int, stop: Sequence[str]) -> Generation:
-        """Continue the context in vLLM, until a stop string (kept) or `max_tokens`."""
+        """Continue the context in vLLM up to a stop string, which is kept, or `max_tokens`."""
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -57,7 +58,7 @@ class VllmEngine:
 
 
 class RealEngine:
-    """The shared AsyncLLM; makes the jobs of a run."""
+    """Makes the jobs of a run on the shared AsyncLLM."""
 
     def __init__(self, llm: Any, protocol: Protocol, tokenizer: Any):
         self.llm, self.protocol, self.tokenizer = llm, protocol, tokenizer
@@ -65,7 +66,7 @@ class RealEngine:
         self.runs = 0
 
     def jobs(self, questions: Sequence[Question], temperature: float, pauses: Sequence[Any]) -> list[Job]:
-        """One job for each question; `pauses` give the durations of each one's searches."""
+        """Return a job for each question; `pauses` return the durations of its searches."""
         self.runs += 1
         return [
             Job(
@@ -98,7 +99,8 @@ async def real_engine(policy: Path | None, protocol_name: str, slots: int) -> As
             enforce_eager=True,
             max_model_len=CONTEXT,
             max_num_seqs=slots,
-            # Room for all at once: vLLM on a CPU crashes if it splits the prefill of a seeded request.
+            # All sequences must fit at once: vLLM on a CPU crashes if it splits the prefill of a seeded
+            # request.
             max_num_batched_tokens=slots * CONTEXT,
             disable_log_stats=True,
         )

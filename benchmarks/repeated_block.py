@@ -1,7 +1,7 @@
-"""An index of a block of random vectors that is repeated, as if each repetition were other passages.
+"""Builds an index from a block of random vectors that is repeated as if each repetition were other passages.
 
-It has the size of an index of as many different vectors, and is searched as fast, but only the block is
-trained and added: codes and rows are copied. size_and_speed.py tells why, and what that leaves unmeasured.
+The index has the size of one with as many different vectors, and search takes as long, but only the block is
+trained and added; codes and rows are copied. size_and_speed.py explains why, and what this does not measure.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ DIMENSION = 768
 
 
 def make_index(preset: str, passages: int, block: int, folder: Path, many: int) -> float:
-    """The index file and the rows, in `folder`; returns the vectors that were added in a second."""
+    """Write the index file and the rows into `folder`; returns the number of vectors added per second.
+
+    `block` is the number of different vectors, and `many` the number of cells.
+    """
     import faiss
 
     from retrieval_server.folder.manifest import FAISS_INDEX, ROWS
@@ -32,24 +35,24 @@ def make_index(preset: str, passages: int, block: int, folder: Path, many: int) 
     index = empty(chosen.in_cells(many, DIMENSION), DIMENSION)
     ivf = faiss.extract_index_ivf(index)
     ivf.quantizer.add(RandomVectors(block + many, DIMENSION)[block:])
-    index.train(vectors[:1000])  # the rotation alone, since the cells have their centres
+    index.train(vectors[:1000])  # trains only the rotation, since the cells already have their centres
     widen_cell_search(index)
-    took, step = 0.0, 65_536
+    seconds, step = 0.0, 65_536
     with (folder / ROWS).open("wb") as stream:
         for first in range(0, block, step):
             drawn = vectors[first : first + step]
             stream.write(layout.encode(drawn))
-            began = time.perf_counter()
+            started = time.perf_counter()
             index.add(drawn)
-            took += time.perf_counter() - began
+            seconds += time.perf_counter() - started
     repeat_rows(folder / ROWS, passages * layout.row_bytes)
     repeat_codes(index, ivf, block, passages)
     faiss.write_index(index, str(folder / FAISS_INDEX))
-    return block / took
+    return block / seconds
 
 
 def repeat_rows(path: Path, size: int) -> None:
-    """Append the file to itself until it has `size` bytes."""
+    """Append the contents of a file to it until it has `size` bytes."""
     whole = path.read_bytes()
     with path.open("ab") as stream:
         for first in range(len(whole), size, len(whole)):
@@ -57,8 +60,10 @@ def repeat_rows(path: Path, size: int) -> None:
 
 
 def repeat_codes(index, ivf, block: int, passages: int) -> None:
-    """Give the cells copies of their codes, for rows `block` to `passages`, whose codes are those of the
-    rows before them by a multiple of `block`."""
+    """Add copies of the cells' codes for the rows from `block` to `passages`.
+
+    A row has the code of the row in the block whose number differs by a multiple of `block`.
+    """
     import faiss
 
     lists = ivf.invlists

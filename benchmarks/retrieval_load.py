@@ -1,8 +1,9 @@
-"""Load on a retrieval server, and what comes back: clients in a closed loop, or questions at a given rate.
+"""Puts a retrieval server under load, with clients in a closed loop or with questions at a given rate.
 
 A client sends one question at a time, as a trajectory does, to any server with
-`POST /retrieve {"queries", "topk", "return_scores"}`. The benchmarks retrieval_server.py and
-retrieval_overload.py read this file; it has no command line.
+`POST /retrieve {"queries", "topk", "return_scores"}`. The result of each round has latencies, errors, and the
+number of responses that differ from those without load. The benchmarks retrieval_server.py and
+retrieval_overload.py load this file; it has no command line.
 """
 
 from __future__ import annotations
@@ -26,12 +27,14 @@ Made = TypeVar("Made")
 
 @dataclass
 class Round:
-    """One server under load for one round."""
+    """The result of one server under load for one round."""
 
     seconds: float = 0.0
-    latencies: list[float] = field(default_factory=list)  # seconds, for answers with status 200
-    errors: Counter = field(default_factory=Counter)  # status or exception name -> requests
-    #: Answers whose ids differ from those of the same question asked alone; None: not compared.
+    #: Seconds of each response with status 200.
+    latencies: list[float] = field(default_factory=list)
+    #: Status or name of the exception -> number of requests.
+    errors: Counter = field(default_factory=Counter)
+    #: Number of responses whose ids differ from those for the question alone; None if they were not compared.
     other_ids: int | None = 0
 
     @property
@@ -39,7 +42,7 @@ class Round:
         return len(self.latencies) / self.seconds
 
     def percentile(self, share: float) -> float:
-        """Milliseconds within which this share of the answers arrived; nan without answers."""
+        """Return the milliseconds within which this share of the responses arrived; nan if there are none."""
         if not self.latencies:
             return float("nan")
         ordered = sorted(self.latencies)
@@ -47,13 +50,13 @@ class Round:
 
 
 def read_questions(path: Path) -> list[str]:
-    """The `question` of each JSONL row, or each line of a text file."""
+    """Read the `question` of each JSONL row, or each line of a text file."""
     lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     return [json.loads(line)["question"] for line in lines] if path.suffix == ".jsonl" else lines
 
 
 class Target:
-    """One server, its connections, and its answer to each question asked alone."""
+    """A server with its connections, and its response to each question that is sent alone."""
 
     def __init__(self, name: str, url: str, session: aiohttp.ClientSession, topk: int):
         base = url.rstrip("/")
@@ -63,7 +66,7 @@ class Target:
         self.alone: dict[str, list[str]] = {}
 
     async def ask(self, question: str) -> list[str]:
-        """The ids found. Raises aiohttp.ClientError, also for a status other than 200."""
+        """Send a question, and return the ids of its passages. Raises aiohttp.ClientError on any failure."""
         body = {"queries": [question], "topk": self._topk, "return_scores": True}
         async with self._session.post(self._url, json=body) as response:
             response.raise_for_status()
@@ -71,39 +74,42 @@ class Target:
         return [hit["document"]["id"] for hit in hits]
 
     async def learn(self, questions: list[str]) -> None:
-        """Send each question alone, and keep the ids of its answer."""
+        """Send each question alone, and keep the ids of the response."""
         for question in questions:
             self.alone[question] = await self.ask(question)
 
     async def timed(
         self, question: str, due: float, result: Round, until: float = float("inf"), since: float = 0.0
     ) -> None:
-        """Ask, and note in `result` what came back, if it came within these two times."""
-        taken = Round()
+        """Send a question, and record the response in `result` if it arrives between these two times.
+
+        The latency counts from `due`.
+        """
+        outcome = Round()
         try:
             ids = await self.ask(question)
         except aiohttp.ClientResponseError as error:
-            taken.errors[str(error.status)] += 1
-        except Exception as error:  # no connection, no answer in time, an answer that is none
-            taken.errors[type(error).__name__] += 1
+            outcome.errors[str(error.status)] += 1
+        except Exception as error:  # no connection, a timeout, or an invalid response
+            outcome.errors[type(error).__name__] += 1
         else:
-            taken.latencies.append(time.perf_counter() - due)
-            taken.other_ids += ids != self.alone.get(question, ids)
+            outcome.latencies.append(time.perf_counter() - due)
+            outcome.other_ids += ids != self.alone.get(question, ids)
         if since <= time.perf_counter() <= until:
-            result.latencies += taken.latencies
-            result.errors += taken.errors
-            result.other_ids += taken.other_ids
+            result.latencies += outcome.latencies
+            result.errors += outcome.errors
+            result.other_ids += outcome.other_ids
 
 
 class Ceiling:
-    """Encoder and index without any server, each stage measured alone in a process of its own."""
+    """Encoder and index without a server, with each stage measured alone in a separate process."""
 
     def __init__(self, name: str, running: Any, batch: int, questions: int):
         self.name = f"{name}, alone, batches of {batch}"
         self._running, self._batch, self._questions = running, batch, questions
 
     def round(self) -> Round:
-        """All questions once. A question's latency is that of its batch in both stages."""
+        """Process all questions once. The latency of a question is that of its batch in both stages."""
         seconds = self._running.seconds()
         sizes = [min(self._batch, self._questions - i * self._batch) for i in range(len(seconds))]
         latencies = [each for each, size in zip(seconds, sizes, strict=True) for _ in range(size)]
@@ -111,10 +117,11 @@ class Ceiling:
 
 
 async def closed_loop(target: Target, questions: Iterator[str], clients: int, seconds: float) -> Round:
-    """`clients` that ask again as soon as they have an answer.
+    """Run `clients` that send the next question as soon as they have a response.
 
-    What arrives after the first WARM_UP_S, within `seconds`, is counted, whenever it was asked for: else a
-    slow server would be charged for the answers at the end, and not be credited with those at the beginning.
+    All responses that arrive within `seconds` after the first WARM_UP_S are counted, whenever they were
+    requested. Otherwise a slow server would lose the responses at the end without getting those at the
+    beginning.
     """
     result = Round(seconds)
     started = time.perf_counter() + WARM_UP_S
@@ -129,10 +136,10 @@ async def closed_loop(target: Target, questions: Iterator[str], clients: int, se
 
 
 async def open_loop(target: Target, questions: Iterator[str], rate: float, seconds: float) -> Round:
-    """Questions at exponentially distributed intervals, `rate` per second on average."""
+    """Send questions at exponentially distributed intervals, `rate` per second on average."""
     result, clock = Round(), random.Random(0)
-    # Those under way. With all that ever were, a million after ten minutes, each of Python's collections of
-    # garbage would stop this process for seconds, which would be charged to the server.
+    # Only unfinished tasks are kept. If all were, Python's garbage collection would stop this process for
+    # seconds after some minutes, and the server would be charged for it.
     tasks: set[asyncio.Task] = set()
     started = due = time.perf_counter()
     while due < started + seconds:
@@ -147,7 +154,7 @@ async def open_loop(target: Target, questions: Iterator[str], rate: float, secon
 
 
 def run(work: Coroutine[Any, Any, Made]) -> Made:
-    """asyncio.run, with uvloop if installed, so that generating the load costs the machine little."""
+    """Run a coroutine with uvloop if it is installed, so that generating the load costs little."""
     try:
         import uvloop
     except ImportError:

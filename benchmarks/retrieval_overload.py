@@ -1,17 +1,18 @@
-"""How a retrieval server behaves when it gets far more queries than it can answer.
+"""Measures how a retrieval server behaves when it gets far more queries than it can answer.
 
     python retrieval_server/start_retrieval.py --index indexes/wiki --max-delay 1 &
     python benchmarks/retrieval_overload.py --url http://127.0.0.1:8000 --seconds 600
 
-First the capacity is measured: the throughput and the p95 latency with `--clients` clients in a closed
-loop. Then questions arrive at `--factor` times that rate, at random times, whether the server keeps up or
-not. A good server continues to answer at its capacity, keeps the latency of what it accepts, and refuses the
-rest at once (503 with Retry-After); its memory does not grow. Memory is the server's own figure from /metrics
-(process_resident_memory_bytes), read once per second.
+First it measures the capacity: the throughput and the p95 latency with `--clients` clients in a closed loop.
+Then questions arrive at `--factor` times that rate, at random times, whether the server keeps up or not. A
+good server continues to answer at its capacity, keeps the latency of the accepted queries, and refuses the
+rest at once (503 with Retry-After); its memory does not grow. The memory is the server's own metric
+process_resident_memory_bytes, read once per second from /metrics.
 
-A number is added to each question, so that no two are equal and no cache helps. This process generates the
-load; if it runs on the server's machine, leave it a core. With --max-delay S a server accepts what it expects
-to answer within S seconds, with a margin for scatter; try a fifth more than the p95 at capacity.
+A number is added to each question, so that all are different and no cache helps. This process generates the
+load; if it runs on the server's machine, leave it a core. With --max-delay S a server accepts the queries
+that it expects to answer within S seconds, with a margin for scatter; try a fifth more than the p95 at
+capacity.
 """
 
 from __future__ import annotations
@@ -37,18 +38,19 @@ load = sys.modules["retrieval_load"] = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(load)
 
 _RESIDENT = re.compile(rb"^process_resident_memory_bytes (\S+)", re.MULTILINE)
-_END_SHARE = 0.1  # share of the run at its beginning and at its end whose memory is compared
-#: The growth between the two, as a share, that still counts as flat.
+#: Share of the run, at its beginning and at its end, whose memory is compared.
+_END_SHARE = 0.1
+#: Growth of the memory between the two, as a share, that still counts as flat.
 FLAT = 0.02
 
 
 def numbered(questions: list[str]) -> Iterator[str]:
-    """The questions in an endless cycle, no two equal."""
+    """Yield the questions in an endless cycle, each with a number that makes it unique."""
     return (f"{questions[number % len(questions)]} ({number})" for number in itertools.count())
 
 
 async def watch_memory(url: str, session: aiohttp.ClientSession, samples: list[float]) -> None:
-    """Append the server's resident megabytes once per second; nothing if it does not report them."""
+    """Append the server's resident megabytes to `samples` once per second, if the server reports them."""
     while True:
         try:
             async with session.get(url.rstrip("/") + "/metrics") as response:
@@ -61,7 +63,7 @@ async def watch_memory(url: str, session: aiohttp.ClientSession, samples: list[f
 
 
 async def answers_again(target) -> bool:
-    """Whether one more question is answered after the overload."""
+    """Return whether the server answers another question after the overload."""
     for _ in range(30):
         try:
             await target.ask("is anybody there?")
@@ -72,7 +74,7 @@ async def answers_again(target) -> bool:
 
 
 async def measure(args: argparse.Namespace, questions: list[str]) -> int:
-    """Measure capacity, then the answers under overload; returns the exit status of `report`."""
+    """Measure the capacity and then the overload; returns the number of missed criteria."""
     token = os.environ.get("RETRIEVAL_TOKEN")
     headers = {"Authorization": f"Bearer {token}"} if token else None
     connections, timeout = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=args.timeout)
@@ -101,7 +103,7 @@ async def measure(args: argparse.Namespace, questions: list[str]) -> int:
 
 
 def report(calm, storm, memory: list[float], alive: bool) -> int:
-    """Print the four criteria; returns the number of those that were missed."""
+    """Print the four criteria, and return the number of those that were missed."""
     requests = len(storm.latencies) + sum(storm.errors.values())
     refused = storm.errors["503"]
     others = {kind: number for kind, number in storm.errors.items() if kind != "503"}
@@ -119,13 +121,13 @@ def report(calm, storm, memory: list[float], alive: bool) -> int:
         (not others, f"of {requests}: {fates}, others {others or 'none'}"),
         (bool(memory) and last <= first * (1 + FLAT), f"memory: {sizes if memory else 'not reported'}"),
     ]
-    for kept, text in bars:
-        print(f"  {'ok    ' if kept else 'MISSED'} {text}")
-    return sum(not kept for kept, _ in bars)
+    for is_met, text in bars:
+        print(f"  {'ok    ' if is_met else 'MISSED'} {text}")
+    return sum(not is_met for is_met, _ in bars)
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    """The arguments of the command line."""
+    """Read the arguments of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -166,6 +168,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Run the benchmark; returns 1 if a criterion was missed, else 0."""
     args = parse_args(argv)
     return min(1, load.run(measure(args, load.read_questions(args.questions))))
 

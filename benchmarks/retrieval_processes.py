@@ -1,6 +1,6 @@
-"""Starts what benchmarks/retrieval_server.py measures: servers on free ports, and the stages of the ceiling.
+"""Starts the processes that retrieval_server.py measures: servers on free ports, and stages of the ceilings.
 
-Each is a process of its own; leaving the context ends them all. It is read by that benchmark, and has no
+All functions are context managers that end their processes. Only that benchmark loads this module; it has no
 command line.
 """
 
@@ -21,12 +21,13 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-_START_S = 600  # until a server answers: the original reads its whole index and corpus first
+#: Seconds until a server must answer; the original reads its whole index and corpus first.
+_START_S = 600
 
 
 @contextmanager
 def running(*command: object, **more) -> Iterator[subprocess.Popen]:
-    """A process of this Python in the project's folder, ended with SIGTERM."""
+    """Run a process of this Python in the project's folder, and end it with SIGTERM."""
     process = subprocess.Popen([sys.executable, *map(str, command)], cwd=ROOT, text=True, **more)
     try:
         yield process
@@ -41,9 +42,9 @@ def running(*command: object, **more) -> Iterator[subprocess.Popen]:
 
 @contextmanager
 def serving(*command: object, environment: dict[str, str] | None = None) -> Iterator[str]:
-    """A server with `--port` on a free port; its address, when it answers a query.
+    """Run a server with `--port` on a free port; yields its address when it answers a query.
 
-    `environment`: variables for it beside those of this process.
+    `environment` has further variables of the process. Raises SystemExit if the server does not start.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -62,7 +63,10 @@ def serving(*command: object, environment: dict[str, str] | None = None) -> Iter
 
 
 def settings(words: str) -> tuple[dict[str, str], list[str]]:
-    """Words of --ours: NAME=VALUE for the environment, then flags. Raises ValueError."""
+    """Split the words of --ours into variables of the environment (NAME=VALUE) and the flags after them.
+
+    Raises ValueError if a word before the flags is not NAME=VALUE.
+    """
     parts = shlex.split(words)
     number = next((i for i, part in enumerate(parts) if part.startswith("-")), len(parts))
     if wrong := [part for part in parts[:number] if "=" not in part]:
@@ -71,7 +75,7 @@ def settings(words: str) -> tuple[dict[str, str], list[str]]:
 
 
 def ours(index: Path, device: str | None, words: str = "") -> AbstractContextManager[str]:
-    """Our server on an index; its address. `words`: as `settings` reads them."""
+    """Run our server on an index; yields its address. `settings` reads the `words`."""
     environment, flags = settings(words)
     on = ("--device", device) if device else ()
     script = ("retrieval_server/start_retrieval.py", "--index", index.resolve(), "--cache-size", 0)
@@ -79,7 +83,7 @@ def ours(index: Path, device: str | None, words: str = "") -> AbstractContextMan
 
 
 def search_r1(checkout: Path, index: Path, device: str | None) -> AbstractContextManager[str]:
-    """Search-R1's own server on an index, from a checkout; its address."""
+    """Run Search-R1's server from a checkout on an index; yields its address."""
     on = ("--device", device) if device else ()
     script = ("benchmarks/search_r1_server.py", "--checkout", checkout.resolve(), "--index", index.resolve())
     return serving(*script, *on)
@@ -89,32 +93,34 @@ def search_r1(checkout: Path, index: Path, device: str | None) -> AbstractContex
 def stages(
     index: Path, questions: list[str], batch: int, topk: int, work: Path, device: str | None = None
 ) -> Iterator[dict[str, Stages]]:
-    """The stages, each alone in its process; those of a search are started when the vectors are there.
+    """Run the stages of the ceilings, each in its process; yields them by the name of the ceiling.
 
-    With an exact index there are two ceilings: the encoder and our search, and the encoder and FAISS's own.
-    `device` is that of the encoder; None: a GPU if torch sees one.
+    With an exact index there are two ceilings: the encoder with our search, and the encoder with FAISS's own.
+    The searches start when the encoder has written the vectors. `device` is that of the encoder; None means a
+    GPU if torch sees one.
     """
     (work / "questions.json").write_text(json.dumps(questions), encoding="utf-8")
     script = ["benchmarks/retrieval_stages.py", "--index", index.resolve(), "--batch", batch, "--topk", topk]
     script += ["--questions", work / "questions.json", "--vectors", work / "vectors.npy"]
     script += [*(("--device", device) if device else ()), "--stage"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with ExitStack() as open_now:
+    with ExitStack() as contexts:
 
-        def started(stage: str) -> subprocess.Popen:
-            process = open_now.enter_context(running(*script, stage, **pipes))
+        def start(stage: str) -> subprocess.Popen:
+            process = contexts.enter_context(running(*script, stage, **pipes))
             _wait(process)
             return process
 
-        encode = started("encode")
-        stages = {"encoder + search": Stages([encode, started("search")])}
-        if _exact(index):
-            stages["encoder + FAISS itself"] = Stages([encode, started("faiss")])
+        encode = start("encode")
+        stages = {"encoder + search": Stages([encode, start("search")])}
+        if _is_exact(index):
+            stages["encoder + FAISS itself"] = Stages([encode, start("faiss")])
         yield stages
 
 
-def _exact(index: Path) -> bool:
-    # Not by the package: this folder has a file of its name.
+def _is_exact(index: Path) -> bool:
+    """Return whether an index is searched exactly."""
+    # The package retrieval_server is not imported here, since this folder has a file of that name.
     dense = json.loads((index / "manifest.json").read_text(encoding="utf-8"))["dense"]
     return dense["factory"] == "Flat" and dense.get("rescoring") is None
 
@@ -126,7 +132,7 @@ class Stages:
         self._processes = processes
 
     def seconds(self) -> list[float]:
-        """The seconds of each batch, one stage after the other: first all encoded, then all searched."""
+        """Run all stages, one after the other, and return the seconds of each batch in all of them."""
         stages = []
         for process in self._processes:
             print("go", file=process.stdin, flush=True)
@@ -135,11 +141,13 @@ class Stages:
 
 
 def _wait(process: subprocess.Popen) -> None:
+    """Wait until a stage is ready. Raises SystemExit if it does not start."""
     if process.stdout.readline().strip() != "ready":
         raise SystemExit("error: a stage of the ceiling does not start; see above")
 
 
 def _answers(url: str) -> bool:
+    """Return whether a server answers a query."""
     body = json.dumps({"queries": ["Is it there?"], "topk": 1, "return_scores": True}).encode()
     request = urllib.request.Request(f"{url}/retrieve", body, {"Content-Type": "application/json"})
     try:

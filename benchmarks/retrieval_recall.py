@@ -1,12 +1,12 @@
-"""Recall of the kinds of index on a corpus with questions and their supporting passages.
+"""Measures the recall of each kind of index, on a corpus with questions and their supporting passages.
 
     python benchmarks/retrieval_recall.py --corpus corpus.jsonl.gz --questions questions.jsonl --work indexes
 
-Questions are JSONL with {"question", "supporting_ids": [corpus id, ...]} per line. Builds BM25, a dense index
-and their hybrid under --work (an existing index of the same corpus is reused), asks every question and
-prints, for each kind, the mean share of a question's supporting passages among the first k. With --lucene,
-also BM25 over Lucene, and how many of its first k are among bm25s's. All settings are defaults; nothing is
-tuned on the questions.
+Questions are JSONL with {"question", "supporting_ids": [corpus id, ...]} per line. The benchmark builds BM25,
+a dense index and their hybrid under --work (an existing index of the same corpus is reused), searches for
+every question, and prints for each kind the mean share of a question's supporting passages among the first k.
+With --lucene it also measures BM25 over Lucene, and the share of its first k that are among those of bm25s.
+All settings are defaults; nothing is tuned on the questions.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 
 def recall(results: Sequence[Sequence[str]], golds: Sequence[set[str]]) -> float:
-    """The mean share of each question's gold ids among the ids found for it."""
+    """Return the mean share of a question's gold ids that are among its results."""
     shares = [len(gold & set(ids)) / len(gold) for ids, gold in zip(results, golds, strict=True)]
     return sum(shares) / len(shares)
 
 
 def main() -> int:
-    """Measure as the command line says, and print the tables; returns the exit status."""
+    """Run the benchmark and print its table; returns the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -94,9 +94,9 @@ def main() -> int:
     if args.lucene:
         for k in args.k:
             pairs = zip(results["lucene"], results["bm25"], strict=True)
-            shared = sum(len(set(ours[:k]) & set(theirs[:k])) for ours, theirs in pairs)
-            whole = sum(len(theirs[:k]) for theirs in results["bm25"])
-            print(f"first {k} of Lucene that are also bm25s's: {shared / whole:.1%}")
+            shared = sum(len(set(lucene[:k]) & set(bm25s[:k])) for lucene, bm25s in pairs)
+            total = sum(len(bm25s[:k]) for bm25s in results["bm25"])
+            print(f"first {k} of Lucene that are also bm25s's: {shared / total:.1%}")
     return 0
 
 

@@ -1,36 +1,37 @@
-"""Throughput and latency of retrieval servers. Any server with
-`POST /retrieve {"queries", "topk", "return_scores"}` can be measured, and several can be compared.
+"""Measures and compares the throughput and the latency of retrieval servers.
+
+Any server with `POST /retrieve {"queries", "topk", "return_scores"}` can be measured:
 
     python retrieval_server/start_retrieval.py --index indexes/wiki --port 8000 --cache-size 0 &
     python retrieval_server/start_retrieval.py --index indexes/wiki --port 8001 --cache-size 0 --max-batch 1 &
     python benchmarks/retrieval_server.py --url http://127.0.0.1:8000 --url http://127.0.0.1:8001 --clients 64
     python benchmarks/retrieval_server.py --url http://127.0.0.1:8000 --ceiling indexes/wiki
 
-A client sends one question at a time, as a trajectory does. Closed loop (the default): each of `--clients`
-sends the next question as soon as it has an answer. Open loop (`--rate`): questions arrive at random times
-at that rate, whether the server keeps up or not, and latency counts from the time at which a question was
-due.
+A client sends one question at a time, as a trajectory does. In the closed loop (the default) each of
+`--clients` sends the next question as soon as it has an answer. In the open loop (`--rate`) questions arrive
+at random times at that rate, whether the server keeps up or not, and the latency counts from the time at
+which a question was due.
 
-`--anchor search-r1 PATH --index DIR` starts two servers and stops them at the end: ours, and the original,
-Search-R1's `search_r1/search/retrieval_server.py`, on the same index and encoder. PATH is a clone of
-https://github.com/PeterGriffinJin/Search-R1 or that file alone; it is run as it is, and nothing of it is part
-of this project (benchmarks/search_r1_server.py says what is changed around it):
+`--anchor search-r1 PATH --index DIR` starts two servers on the same index and encoder and stops them at the
+end: ours, and the original, Search-R1's `search_r1/search/retrieval_server.py`. PATH is a clone of
+https://github.com/PeterGriffinJin/Search-R1 or that file alone. The file runs unmodified, and none of its
+code is part of this project (benchmarks/search_r1_server.py says what is changed around it):
 
     python benchmarks/retrieval_server.py --anchor search-r1 Search-R1 --index DIR --ceiling DIR
     python benchmarks/retrieval_server.py --index DIR --ours "--dtype int8" --ours "OMP_PROC_BIND=true"
 
-`--ours` starts one more server of ours on `--index`, with variables of its environment and flags.
-`--ceiling` measures the index's encoder and its search without a server, each alone in a process of its own
-(benchmarks/retrieval_stages.py), and adds up the two: all questions in batches of the number of clients, with
-one client one by one. For an exact index there is a second ceiling, with FAISS's own search for ours.
+`--ours` starts another server of ours on `--index`, with variables of its environment and flags. `--ceiling`
+measures the encoder and the search of an index without a server, each alone in a separate process
+(benchmarks/retrieval_stages.py), and adds up the two. It processes all questions in batches of the number of
+clients. For an exact index there is a second ceiling, with FAISS's own search in place of ours.
 
-The same search can take one process longer than another, for as long as the process lives. `--restarts`
-starts everything anew so many times, and the medians are over the rounds of all starts.
+The same search can take longer in one process than in another, for as long as the process lives. `--restarts`
+repeats the measurement with new processes, and the medians are over the rounds of all starts.
 
 All targets are measured in turn, `--rounds` times, and medians are reported, so that other work on the
-machine affects all of them. First every question is asked once on its own; answers under load must then have
-the same ids, and the ids of the servers are compared. Questions repeat, so turn off a server's cache unless
-you want to measure it. The clients run on this machine and use its cores as little as possible.
+machine affects all of them. In the beginning every question is sent alone; responses under load must then
+have the same ids, and the ids of the servers are compared. Questions repeat, so turn off a server's cache
+unless you want to measure it. The clients run on this machine and use its cores as little as possible.
 """
 
 from __future__ import annotations
@@ -57,8 +58,10 @@ _here = Path(__file__).resolve().parent
 
 
 def _beside(name: str) -> ModuleType:
-    """A module of this folder by its path: this file has the name of a package, so no package must be looked
-    for here."""
+    """Load a module of this folder by its path.
+
+    It cannot be imported by name: with this folder on the path, this file would hide the package of its name.
+    """
     spec = importlib.util.spec_from_file_location(name, _here / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
@@ -71,7 +74,7 @@ Ceiling, Round, Target = load.Ceiling, load.Round, load.Target
 
 
 def line(name: str, rounds: list[Round]) -> str:
-    """A server's row: medians over its rounds; errors and different ids summed over all of them."""
+    """Return a server's row: medians over its rounds, and the sums of errors and of differing ids."""
 
     def middle(values: list[float]) -> float:
         return statistics.median(values)
@@ -97,10 +100,10 @@ async def measure(
     ceilings: list[Ceiling],
     alone: dict[str, dict[str, list[str]]],
 ) -> dict[str, list[Round]]:
-    """Alternating rounds against every server, and of the ceilings; prints each result.
+    """Measure every server and ceiling in alternating rounds, and print each result.
 
-    `urls` and `alone` are by the names of the servers. `alone` has a server's answers to each question
-    asked alone; where they lack, they are asked for and added.
+    `urls` has the addresses by the names of the servers. `alone` has the ids of each server for each question
+    that is sent alone; missing ones are requested and added.
     """
     connections = aiohttp.TCPConnector(limit=0)
     timeout = aiohttp.ClientTimeout(total=args.timeout)
@@ -146,23 +149,26 @@ async def measure(
 
 @contextmanager
 def started(args: argparse.Namespace, questions: list[str]) -> Iterator[tuple[dict[str, str], list[Ceiling]]]:
-    """The addresses of all servers by name, and the ceilings; what was started here is ended."""
+    """Start the servers and ceilings; yields the addresses of all servers by name, and the ceilings.
+
+    At the end of the block the started processes are ended.
+    """
     urls, ceilings = {}, []
-    with ExitStack() as open_now:
+    with ExitStack() as contexts:
         for words in [*([""] if args.anchor is not None else []), *args.ours]:
             ours = processes.ours(args.index, args.device, words)
-            urls[f"ours {words}".strip()] = open_now.enter_context(ours)
+            urls[f"ours {words}".strip()] = contexts.enter_context(ours)
         if args.anchor is not None:
-            theirs = processes.search_r1(Path(args.anchor[1]), args.index, args.device)
-            urls["Search-R1's"] = open_now.enter_context(theirs)
+            original = processes.search_r1(Path(args.anchor[1]), args.index, args.device)
+            urls["Search-R1's"] = contexts.enter_context(original)
         urls.update((url, url) for url in args.url)
         if args.ceiling is not None:
             batch = args.batch or args.clients
-            work = Path(open_now.enter_context(TemporaryDirectory(prefix="ceiling-")))
+            work = Path(contexts.enter_context(TemporaryDirectory(prefix="ceiling-")))
             stages = processes.stages(args.ceiling, questions, batch, args.topk, work, args.device)
             ceilings = [
                 Ceiling(name, running, batch, len(questions))
-                for name, running in open_now.enter_context(stages).items()
+                for name, running in contexts.enter_context(stages).items()
             ]
         for name, url in urls.items():
             print(f"started {name}: {url}" if name != url else f"asked: {url}", flush=True)
@@ -170,7 +176,7 @@ def started(args: argparse.Namespace, questions: list[str]) -> Iterator[tuple[di
 
 
 def report(args: argparse.Namespace, results: dict[str, list[Round]]) -> None:
-    """Print the table of the servers, and each compared with the first."""
+    """Print the table of the servers, and a comparison of each with the first."""
     load = f"open loop, {args.rate:g} per second" if args.rate else f"closed loop, {args.clients} clients"
     starts = f" in each of {args.restarts} starts" if args.restarts > 1 else ""
     times = f"{args.rounds} rounds of {args.seconds:g} s{starts}"
@@ -180,9 +186,9 @@ def report(args: argparse.Namespace, results: dict[str, list[Round]]) -> None:
         print(line(name, rounds))
     (first, first_rounds), *others = results.items()
     for name, rounds in others:
-        theirs = statistics.median(round_.qps for round_ in rounds)
-        # A server that needs longer than a round for an answer has none.
-        qps = statistics.median(round_.qps for round_ in first_rounds) / theirs if theirs else float("nan")
+        other = statistics.median(round_.qps for round_ in rounds)
+        # The rate is 0 if a server needs longer than a round for a response.
+        qps = statistics.median(round_.qps for round_ in first_rounds) / other if other else float("nan")
         p50, p95 = (
             statistics.median(round_.percentile(share) for round_ in first_rounds)
             / statistics.median(round_.percentile(share) for round_ in rounds)
@@ -194,7 +200,7 @@ def report(args: argparse.Namespace, results: dict[str, list[Round]]) -> None:
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    """The arguments of the command line."""
+    """Read the arguments of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -276,7 +282,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure as the command line says, and print the tables; returns the exit status."""
+    """Run the benchmark and print its table; returns the exit status."""
     args = parse_args(argv)
     questions = list(dict.fromkeys(load.read_questions(args.questions)))
     results: dict[str, list[Round]] = {}

@@ -1,15 +1,16 @@
-"""One stage of dense retrieval, alone in its process: the encoder, our search in the index, or FAISS's own.
+"""Runs one stage of dense retrieval in its own process: the encoder, our search, or FAISS's own search.
 
     python benchmarks/retrieval_stages.py --index DIR --stage encode --questions q.json --vectors v.npy
     python benchmarks/retrieval_stages.py --index DIR --stage search --questions q.json --vectors v.npy
 
-benchmarks/retrieval_server.py starts them for its ceilings. In one process the two libraries bring an OpenMP
-runtime each, and the idle threads of one slow the other down, so a pipeline in process is no upper bound.
-`faiss`, for an exact index only, is the search of a bare FAISS index with FAISS's defaults.
+benchmarks/retrieval_server.py starts the stages for its ceilings. In one process each of the two libraries
+would load its own OpenMP runtime, and the idle threads of one would slow down the other, so that a pipeline
+in one process would not be an upper bound. The stage `faiss`, for exact indexes only, searches a bare FAISS
+index with FAISS's defaults.
 
-A stage first encodes, or searches, everything once, and prints "ready". Then for each line that it reads it
-does so again, in batches of `--batch` in the order given, and prints the seconds of each batch as a line of
-JSON. The encoder writes its vectors to `--vectors`, from where the searches read them.
+A stage first encodes or searches everything once, and prints "ready". For each line that it then reads it
+does so again, in batches of `--batch` in the given order, and prints the seconds of each batch as a line of
+JSON. The encoder writes its vectors to `--vectors`, where the searches read them.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ sys.path[:] = [str(_here.parent)] + [entry for entry in sys.path if Path(entry).
 
 
 def encoder(args: argparse.Namespace) -> tuple[Callable[[Any], object], list[Any]]:
-    """The stage's work on a batch, and the batches."""
+    """Return the function that encodes a batch, and the batches of questions."""
     from retrieval_server.encode.cpu_settings import set_mkl_reproducible
 
     set_mkl_reproducible()
@@ -45,7 +46,7 @@ def encoder(args: argparse.Namespace) -> tuple[Callable[[Any], object], list[Any
 
 
 def search(args: argparse.Namespace) -> tuple[Callable[[Any], object], list[Any]]:
-    """The stage's work on a batch, and the batches."""
+    """Return the function that searches for a batch with our code, and the batches of vectors."""
     from retrieval_server.folder.manifest import FAISS_INDEX, read_manifest
     from retrieval_server.search.dense import DenseBackend
 
@@ -56,7 +57,7 @@ def search(args: argparse.Namespace) -> tuple[Callable[[Any], object], list[Any]
 
 
 def bare(args: argparse.Namespace) -> tuple[Callable[[Any], object], list[Any]]:
-    """The same as `search`, by FAISS's index itself."""
+    """Return the function that searches for a batch with FAISS alone, and the batches of vectors."""
     import faiss
 
     from retrieval_server.folder.manifest import FAISS_INDEX
@@ -66,6 +67,7 @@ def bare(args: argparse.Namespace) -> tuple[Callable[[Any], object], list[Any]]:
 
 
 def batches(items: Any, size: int) -> Iterator[Any]:
+    """Yield the items in batches of `size`."""
     for first in range(0, len(items), size):
         yield items[first : first + size]
 
@@ -74,7 +76,7 @@ STAGES = {"encode": encoder, "search": search, "faiss": bare}
 
 
 def timed(work: Callable[[Any], object], items: list[Any]) -> list[float]:
-    """The seconds of each batch."""
+    """Process all batches, and return the seconds of each."""
     seconds = []
     for batch in items:
         started = time.perf_counter()
@@ -84,7 +86,7 @@ def timed(work: Callable[[Any], object], items: list[Any]) -> list[float]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure as the command line says, and print the tables; returns the exit status."""
+    """Run a stage until standard input ends; returns the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

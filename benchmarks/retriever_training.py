@@ -1,22 +1,22 @@
-"""What training a retriever on half of the questions does to recall on the other half.
+"""Measures how training a retriever on half of the questions changes recall on the other half.
 
     python benchmarks/retriever_training.py --corpus corpus.jsonl.gz --questions questions.jsonl --work DIR
 
 Questions are JSONL with {"question", "supporting_ids": [corpus id, ...]} per line. For each split the
-questions are shuffled with the split's number and halved. Rows for the first half: each supporting passage is
-the positive of a row, the negatives are what the untrained encoder ranks highest without the supporting ones.
-They are trained on by `rag-r1 retriever train` with recipes/agentic_r/retriever_cpu.yaml (--recipe) and
-`--mode plain`, for a question is its own query here. Then an index of the whole corpus is built with the
-trained encoder, and asked the second half.
+questions are shuffled with the split's number and halved. Each supporting passage of the first half is the
+positive of a training row; its negatives are the passages that the untrained encoder ranks highest, without
+the supporting ones. `rag-r1 retriever train` trains on these rows, with recipes/agentic_r/retriever_cpu.yaml
+(--recipe) and `--mode plain`, since the question itself is the query here. Then an index of the whole corpus
+is built with the trained encoder, and searched for the second half.
 
 Recall@k is the mean share of a question's supporting passages among the first k. The interval of the mean
-difference is Student's t over the splits (95 %); as the splits share questions, it is a description of these
-splits more than an inference about others.
+difference is Student's t over the splits (95 %). Since the splits share questions, it describes these splits
+rather than allowing inference about others.
 
-Every step leaves a file under --work, so the same command goes on after a kill: indexes and training resume
-by themselves, and a split that has its `result.json` is not done again. What a split is made of, the hashes
-of corpus, questions and recipe among it, is kept in its `settings.json` and `result.json`; with other
-settings the command is refused. --base-index uses an existing index of the same corpus and untrained encoder.
+Every step leaves a file under --work, so the same command resumes after a kill: indexes and trainings
+continue, and a split with a `result.json` is not repeated. The settings of a split, with the hashes of
+corpus, questions and recipe, are kept in its `settings.json` and `result.json`; the command refuses to mix
+them with others. --base-index uses an existing index of the same corpus and untrained encoder.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.retrieval_recall import recall  # noqa: E402
 from rag_r1.runs import markdown  # noqa: E402
 
-#: Passages that are found for a question, of which the first that are not supporting are negatives.
+#: Number of passages that are searched for each question; those that are not supporting are negatives.
 MINED = 30
 #: Student's t for 95 %, two-sided, by degrees of freedom.
 _T = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure as the command line says, and print the tables; returns the exit status."""
+    """Run the benchmark and print its table; returns the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def settings(args: argparse.Namespace) -> dict[str, Any]:
-    """The settings on which the figures of a split depend, besides its number."""
+    """Return the settings on which the figures of a split depend, besides its number."""
     from retrieval_server.folder.manifest import sha256_of_file
 
     files = {name: sha256_of_file(getattr(args, name)) for name in ("corpus", "questions", "recipe")}
@@ -99,13 +99,13 @@ def settings(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def refuse_others(folder: Path, made_of: Mapping[str, Any]) -> None:
-    """End the process if the split's files are of other settings, or do not say of which."""
+    """End the process if the files of a split were made with other or unknown settings."""
     for path in (folder / "settings.json", folder / "result.json"):
         if not path.is_file():
             continue
         results = json.loads(path.read_text(encoding="utf-8"))
-        there = results if path.name == "settings.json" else results.get("settings", {})
-        if other := [name for name in made_of if there.get(name) != made_of[name]]:
+        recorded = results if path.name == "settings.json" else results.get("settings", {})
+        if other := [name for name in made_of if recorded.get(name) != made_of[name]]:
             raise SystemExit(
                 f"error: {path}: made with other settings ({', '.join(other)}), so its figures are not those "
                 "that are asked for. Choose another --work, or remove this one."
@@ -113,7 +113,7 @@ def refuse_others(folder: Path, made_of: Mapping[str, Any]) -> None:
 
 
 def write(path: Path, results: Mapping[str, Any]) -> None:
-    """Write JSON: the whole file, or none."""
+    """Write JSON; the file appears only when it is complete."""
     part = path.with_suffix(".part")
     part.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     part.replace(path)
@@ -122,7 +122,7 @@ def write(path: Path, results: Mapping[str, Any]) -> None:
 def split(
     number: int, questions: Sequence[Mapping[str, Any]], args: argparse.Namespace, made_of: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The recall of one split, measured or read: {"untrained": {k: recall}, "trained": {k: recall}}."""
+    """Return the recall of a split, {"untrained": {k: recall}, "trained": ...}, measured or read."""
     folder = args.work / f"split{number}"
     result = folder / "result.json"
     if result.is_file():
@@ -136,7 +136,7 @@ def split(
         part = rows.with_suffix(".part")
         part.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
         part.replace(rows)
-    model = trained(rows, folder, args)
+    model = train_model(rows, folder, args)
     measured = {
         "untrained": measure(base, test, args),
         "trained": measure(index(args, folder / "index", str(model)), test, args),
@@ -148,7 +148,7 @@ def split(
 
 
 def halves(questions: Sequence[Any], number: int) -> tuple[list[Any], list[Any]]:
-    """The questions of a split to train on, and those to test on."""
+    """Return the questions of a split for training, and those for the test."""
     shuffled = random.Random(number).sample(list(questions), len(questions))
     middle = len(shuffled) // 2
     return shuffled[:middle], shuffled[middle:]
@@ -157,8 +157,10 @@ def halves(questions: Sequence[Any], number: int) -> tuple[list[Any], list[Any]]
 def training_rows(
     questions: Sequence[Mapping[str, Any]], results: Sequence[Sequence[str]]
 ) -> list[dict[str, Any]]:
-    """Rows as `rag-r1 retriever train` reads them, one for each supporting passage; `found`: the ids that the
-    untrained encoder gives for each question."""
+    """Return rows for `rag-r1 retriever train`, one for each supporting passage of a question.
+
+    `results` has the ids that the untrained encoder returns for each question.
+    """
     rows = []
     for question, ids in zip(questions, results, strict=True):
         gold = list(dict.fromkeys(question["supporting_ids"]))
@@ -184,7 +186,7 @@ def training_rows(
 def search_results(
     folder: Path, questions: Sequence[Mapping[str, Any]], args: argparse.Namespace, count: int = MINED
 ) -> list[list[str]]:
-    """The ids of the best passages of an index for each question."""
+    """Return the ids of the best passages in an index for each question."""
     from retrieval_server.search.index_source import IndexSource
 
     source = IndexSource.open(folder, device=args.device)
@@ -194,7 +196,7 @@ def search_results(
 
 
 def index(args: argparse.Namespace, out: Path, encoder: str) -> Path:
-    """An index of the corpus with this encoder; built unless it is there."""
+    """Build an index of the corpus with this encoder, unless it exists, and return its folder."""
     from retrieval_server.indexing.builder import build_index
     from retrieval_server.indexing.options import BuildOptions
 
@@ -206,8 +208,8 @@ def index(args: argparse.Namespace, out: Path, encoder: str) -> Path:
     return out
 
 
-def trained(rows: Path, folder: Path, args: argparse.Namespace) -> Path:
-    """The folder of the model that is trained on the rows."""
+def train_model(rows: Path, folder: Path, args: argparse.Namespace) -> Path:
+    """Train the encoder on the rows, and return the folder of the model."""
     from rag_r1.retriever.training.command import main as train
 
     words = ["--recipe", args.recipe, "--model", args.encoder, "--mode", "plain"]
@@ -220,14 +222,14 @@ def trained(rows: Path, folder: Path, args: argparse.Namespace) -> Path:
 def measure(
     folder: Path, questions: Sequence[Mapping[str, Any]], args: argparse.Namespace
 ) -> dict[str, float]:
-    """Measure the recall at each k, in an index."""
+    """Return the recall of an index at each k."""
     results = search_results(folder, questions, args, max(args.k))
     golds = [set(question["supporting_ids"]) for question in questions]
     return {str(k): recall([ids[:k] for ids in results], golds) for k in args.k}
 
 
 def table(results: Mapping[int, Mapping[str, Any]], ks: Sequence[int]) -> list[str]:
-    """The splits, by number, and the mean difference with its interval, as Markdown."""
+    """Return the table of the splits and the mean differences with their intervals, as Markdown lines."""
     heads = [head for k in ks for head in (f"untrained@{k}", f"trained@{k}", "points")]
     rows = []
     for number, result in results.items():
@@ -244,7 +246,7 @@ def table(results: Mapping[int, Mapping[str, Any]], ks: Sequence[int]) -> list[s
 
 
 def interval(gains: Sequence[float]) -> str:
-    """The interval of the mean of the splits' gains, in words."""
+    """Describe the confidence interval of the mean of the splits' gains."""
     if len(gains) - 1 not in _T:
         return f"of {len(gains)} split{'s' * (len(gains) != 1)}, without an interval"
     half = _T[len(gains) - 1] * stdev(gains) / math.sqrt(len(gains))

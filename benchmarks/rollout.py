@@ -1,21 +1,24 @@
-"""How long a batch of rollouts takes with independent trajectories, and when all wait for the slowest.
+"""Compares the time of a batch of rollouts with independent trajectories and with trajectories in lock step.
 
     python benchmarks/rollout.py                          # simulated engine, real retrieval server
     python benchmarks/rollout.py scale                    # how cost grows with trajectories and turns
     OMP_NUM_THREADS=1 python benchmarks/rollout.py vllm   # vLLM, the demo policy, two-hop questions
 
 The same turns are played under three schedules (schedules.py): `async`, the agent core; `lockstep` (generate
-for all, search for all, repeat: Search-R1's loop); `serial` (the same with one HTTP request after another:
-RAG-R1's loop). `wall` is the time of the batch; `critical` that of the longest trajectory with a slot and the
-retriever to itself, computed from the drawn times: no schedule can be faster. On vLLM it is measured before
-each round: the time of the same turns without search pauses, or of the longest trajectory's searches if these
-take longer. `busy` is the mean share of the engine's slots in use. `ratio` is the wall time divided by that
-of the first schedule. Simulated seconds are real seconds times --speed; only the sleeping is accelerated, so
-overhead is overstated by that factor. `cpu` is the CPU time of the whole process: the loop, the retrieval
-client, the simulation.
+for all, search for all, repeat: Search-R1's loop); and `serial` (the same with one HTTP request after
+another: RAG-R1's loop). The columns of the tables are:
 
-A retrieval server is started over the demo's world (BM25, or dense with --encoder), unless --retriever-url
-names one.
+    wall      time of the batch
+    critical  time of the longest trajectory with a slot and the retriever to itself, computed from the drawn
+              times; no schedule can be faster. On vLLM it is measured before each round, as the time of the
+              same turns without search pauses, or of the longest trajectory's searches if these take longer
+    busy      mean share of the engine's slots in use
+    ratio     wall time divided by that of the first schedule
+    cpu       CPU time of the whole process: the loop, the retrieval client, the simulation
+
+Simulated seconds are real seconds times --speed. Only the sleeping is accelerated, so the overhead is
+overstated by that factor. A retrieval server is started over the demo's world (BM25, or dense with
+--encoder), unless --retriever-url names one.
 """
 
 from __future__ import annotations
@@ -50,7 +53,7 @@ HEADER = (
 
 
 def row(label: str, outcome: Outcome, speed: float, critical: float | None, base_s: float) -> dict[str, Any]:
-    """Print one line of a table, and return it as data."""
+    """Print one row of a table, and return it as data."""
     wall = outcome.wall_s * speed
     data = {
         "label": label,
@@ -76,7 +79,7 @@ def row(label: str, outcome: Outcome, speed: float, critical: float | None, base
 
 
 def simulated(args: argparse.Namespace, bench: Bench, url: str) -> list[dict[str, Any]]:
-    """All schedules for each sigma and each number of slots, with the retrieval server."""
+    """Measure all schedules for each sigma and each number of slots, with the retrieval server."""
     print(
         f"\nsimulated engine, retrieval server at {url}: {args.trajectories} trajectories, {args.turns[0]}-"
         f"{args.turns[1]} turns, decode {args.decode_s:g} s per turn (mean), search {args.search_s:g} s, "
@@ -97,7 +100,7 @@ def simulated(args: argparse.Namespace, bench: Bench, url: str) -> list[dict[str
 
 
 def scale(args: argparse.Namespace, bench: Bench, world: World) -> list[dict[str, Any]]:
-    """Cost by the number of trajectories and by the number of turns, without a server."""
+    """Measure the cost by the number of trajectories and by the number of turns, without a server."""
     documents = [Document(passage["id"], passage["contents"]) for passage in world.passages]
     print(f"\nsimulated engine and retriever, unlimited slots, sigma {args.sigma[0]:g}, speed {args.speed:g}")
     print(HEADER)
@@ -119,7 +122,7 @@ def scale(args: argparse.Namespace, bench: Bench, world: World) -> list[dict[str
 
 
 def vllm(args: argparse.Namespace, world: World, url: str) -> list[dict[str, Any]]:
-    """Measure all schedules on a real engine."""
+    """Measure all schedules with vLLM, in several rounds."""
     from real_engine import CONTEXT, real_engine
 
     questions = make_questions(world, args.questions, seed=args.seed, kinds=("bridge",))
@@ -164,19 +167,22 @@ def vllm(args: argparse.Namespace, world: World, url: str) -> list[dict[str, Any
 
 
 def load_of(args: argparse.Namespace, sigma: float) -> Load:
+    """Return the parameters of the load for this sigma of the decoding times."""
     turns = args.turns
     return Load(args.trajectories, *turns, args.decode_s, sigma, args.search_s, args.search_sigma, args.seed)
 
 
 def client_of(url: str) -> Callable[[], RetrievalClient]:
-    """A factory for clients without a cache."""
+    """Return a factory for clients without a cache."""
     return lambda: RetrievalClient(RetrieverConfig(url=url, topk=TOPK, cache_size=0))
 
 
 @contextmanager
 def server_over(world: World, url: str | None, encoder: str | None = None) -> Iterator[str]:
-    """The server at `url`, or a new one over the world's passages without a cache: dense with an encoder,
-    else BM25."""
+    """Yield `url`, or the address of a new server over the world's passages.
+
+    The new server has no cache, and a dense index with `encoder`, or else BM25.
+    """
     if url:
         yield url
         return
@@ -192,7 +198,7 @@ def server_over(world: World, url: str | None, encoder: str | None = None) -> It
 
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The arguments of the command line."""
+    """Read the arguments of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -262,7 +268,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure as the command line says, and print the tables; returns the exit status."""
+    """Run the benchmark and print its tables; returns the exit status."""
     args = parse_args(argv)
     world = make_world(args.seed, "train", people=1000, places=200)
     bench = Bench.over(PROTOCOL, list(world.facts["birthplace"]), Rates(args.decode_rate, args.prefill_rate))

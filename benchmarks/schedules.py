@@ -1,12 +1,13 @@
-"""Schedules for the same trajectories: the agent core's own, and those it is compared with.
+"""Plays the same trajectories under several schedules: that of the agent core, and two for comparison.
 
     async      every trajectory is an independent coroutine (the agent core)
     lockstep   generate a turn for all, search for all in one request, repeat (Search-R1's loop)
     serial     the same, but one HTTP request after another (RAG-R1's loop)
 
-The turn loop is `rag_r1.agent.Episode` in all three, with the same engine and the same retriever. The other
-two add a barrier before every generation and every search, at which a trajectory waits until all running ones
-have arrived. So tokens, turns and the loop's own work are the same, and only the waiting differs.
+The turn loop is `rag_r1.agent.Episode` in all three, with the same engine and the same retriever. `lockstep`
+and `serial` add a barrier before every generation and every search, at which a trajectory waits until all
+running ones have arrived. Tokens, turns and the work of the loop are therefore the same, and only the waiting
+differs.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from rag_r1.protocols import Document, Failure, Protocol
 from rag_r1.tools import Searcher, search_tools
 
 NAMES = ("async", "lockstep", "serial")
-#: Queries in one request of the lock-step schedule.
+#: Maximum number of queries in one request of the lock-step schedule.
 BATCH = 64
 
 Results = Sequence[Sequence[Document] | Failure]
@@ -33,15 +34,16 @@ Results = Sequence[Sequence[Document] | Failure]
 
 @dataclass
 class Meter:
-    """How busy an engine is. Call `change` when requests arrive and end; each occupies at most one slot."""
+    """Measures how busy an engine is; `change` is called whenever a request begins or ends."""
 
     slots: int
     in_flight: int = 0
+    #: Sum over the slots of the seconds in use.
     slot_s: float = 0.0
     _since: float = field(default_factory=time.perf_counter)
 
     def change(self, by: int) -> None:
-        """Note that the engine has `by` more (or fewer) requests from now on."""
+        """Record that the engine has `by` more (or fewer) requests from now on."""
         now = time.perf_counter()
         self.slot_s += min(self.in_flight, self.slots) * (now - self._since)
         self.in_flight, self._since = self.in_flight + by, now
@@ -61,7 +63,7 @@ class Barrier:
         await future
 
     def leave(self) -> None:
-        """A trajectory has ended and is no longer waited for."""
+        """Stop waiting for a trajectory that has ended."""
         self.players -= 1
         self._release()
 
@@ -74,7 +76,7 @@ class Barrier:
 
 @dataclass
 class MeteredEngine:
-    """One trajectory's engine: waits at the barrier, if there is one, and is measured by the meter."""
+    """The engine of one trajectory, which waits at the barrier, if there is one, and updates the meter."""
 
     engine: Engine
     meter: Meter
@@ -92,15 +94,15 @@ class MeteredEngine:
 
 @dataclass
 class PacedSearcher:
-    """One trajectory's searcher. A search takes the drawn time, or the retriever's own if that is longer.
-
-    `capacity` limits the number of concurrent searches; the serial schedule has a capacity of one.
-    """
+    """The searcher of one trajectory; a search takes the drawn time, or the retriever's if that is longer."""
 
     searcher: Searcher
-    pause: Callable[[], float]  # real seconds of the next search
+    #: Returns the duration of the next search, in real seconds.
+    pause: Callable[[], float]
     barrier: Barrier | None
+    #: Limits the number of concurrent searches; the serial schedule has a capacity of one.
     capacity: asyncio.Semaphore | None
+    #: Sum of the drawn durations, in seconds.
     waited_s: float = 0.0
 
     async def search(self, queries: Sequence[str]) -> Results:
@@ -124,7 +126,7 @@ class OneRequest:
     async def search(self, queries: Sequence[str]) -> Results:
         loop = asyncio.get_running_loop()
         if not self.waiting:
-            loop.call_soon(self._send)  # after all trajectories that the barrier has just released
+            loop.call_soon(self._send)  # runs after the trajectories that the barrier has just released
         future = loop.create_future()
         self.waiting.append((queries, future))
         return await future
@@ -145,24 +147,27 @@ class OneRequest:
 
 @dataclass(frozen=True)
 class Job:
-    """One trajectory to play: its prompt, its engine, and the duration of its next search (real seconds)."""
+    """A trajectory to play."""
 
     id: str
     question: str
     prompt_ids: Sequence[int]
     engine: Any
+    #: Returns the duration of the next search, in real seconds.
     pause: Callable[[], float]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One schedule's run, in real seconds. `busy` is the mean share of the engine's slots in use."""
+    """The result of a schedule's run; times are in real seconds."""
 
     name: str
     wall_s: float
+    #: Mean share of the engine's slots in use.
     busy: float
     cpu_s: float
-    search_wait_s: list[float]  # total drawn search time of each trajectory
+    #: Sum of the drawn search times of each trajectory.
+    search_wait_s: list[float]
     records: list[Trajectory]
 
     @property
@@ -179,7 +184,7 @@ class Outcome:
 
 
 class closing:
-    """`async with` for a searcher that may have a `close`."""
+    """A context manager that closes a searcher, if it has a `close`."""
 
     def __init__(self, searcher: Any):
         self.searcher = searcher
@@ -202,7 +207,11 @@ async def play(
     slots: int | None = None,
     capacity: int | None = None,
 ) -> Outcome:
-    """Play all jobs under a schedule. `slots`: the engine's slots (None: one for each job)."""
+    """Play all jobs under the schedule `name`, and return the result.
+
+    `slots` is the number of the engine's slots (None: one for each job); `capacity` limits the number of
+    concurrent searches.
+    """
     barrier = None if name == "async" else Barrier(len(jobs))
     shared = OneRequest(searcher) if name == "lockstep" else searcher
     limit = 1 if name == "serial" else capacity
@@ -219,7 +228,7 @@ async def play(
             if barrier:
                 barrier.leave()
 
-    gc.collect()  # garbage of the run before this one
+    gc.collect()  # the garbage of the previous run must not be collected during this one
     started, cpu = time.perf_counter(), time.process_time()
     records = await asyncio.gather(*map(play_job, jobs, paced))
     wall = time.perf_counter() - started

@@ -1,15 +1,15 @@
-"""The search card of demo policies: do they search, or do they already know?
+"""Makes the search cards of demo policies, which show whether they search or already know the answers.
 
     python benchmarks/search_card.py --seeds 0 1 2
 
-trains for each seed a policy of the demo (`python -m rag_r1.demo.run`) and plays its search card
-(`rag-r1 eval --card`) on the held-out questions of that seed's world, then prints a table and draws one
-picture for all seeds into the folder of the runs. `--policy DIR` takes a finished policy instead of training.
-Finished parts are not repeated: an interrupted benchmark resumes where it stopped.
+For each seed the benchmark trains a policy of the demo (`python -m rag_r1.demo.run`) and makes its search
+card (`rag-r1 eval --card`) on the held-out questions of that seed's world. Then it prints a table and draws a
+picture of all seeds into the folder of the runs. `--policy DIR` uses a finished policy instead of training.
+Finished parts are not repeated, so an interrupted benchmark resumes where it stopped.
 
-What is checked: with a closed book at most .05 of the one-hop, bridge and both questions are right (of the
-comparison questions half can be guessed); with the evidence withheld at most half as many as in the real run;
-and with the gold passages at least as many.
+It checks three expectations: with a closed book at most .05 of the one-hop, bridge and both questions are
+right (half of the comparison questions can be guessed); with the evidence withheld at most half as many are
+right as in the real run; and with the gold passages at least as many.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ from rag_r1.training.next_steps import newest_checkpoint
 
 ROOT = Path(__file__).resolve().parents[1]
 
-#: The kinds whose answers cannot be guessed.
+#: The kinds of questions whose answers cannot be guessed.
 NOT_GUESSED = ("one_hop", "bridge", "both")
 CLOSED_BOOK_AT_MOST, WITHHELD_AT_MOST = 0.05, 0.5
 
 
 def protocol_of(recipe: str) -> str:
-    """The protocol that a demo recipe trains."""
+    """Return the protocol that a demo recipe trains."""
     settings = yaml.safe_load((RECIPES / "demo" / f"{recipe}.yaml").read_text(encoding="utf-8"))
     return settings["rag_r1"]["protocol"]
 
 
 def policy_of(args: argparse.Namespace, seed: int, folder: Path) -> Path:
-    """The policy of a seed: given, or trained if it is not there."""
+    """Return the policy of a seed: the one of --policy, or one that is trained unless it exists."""
     if args.policy:
         return args.policy
     out = folder / "training"
@@ -67,10 +67,10 @@ def policy_of(args: argparse.Namespace, seed: int, folder: Path) -> Path:
 
 
 def card_of(args: argparse.Namespace, seed: int) -> dict[str, Any]:
-    """The search card of a seed, from its folder if it is finished."""
+    """Return the search card of a seed, from its folder if it is finished."""
     folder = args.out / f"seed{seed}"
-    made = folder / "card" / "search_card.json"
-    if not made.exists():
+    card = folder / "card" / "search_card.json"
+    if not card.exists():
         model, protocol = policy_of(args, seed, folder), protocol_of(args.recipe)
         write_demo(folder / "data", demo_protocol(protocol), seed, train=1, val=args.questions)
         corpus = folder / "data" / "corpus.jsonl"
@@ -81,28 +81,27 @@ def card_of(args: argparse.Namespace, seed: int) -> dict[str, Any]:
             more = {"card": True, "corpus": [corpus], "in_flight": 16}
             if command.run(eval_arguments(model, questions, protocol, url, out, **more)):
                 sys.exit(f"the card of seed {seed} is not finished; start again")
-    return json.loads(made.read_text(encoding="utf-8"))
+    return json.loads(card.read_text(encoding="utf-8"))
 
 
 def em(card: Mapping[str, Any], condition: str, kind: str | None = None) -> float:
-    """The EM of a condition, over all questions or those of a kind."""
-    of_condition = card["conditions"][condition]
-    figure = of_condition["em"] if kind is None else of_condition["groups"][f"demo/{kind}"]
-    return figure["value"]
+    """Return the EM of a condition, over all questions or those of one kind."""
+    figures = card["conditions"][condition]
+    return (figures["em"] if kind is None else figures["groups"][f"demo/{kind}"])["value"]
 
 
 def checks(card: Mapping[str, Any]) -> dict[str, bool]:
-    """The expectations of a card, each with whether it holds."""
-    most = max(em(card, "closed_book", kind) for kind in NOT_GUESSED)
+    """Return the expectations of a card, and whether each holds."""
+    closed_book = max(em(card, "closed_book", kind) for kind in NOT_GUESSED)
     return {
-        "closed book <= .05 on one-hop, bridge and both": most <= CLOSED_BOOK_AT_MOST,
+        "closed book <= .05 on one-hop, bridge and both": closed_book <= CLOSED_BOOK_AT_MOST,
         "withheld <= half of the real run": em(card, "withheld") <= WITHHELD_AT_MOST * em(card, "real"),
         "gold >= the real run": em(card, "gold") >= em(card, "real"),
     }
 
 
 def table(cards: Mapping[int, Mapping[str, Any]]) -> str:
-    """EM by condition: each seed over all questions, and the means of each kind over the seeds."""
+    """Return the table of EM by condition: of each seed, and of each kind as the mean over the seeds."""
     seeds = [f"seed {seed}" for seed in cards]
     rows = []
     for name in PROBES:
@@ -113,17 +112,17 @@ def table(cards: Mapping[int, Mapping[str, Any]]) -> str:
 
 
 def draw(cards: Mapping[int, Mapping[str, Any]], path: Path) -> list[Path]:
-    """EM by condition and kind of question: means over the seeds, and a dot for each seed."""
+    """Draw EM by condition and kind of question, as means over the seeds with a dot for each seed."""
 
     def paint(axes: Any) -> None:
-        """Draw the EM of each condition, by kind of question."""
+        """Draw a bar for each condition and kind of question."""
         for number, kind in enumerate(KINDS):
             places = [i + 0.2 * (number - 1.5) for i in range(len(PROBES))]
             values = [[em(card, name, kind) for card in cards.values()] for name in PROBES]
             label = kind.replace("_", "-")
-            axes.bar(places, [fmean(of) for of in values], 0.18, color=pictures.SERIES[number], label=label)
-            for place, of in zip(places, values, strict=True):
-                axes.plot([place] * len(of), of, "o", color="#111827", markersize=2.5)
+            axes.bar(places, list(map(fmean, values)), 0.18, color=pictures.SERIES[number], label=label)
+            for place, ems in zip(places, values, strict=True):
+                axes.plot([place] * len(ems), ems, "o", color="#111827", markersize=2.5)
         axes.set_xticks(range(len(PROBES)), [fill(CONDITION_NAMES[name], 12) for name in PROBES], fontsize=8)
         axes.set(ylim=(0, 1.05), ylabel="held-out EM")
         axes.legend(frameon=False, ncols=4, loc="upper center", bbox_to_anchor=(0.5, 1.15))
@@ -133,7 +132,7 @@ def draw(cards: Mapping[int, Mapping[str, Any]], path: Path) -> list[Path]:
 
 @command_main(RunError)
 def main(argv: Sequence[str] | None = None) -> int:
-    """Make the cards that are missing, and print the report; returns the exit status."""
+    """Make the missing cards, and print the table and the expectations; returns the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,20 +1,20 @@
-"""Starts Search-R1's own retrieval server, from a checkout, on an index folder of this project.
+"""Starts Search-R1's own retrieval server from a checkout, on an index folder of this project.
 
     git clone https://github.com/PeterGriffinJin/Search-R1
     python benchmarks/search_r1_server.py --checkout Search-R1 --index indexes/wiki --port 8001
     python benchmarks/retrieval_server.py --url http://127.0.0.1:8000 --url http://127.0.0.1:8001
 
-This project contains none of its code: its file `search_r1/search/retrieval_server.py` is run unmodified,
-with the index's FAISS file, its passages written out as JSONL, and its encoder. Only the following is changed
-around it:
+This project contains none of Search-R1's code. The file `search_r1/search/retrieval_server.py` runs
+unmodified, with the FAISS file of the index, its passages written as JSONL, and its encoder. Only the
+following is changed around it:
 
-- the port, which is hard-coded there, and the address: 127.0.0.1 instead of the whole network;
-- the progress bar that it draws for every request is turned off;
-- without a GPU, or with `--device cpu`: its `.cuda()` and `.half()` do nothing, so it computes in
-  float32 as ours does.
+- the port, which is hard-coded, and the address, which is 127.0.0.1 instead of all interfaces;
+- the progress bar for every request is turned off;
+- without a GPU, or with `--device cpu`, its `.cuda()` and `.half()` do nothing, so that it computes in
+  float32 like our server.
 
-It knows the prefixes of E5 and BGE and uses mean pooling for every model: with a BGE index its results differ
-from ours, with E5 and MiniLM they are the same. It needs the package `datasets`.
+It knows the prefixes of E5 and BGE, and uses mean pooling for every model. With a BGE index its results
+therefore differ from ours; with E5 and MiniLM they are the same. It needs the package `datasets`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SERVER = Path("search_r1") / "search" / "retrieval_server.py"
 
 
 def write_corpus(index: Path, path: Path) -> None:
-    """The passages of an index folder as the JSONL that Search-R1's server reads."""
+    """Write the passages of an index folder as the JSONL that Search-R1's server reads."""
     from retrieval_server.folder.manifest import PASSAGES
     from retrieval_server.folder.passages import PassageStore
 
@@ -48,7 +48,7 @@ def write_corpus(index: Path, path: Path) -> None:
 
 
 def retriever_name(query_prefix: str) -> str:
-    """The name by which Search-R1's server chooses a prefix for queries."""
+    """Return the name by which Search-R1's server chooses the prefix of queries."""
     return {"query: ": "e5", "": "dense"}.get(query_prefix, "bge")
 
 
@@ -63,7 +63,7 @@ def stay_on_the_processor() -> None:
 
 
 def run(server: Path, arguments: list[str], port: int, device: str | None) -> None:
-    """Run the server's file as a script; returns when it is stopped."""
+    """Run the server's file as a script until it is stopped."""
     import torch
     import uvicorn
 
@@ -82,7 +82,7 @@ def run(server: Path, arguments: list[str], port: int, device: str | None) -> No
 
 @command_main()
 def main(argv: list[str] | None = None) -> int:
-    """Serve an index as Search-R1's server does, until a signal; returns the exit status."""
+    """Serve an index with Search-R1's server until a signal arrives; returns the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -98,7 +98,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--topk", type=int, default=3, help="for requests without topk (default %(default)s)")
     parser.add_argument("--device", choices=["cpu", "cuda"], help="default: a GPU if torch sees one")
     args = parser.parse_args(argv)
-    os.environ["TQDM_DISABLE"] = "1"  # read when tqdm is imported
+    os.environ["TQDM_DISABLE"] = "1"  # tqdm reads this when it is imported
 
     from retrieval_server.encode.model_folder import resolve_model
     from retrieval_server.errors import UserError
@@ -124,7 +124,7 @@ def main(argv: list[str] | None = None) -> int:
         _, model = resolve_model(manifest.dense.encoder.name)
     except UserError as error:
         raise CommandError(error, 2) from error
-    # uvicorn raises SIGTERM again after it has ended; the temporary folder is removed all the same.
+    # uvicorn raises SIGTERM again after it has ended; the temporary folder is still removed.
     with tempfile.TemporaryDirectory(prefix="search-r1-") as folder:
         corpus = Path(folder) / "corpus.jsonl"
         write_corpus(args.index, corpus)

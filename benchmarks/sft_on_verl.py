@@ -1,19 +1,20 @@
-"""Does SFT through veRL's trainer give the same policy as the demo's own warm start in plain torch?
+"""Compares SFT through veRL's trainer with the demo's own warm start in plain torch.
 
     python benchmarks/sft_on_verl.py --work outputs/sft_on_verl
 
-Both start from the same base (`--base`, or the one that the demo's warm starts are made from), learn from
-the same traces (`rag_r1.demo.trace_records`: mixed strategies, right and wrong ones), as many batches of
-as many questions, and are measured on the same held-out questions:
+Both start from the same base (`--base`, or the base of the demo's warm starts), learn from the same traces
+(`rag_r1.demo.trace_records`: mixed strategies, right and wrong ones) in the same number of batches of the
+same number of questions, and are measured on the same held-out questions:
 
-    plain torch  as `python -m rag_r1.demo.warm_start` does: one pass over the traces in their order, Muon,
+    plain torch  as in `python -m rag_r1.demo.warm_start`: one pass over the traces in order, with Muon and
                  AdamW
-    veRL         the traces as records, `rag-r1 sft-data`, `rag-r1 sft` with recipes/rag_r1/sft/demo: one pass
-                 over the shuffled rows, AdamW alone, because veRL builds one optimizer for all weights
+    veRL         the traces as records, then `rag-r1 sft-data` and `rag-r1 sft` with recipes/rag_r1/sft/demo:
+                 one pass over the shuffled rows, with AdamW alone, since veRL builds one optimizer for all
+                 weights
 
-`--layout` chooses between whole traces and cut samples. Cut samples are about twice as many as traces, so
-with them a batch has twice as many rows and there are as many steps. Finished parts are not repeated, and
-veRL's training resumes from its last checkpoint.
+`--layout` chooses between whole traces and cut samples. There are about twice as many cut samples as traces,
+so a batch then has twice as many rows, and the number of steps is the same. Finished parts are not repeated,
+and veRL's training resumes from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -41,34 +42,26 @@ COLUMNS = (*KINDS, "all", "well-formed", "turns")
 
 
 def run(*command: str | Path) -> None:
-    """Run a module of this project as a user does. Ends the benchmark if it fails."""
+    """Run a module of this project as a user would. Ends the benchmark if it fails."""
     words = [sys.executable, "-m", *map(str, command)]
     print("$", " ".join(["python", *words[1:]]), flush=True)
-    done = subprocess.run(words, cwd=ROOT)
-    if done.returncode:
-        sys.exit(f"error: {command[0]} ended with status {done.returncode}")
+    if status := subprocess.run(words, cwd=ROOT).returncode:
+        sys.exit(f"error: {command[0]} ended with status {status}")
 
 
 def base_of(work: Path, args: argparse.Namespace) -> Path:
-    """The base, made if it is not there."""
+    """Return the base, which is made unless it exists."""
     if args.base:
         return args.base.resolve()
     base = work / "base"
     if not (base / "config.json").exists():
-        run(
-            "rag_r1.demo.warm_start",
-            "--seed",
-            str(args.seed),
-            "--base",
-            base,
-            "--out",
-            work / "beside-the-base",
-        )
+        paths = ("--base", base, "--out", work / "beside-the-base")
+        run("rag_r1.demo.warm_start", "--seed", str(args.seed), *paths)
     return base
 
 
 def warm_start(work: Path, base: Path, args: argparse.Namespace) -> Path:
-    """The base fine-tuned in plain torch, as the demo does it."""
+    """Fine-tune the base in plain torch as the demo does, unless that is done; returns the folder."""
     folder = work / f"torch-{_name(args)}"
     if not (folder / "config.json").exists():
         model, tokenizer = load_policy(base)
@@ -84,7 +77,7 @@ def _name(args: argparse.Namespace) -> str:
 
 
 def sft_data(work: Path, base: Path, args: argparse.Namespace) -> Path:
-    """The rows of the warm start's traces, for veRL."""
+    """Make veRL's rows from the warm start's traces, unless they exist; returns the folder."""
     traces = work / f"traces-{_name(args)}" / "traces.jsonl"
     data = work / f"data-{_name(args)}-{args.layout}"
     if not (data / "sft_summary.json").exists():
@@ -96,7 +89,7 @@ def sft_data(work: Path, base: Path, args: argparse.Namespace) -> Path:
 
 
 def sft_on_verl(work: Path, base: Path, data: Path, args: argparse.Namespace) -> Path:
-    """The model that veRL's SFT trainer exports, trained if it is not there."""
+    """Fine-tune the base with veRL's SFT trainer, unless that is done; returns the exported model."""
     summary = json.loads((data / "sft_summary.json").read_text(encoding="utf-8"))
     rows = summary["splits"]["train"]["samples"]
     batch = max(1, rows // args.batches)
@@ -111,14 +104,14 @@ def sft_on_verl(work: Path, base: Path, data: Path, args: argparse.Namespace) ->
 
 
 def table(rows: dict[str, dict[str, float]]) -> str:
-    """Held-out figures as a Markdown table, one row for each policy."""
+    """Return the held-out figures as a Markdown table, with one row for each policy."""
     head = ["policy", *COLUMNS]
-    cells = [[name, *(f"{of[column]:.2f}" for column in COLUMNS)] for name, of in rows.items()]
+    cells = [[name, *(f"{figures[column]:.2f}" for column in COLUMNS)] for name, figures in rows.items()]
     return "\n".join(markdown.table(head, cells, "l" * len(head)))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Train one base by plain torch and by veRL, and print the figures of both."""
+    """Train one base with plain torch and with veRL, and print the figures of both."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--work", type=Path, required=True, help="folder for base, traces, data and policies")
@@ -141,11 +134,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for name, folder in (("base", base), ("plain torch", warm), (f"veRL, {args.layout}", trained))
     }
     for decoding in ("greedy", "sampled"):
-        rows = {name: of[decoding] for name, of in figures.items()}
-        _, ours, theirs = rows.values()
-        apart = max(abs(ours[kind] - theirs[kind]) for kind in (*KINDS, "all"))
+        rows = {name: by_decoding[decoding] for name, by_decoding in figures.items()}
+        _, torch_row, verl_row = rows.values()
+        most = max(abs(torch_row[kind] - verl_row[kind]) for kind in (*KINDS, "all"))
+        difference = verl_row["all"] - torch_row["all"]
         print(f"\nheld-out exact match, {decoding} ({len(held_out.val)} questions)\n\n{table(rows)}")
-        print(f"\nveRL - plain torch, all: {theirs['all'] - ours['all']:+.3f}; of a kind at most {apart:.3f}")
+        print(f"\nveRL - plain torch, all: {difference:+.3f}; of a kind at most {most:.3f}")
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
 """A simulated engine and retriever, for rollouts in which every duration is known in advance.
 
-A load is drawn once from a seed: the number of turns of each trajectory, the tokens of each turn, the
+A load is drawn once from a seed: the number of turns of each trajectory, the tokens of each turn, and the
 duration of each search. Every schedule then plays the same load. A turn of n tokens occupies one of the
 engine's batch slots for (new context tokens / prefill rate + n / decode rate) seconds; context that is cached
-from the trajectory's earlier turns is not prefilled again. Time is real time (`asyncio.sleep`), accelerated
+from earlier turns of the trajectory is not prefilled again. Time is real time (`asyncio.sleep`), accelerated
 by the factor `speed`. The computation between the sleeps is not accelerated, so a run at speed 10 shows ten
-times the overhead, never less.
+times the overhead.
 
-The tokens are real: a turn is a thought of the drawn length and a search or an answer, in ids of the given
-tokenizer, and is processed by the agent core like a policy's turn.
+The tokens are real: a turn is a thought of the drawn length and a search or an answer, in ids of the
+tokenizer, and the agent core processes it like the turn of a policy.
 """
 
 from __future__ import annotations
@@ -32,13 +32,16 @@ from rag_r1.protocols import Document, Protocol, control_tokens
 
 @dataclass(frozen=True)
 class Load:
-    """Parameters of the load. Means are arithmetic; the sigmas are those of the log-normal distributions."""
+    """Parameters of the load; durations are log-normal."""
 
     trajectories: int = 256
     least_turns: int = 1
     most_turns: int = 4
+    #: Arithmetic mean of the decoding time of a turn, in seconds.
     decode_s: float = 2.0
+    #: Sigma of the decoding times.
     sigma: float = 0.6
+    #: Arithmetic mean of the duration of a search, in seconds.
     search_s: float = 0.15
     search_sigma: float = 0.0
     seed: int = 0
@@ -46,23 +49,27 @@ class Load:
 
 @dataclass(frozen=True)
 class Rates:
-    """Tokens per second: decoding in one slot, and prefill."""
+    """Rates of the engine, in tokens per second."""
 
+    #: In each slot.
     decode: float = 50.0
     prefill: float = 10_000.0
 
 
 @dataclass(frozen=True)
 class TurnDraw:
-    """Seconds of decoding, seconds of the search after it, and its query (None: this turn answers)."""
+    """A turn of the load."""
 
+    #: Seconds of decoding.
     decode_s: float
+    #: Seconds of the search after it.
     search_s: float
+    #: Query of the search; None if the turn answers.
     query: str | None
 
 
 def draw(load: Load, queries: Sequence[str]) -> list[list[TurnDraw]]:
-    """The turns of every trajectory. All queries differ, so that no cache can answer one."""
+    """Draw the turns of every trajectory; all queries differ, so that no cache can answer one."""
     rng = random.Random(load.seed)
     plans = []
     for number in range(load.trajectories):
@@ -80,11 +87,15 @@ def draw(load: Load, queries: Sequence[str]) -> list[list[TurnDraw]]:
 
 
 def _log_normal(rng: random.Random, mean: float, sigma: float) -> float:
+    """Draw from the log-normal distribution with this arithmetic mean."""
     return rng.lognormvariate(math.log(mean) - sigma * sigma / 2, sigma) if mean > 0 else 0.0
 
 
 class SimulatedEngine:
-    """One trajectory's engine; all engines of a run share `slots`. `own_s` sums the time without waiting."""
+    """The engine of one trajectory; all engines of a run share `slots`.
+
+    `own_s` is the sum of the simulated seconds without waiting for a slot.
+    """
 
     def __init__(
         self,
@@ -100,7 +111,7 @@ class SimulatedEngine:
         self.cached, self.own_s = 0, 0.0
 
     async def generate(self, context: list[int], max_tokens: int, stop: Sequence[str]) -> Generation:
-        """The next drawn turn, after its time."""
+        """Return the next drawn turn after its duration."""
         ids = next(self.turns)[:max_tokens]
         seconds = (len(context) - self.cached) / self.rates.prefill + len(ids) / self.rates.decode
         self.cached = len(context) + len(ids)
@@ -111,6 +122,7 @@ class SimulatedEngine:
 
 
 def _tokens(turn: TurnDraw, protocol: Protocol, codec: Codec, rate: float) -> list[int]:
+    """Return the ids of a turn, as many as are decoded in its time."""
     think, action = protocol.tags.think, protocol.tags.search if turn.query else protocol.tags.answer
     opening = codec.encode(think.open)
     ending = codec.encode(f"{think.close}\n{action.open} {turn.query or 'known'} {action.close}")
@@ -126,7 +138,7 @@ class SomeDocuments:
         self.documents, self.topk = documents, topk
 
     async def search(self, queries: Sequence[str]) -> list[list[Document]]:
-        """Returns `topk` documents for each query, chosen by its text."""
+        """Return `topk` documents for each query, chosen by its text."""
         last = max(len(self.documents) - self.topk, 0)
         starts = [random.Random(query).randint(0, last) for query in queries]
         return [list(self.documents[start : start + self.topk]) for start in starts]
@@ -141,7 +153,7 @@ def make_jobs(
     speed: float,
     slots: int | None,
 ) -> list[Job]:
-    """One job for each plan; they share the engine's slots. Call it inside the event loop, once per run."""
+    """Return a job for each plan; they share the engine's slots. Call it in the event loop, once per run."""
     shared = asyncio.Semaphore(slots) if slots else None
     return [
         Job(
@@ -156,7 +168,7 @@ def make_jobs(
 
 
 def roomy(most_turns: int) -> Budget:
-    """The budget whose limits no drawn turn reaches."""
+    """Return a budget whose limits no drawn turn reaches."""
     return Budget(
         max_turns=most_turns,
         final_turn=False,
@@ -168,7 +180,7 @@ def roomy(most_turns: int) -> Budget:
 
 @dataclass(frozen=True)
 class Bench:
-    """What all simulated runs share."""
+    """The setup that all simulated runs share."""
 
     protocol: Protocol
     codec: TokenizerCodec
@@ -178,7 +190,7 @@ class Bench:
 
     @classmethod
     def over(cls, protocol_name: str, queries: list[str], rates: Rates) -> Bench:
-        """With the demo's tokenizer and prompt; searches use `queries`, each made unique."""
+        """Make a setup with the demo's tokenizer and prompt; `queries` are made unique for each search."""
         tokenizer = AutoTokenizer.from_pretrained(policy_path(protocol_name))
         protocol = demo_protocol(protocol_name).with_special_tokens(control_tokens(tokenizer))
         codec = TokenizerCodec(tokenizer, cache_size=0)  # otherwise all schedules but the first would profit
@@ -194,7 +206,11 @@ class Bench:
         slots: int | None = None,
         capacity: int | None = None,
     ) -> tuple[Outcome, float]:
-        """One schedule's outcome, and the simulated seconds of the longest trajectory on its own."""
+        """Play the plans under the schedule `name`.
+
+        Returns its outcome, and the simulated seconds of the longest trajectory on its own. Raises SystemExit
+        if a trajectory was not played as drawn.
+        """
         budget = roomy(max(map(len, plans)))
 
         async def main() -> tuple[Outcome, float]:

@@ -1,25 +1,27 @@
-"""A preset's index of the size of a whole Wikipedia at 768 dimensions: its memory and speed, nothing else.
+"""Measures memory and speed of a preset's index with the size of a whole Wikipedia, at 768 dimensions.
 
     python benchmarks/size_and_speed.py --work outputs/whole --passages 29000000
 
-Encoding, training and adding 29 million vectors would take two cores days, and memory and speed depend little
-on what the vectors are. So a *block* of random unit vectors is added to an index with as many cells
-as the preset has at this size, whose centres are random too, and then repeated, as if each repetition were
-other passages: codes and rows are copies, ids are not. A search compares as many codes, fetches as many rows
-from as many places of the disk, and takes as much memory as with 29 million different passages; what it finds
-means nothing. Cells are of about equal size; of real vectors the larger ones are asked more often, so that
-more codes are compared. large_preset.py measures an index of vectors that are like real ones, and its recall.
+Encoding, training and adding 29 million vectors would take days on two cores, and memory and speed depend
+little on the values of the vectors. Therefore a *block* of random unit vectors is added to an index with
+random centres and as many cells as the preset has at this size. Then the block is repeated as if each
+repetition were other passages: codes and rows are copies, ids are not. A search compares as many codes,
+fetches as many rows from as many places of the disk, and needs as much memory as with 29 million different
+passages; its results mean nothing. The cells have about equal sizes. With real vectors the larger cells are
+searched more often, so that more codes are compared. large_preset.py measures an index of vectors that
+resemble real ones, and its recall.
 
 The encoder has the size of BERT base (twelve layers, 768 dimensions), with random weights and the tokenizer
-of `minilm`. Its mean over the questions is subtracted, so that they ask different cells: how many is printed.
+of `minilm`. The mean of its vectors for the questions is subtracted, so that questions search different
+cells; the number of these cells is printed.
 
-Measured are the rate of adding the block; search alone, one question at a time; and the server, over HTTP,
-one question at a time: at first with nothing of index and encoder in the page cache, then with the index read
-ahead but rows that were never asked for, then with the same questions again. Searches and server, the encoder
-and the page cache included, run under a limit of memory (`--limit-gb`). Texts are short (67 bytes on disk):
-those of a Wikipedia in passages of 100 words take some 15 GB more of disk, of which the hits of a question
-are read. What is finished is not repeated. 29 million passages take 28 GB of disk, which `--remove` frees
-at the end.
+The report has the rate of adding the block; the search alone, one question at a time; and the server over
+HTTP, one question at a time. In the beginning neither index nor encoder are in the page cache; then the index
+has been read ahead, but the rows have not; finally the same questions are repeated. Searches and server run
+under a limit of memory (`--limit-gb`), which includes the encoder and the page cache. The texts are short (67
+bytes on disk); those of a Wikipedia in passages of 100 words need about 15 GB more of disk, of which only the
+hits of a question are read. Finished steps are not repeated. 29 million passages need 28 GB of disk, which
+`--remove` frees at the end.
 """
 
 from __future__ import annotations
@@ -43,13 +45,13 @@ from benchmarks.measured_steps import limited, measure  # noqa: E402
 from benchmarks.repeated_block import DIMENSION, make_index  # noqa: E402
 
 BLOCK = 1_000_000
-#: Questions of the searches without a server.
+#: Number of questions for the searches without a server.
 ASKED = 500
 WAYS = ("cold", "rows cold")
 
 
 def write_encoder(folder: Path, questions: list[str], layers: int = 12) -> None:
-    """A random BERT of `layers` layers of base size whose vectors have no direction in common."""
+    """Write a random BERT with `layers` layers of base size, whose vectors have mean 0 over the questions."""
     import torch
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Dense, Pooling, Transformer
@@ -76,7 +78,7 @@ def write_encoder(folder: Path, questions: list[str], layers: int = 12) -> None:
 
 
 def write_passages(path: Path, passages: int) -> str:
-    """The text of an index: numbers and a few words. Returns its hash."""
+    """Write the passages of an index, numbers with a few words, and return their hash."""
     from retrieval_server.folder.passages import Passage, PassageWriter
 
     with PassageWriter(path) as writer:
@@ -86,7 +88,7 @@ def write_passages(path: Path, passages: int) -> str:
 
 
 def build(args: argparse.Namespace, work: Work) -> None:
-    """The encoder and the index folder."""
+    """Build the encoder and the index folder, and record the figures of the index."""
     from retrieval_server.encode.encoder import Encoder
     from retrieval_server.encode.options import EncoderOptions
     from retrieval_server.folder.manifest import (
@@ -137,7 +139,7 @@ def build(args: argparse.Namespace, work: Work) -> None:
 
 
 def cells_searched(path: Path, vectors: np.ndarray, nprobe: int) -> int:
-    """How many different cells are searched for all questions together."""
+    """Return the number of different cells that are searched for all questions together."""
     import faiss
 
     from retrieval_server.search.vectors.faiss_files import open_index
@@ -154,15 +156,15 @@ def search(args: argparse.Namespace, work: Work) -> dict:
     from benchmarks.random_vectors import RandomVectors
     from retrieval_server.indexing.presets import MAX_CELLS
 
-    behind = args.block + MAX_CELLS  # passages and centres
-    vectors = RandomVectors(behind + ASKED, DIMENSION)[behind:]
+    first_unused = args.block + MAX_CELLS  # the rows before are passages and centres
+    vectors = RandomVectors(first_unused + ASKED, DIMENSION)[first_unused:]
     with work.exact.open("wb") as stream:
-        np.savez(stream, queries=vectors, rows=np.zeros((ASKED, K), np.int64))  # there is nothing to be found
+        np.savez(stream, queries=vectors, rows=np.zeros((ASKED, K), np.int64))  # recall is meaningless here
     return large_search.search(work.index, work.shards, work.exact, args.way)
 
 
 def report(args: argparse.Namespace, results: dict) -> str:
-    """The report of the measurements, as Markdown."""
+    """Return the report of the measurements, as Markdown."""
     from benchmarks.large_report import STATES, limit_held, milliseconds
     from rag_r1.runs.markdown import Page
 
@@ -189,7 +191,7 @@ def report(args: argparse.Namespace, results: dict) -> str:
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    """The arguments of the command line."""
+    """Read the arguments of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -215,7 +217,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one step, or build and measure the index and print the report; returns the exit status."""
+    """Build and measure the index and print the report, or run one step as a child; returns the status."""
     args = parse_args(argv)
     args.work.mkdir(parents=True, exist_ok=True)
     work = Work(args.work, 1)
@@ -241,7 +243,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments += [
         word for name in named if settings[name] for word in (f"--{name.replace('_', '-')}", settings[name])
     ]
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is fetched
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is downloaded
     if not work.index.exists() and not {*WAYS, "serve"} <= work.results.keys():
         measure("build", *arguments, "--step", "build")
         work = Work(args.work, 1)

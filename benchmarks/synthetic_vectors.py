@@ -1,27 +1,28 @@
-"""Vectors in any number whose neighbourhoods are those of a real corpus. Read by other benchmarks.
+"""Generates any number of vectors with neighbourhoods like those of a real corpus, for other benchmarks.
 
-How well an approximate index finds neighbours depends on how near they are, compared with everything else.
-Independent random vectors of 384 dimensions are all equally far from each other, which no text is. So a
-synthetic vector here is made of real ones. It is a combination of
+How well an approximate index finds neighbours depends on how near they are, compared with all other vectors.
+Independent random vectors of 384 dimensions are all equally far from each other, which is not so for texts.
+Therefore a synthetic vector is a combination of real ones:
 
 - a real passage, its *parent*, drawn at random, with the weight `KEPT`;
 - the mean of the parent and its `NEIGHBOURS` nearest passages, with the rest of the weight;
-- a random vector with the covariance of that neighbourhood: the members' differences from their mean, each
-  times a normal number. Its share of the variance is what the parent gave up, so that the neighbourhood keeps
-  its own; it lies in the few dimensions that the neighbours span, as real passages locally do;
-- differences of two pairs of passages from anywhere, times a number between 0 and `SPREAD` that is another
-  for each vector: some passages are near to many, others lie apart;
+- a random vector with the covariance of that neighbourhood: the differences of the members from their mean,
+  each times a normal number. Its variance replaces the part that the parent's weight removes, so that the
+  variance of the neighbourhood is kept. It lies in the few dimensions that the neighbours span, as real
+  passages locally do;
+- the differences of two pairs of arbitrary passages, times a number between 0 and `SPREAD` that is drawn for
+  each vector, so that some passages are near to many and others are isolated.
 
-and is divided by its length. So direction, spread and density are inherited place by place, and a corpus that
-is a thousand times as large is that much denser everywhere. The three constants were fitted by hand to the
-9,756 passages of the HotpotQA corpus in MiniLM; benchmarks/vector_structure.py compares the two.
+The sum is divided by its length. Direction, spread and density thus follow the real corpus everywhere, and a
+corpus that is a thousand times as large is that much denser. The constants were fitted by hand to the 9,756
+passages of the HotpotQA corpus in MiniLM; benchmarks/vector_structure.py compares synthetic and real vectors.
 
-A synthetic question is a real one that has moved with a passage that answers it: if a synthetic passage's
-parent is the gold passage of a question, the question is moved by `MOVED` of the difference between the
-two, so that it remains about as near to the new passage as it was to the old.
+A synthetic question is a real one that is moved together with a passage that answers it. If the parent of a
+synthetic passage is the gold passage of a question, the question is moved by `MOVED` times the difference
+between the two passages, so that it is about as near to the new passage as it was to the old one.
 
-Rows are drawn in blocks, each with its own seed: a row is the same in every slice and in a corpus of any
-size, and no more than a block is in memory.
+Rows are drawn in blocks, each with its own seed. A row is therefore the same in every slice and in a corpus
+of any size, and at most one block is in memory.
 """
 
 from __future__ import annotations
@@ -33,28 +34,34 @@ from pathlib import Path
 
 import numpy as np
 
-#: Rows of one seed.
+#: Number of rows that are drawn with one seed.
 BLOCK = 16_384
 NEIGHBOURS = 32
 KEPT = 0.6
 SPREAD = 0.5
 MOVED = 0.8
-_AT_ONCE = 1024  # real vectors whose neighbours are looked for at once
+#: Number of real vectors whose neighbours are searched at once.
+_AT_ONCE = 1024
 
 
 @dataclass(frozen=True)
 class RealVectors:
-    """A real corpus: `passages` (n, d), `questions` (m, d), float32 of length 1; `gold[i]`: the rows of
-    the passages that answer question `i`."""
+    """The vectors of a real corpus, float32 of length 1."""
 
+    #: (n, d)
     passages: np.ndarray
+    #: (m, d)
     questions: np.ndarray
+    #: For each question the rows of the passages that answer it.
     gold: list[list[int]]
 
     @classmethod
     def of_index(cls, folder: Path, questions: Path) -> RealVectors:
-        """From an exact dense index, whose encoder encodes the questions: JSONL with `question` and
-        `supporting_ids`. Raises SystemExit for an index of another kind."""
+        """Read an exact dense index, and encode the questions with its encoder.
+
+        `questions` is JSONL with `question` and `supporting_ids`. Raises SystemExit for an index of another
+        kind.
+        """
         import faiss
 
         from retrieval_server.encode.encoder import Encoder
@@ -74,7 +81,7 @@ class RealVectors:
 
 
 class SyntheticVectors:
-    """`rows` vectors like the `real` ones (n, d); `vectors[a:b]` is a float32 array (b - a, d).
+    """A sequence of `rows` vectors that resemble `real` (n, d); `vectors[a:b]` is a float32 array (b - a, d).
 
     Raises ValueError if there are too few real vectors to have neighbours.
     """
@@ -86,13 +93,14 @@ class SyntheticVectors:
         self._real = np.ascontiguousarray(real, np.float32)
         self._rows, self._seed = rows, seed
         self._members = neighbourhoods(self._real)
-        self._drawn: tuple[int, np.ndarray] = (-1, self._real[:0])  # the last block, for reading in order
+        # Number and vectors of the last block: slices are usually read in order.
+        self._drawn: tuple[int, np.ndarray] = (-1, self._real[:0])
 
     def __len__(self) -> int:
         return self._rows
 
     def __getitem__(self, rows: slice) -> np.ndarray:
-        """The vectors of a slice of step 1, (rows, dimension)."""
+        """Return the vectors of a slice of step 1: (rows, dimension)."""
         start, stop, step = rows.indices(len(self))
         if step != 1:
             raise IndexError("vectors are drawn in slices of step 1")
@@ -103,7 +111,7 @@ class SyntheticVectors:
         return np.concatenate(parts)
 
     def parents(self, block: int) -> np.ndarray:
-        """The real passage that each row of a block was made from, (BLOCK,)."""
+        """Return the row of the real parent of each row in a block: (BLOCK,)."""
         return self._generator(block).integers(0, len(self._real), BLOCK)
 
     def _generator(self, block: int) -> np.random.Generator:
@@ -115,7 +123,7 @@ class SyntheticVectors:
         return self._drawn[1]
 
     def _draw(self, block: int) -> np.ndarray:
-        """The vectors of a block: sums of real ones with neighbours and random others, of length 1."""
+        """Draw the vectors of a block: combinations of parents, neighbours and random others, of length 1."""
         from scipy.sparse import csr_array
 
         generator = self._generator(block)
@@ -127,14 +135,15 @@ class SyntheticVectors:
         anywhere = generator.integers(0, len(self._real), (BLOCK, 4))
         outer = SPREAD / 2 * generator.random((BLOCK, 1), np.float32) * np.array([1, 1, -1, -1], np.float32)
         weights = np.concatenate([inner, outer], axis=1, dtype=np.float32)
-        of = np.concatenate([self._members[parents], anywhere], axis=1)
-        borders = np.arange(0, of.size + 1, of.shape[1])
-        drawn = csr_array((weights.ravel(), of.ravel(), borders), (BLOCK, len(self._real))) @ self._real
+        columns = np.concatenate([self._members[parents], anywhere], axis=1)
+        borders = np.arange(0, columns.size + 1, columns.shape[1])
+        shape = (BLOCK, len(self._real))
+        drawn = csr_array((weights.ravel(), columns.ravel(), borders), shape) @ self._real
         return drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
 
 
 def neighbourhoods(vectors: np.ndarray) -> np.ndarray:
-    """Each vector's own row and those of its NEIGHBOURS nearest, in this order, (n, 1 + NEIGHBOURS)."""
+    """Return the row of each vector followed by those of its NEIGHBOURS nearest: (n, 1 + NEIGHBOURS)."""
     indices = np.empty((len(vectors), 1 + NEIGHBOURS), np.int64)
     for first in range(0, len(vectors), _AT_ONCE):
         block = np.arange(first, min(first + _AT_ONCE, len(vectors)))
@@ -148,10 +157,10 @@ def neighbourhoods(vectors: np.ndarray) -> np.ndarray:
 def synthetic_questions(
     vectors: SyntheticVectors, real: RealVectors, many: int, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`many` questions (many, d), and for each the row of the synthetic passage that it moved with.
+    """Return `many` questions (many, d), and for each the row of the synthetic passage that it belongs to.
 
-    They belong to rows of up to eight blocks from all over the corpus. Fewer than `many` are returned for a
-    corpus that has no more passages with questions.
+    The rows are in up to eight blocks, spread over the corpus. There are fewer questions if these blocks have
+    too few passages with questions.
     """
     answers: dict[int, list[int]] = {}
     for question, gold in enumerate(real.gold):

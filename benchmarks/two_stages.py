@@ -1,17 +1,18 @@
-"""R1-Searcher's two stages in miniature: does stage 1 teach to search, and what does skipping it cost?
+"""Runs R1-Searcher's two stages in miniature, to show what stage 1 teaches and what skipping it costs.
 
     python benchmarks/two_stages.py --seeds 0 1 2
 
-Runs for each seed, in the demo's invented world and through real veRL, Ray, FSDP and vLLM on this CPU:
+For each seed the benchmark trains two arms in the demo's invented world, with real veRL, Ray, FSDP and vLLM
+on this CPU:
 
-    two stages    the policy that has never seen a search; stage 1, then stage 2 from stage 1's model
+    two stages    a policy that has never seen a search: stage 1, and then stage 2 from stage 1's model
     control       the same policy with stage 2 only, for as many steps as both stages together
 
-and writes a page with a table and a picture for all seeds into the folder of the runs. (The page in
-docs/results is written with `--results docs/results`.) The policy is the committed one; if it is missing, it
+Then it writes a page with a table and a picture of all seeds into the folder of the runs. (The page in
+docs/results was written with `--results docs/results`.) The policy is the committed one; if it is missing, it
 is trained first. Finished parts are not repeated: an interrupted benchmark resumes where it stopped, the
-stages from their last checkpoint. Whether a search is well-formed is decided by R1-Searcher's own rule: every
-query opened, closed and answered, no documents made up.
+stages from their last checkpoint. R1-Searcher's own rule decides whether a search is well-formed: every query
+must be opened, closed and answered, and no documents may be made up.
 """
 
 from __future__ import annotations
@@ -61,17 +62,18 @@ _SEARCHED = RewardSum.from_config([{"term": "r1_searcher_blocks", "least": 1}])
 
 
 def summarise(records: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Shares of trajectories with a well-formed search and with a name in the first note; mean F1, EM and
-    cover-EM."""
+    """Return the figures of some trajectories.
+
+    They are the shares with a well-formed search and with a name in the first query; and mean F1, EM and
+    cover-EM.
+    """
     searched = [_SEARCHED(trajectory_of(record), [])["score"] for record in records]
     terms = {"F1": "f1", "EM": "em", "cover-EM": "cover_em"}
     scores = {name: [r["rewards"][term] for r in records] for name, term in terms.items()}
     known = {name: [value for value in values if value is not None] for name, values in scores.items()}
-    first = [
-        r1_searcher_traces.noted_contents(record["turns"][0]["text"]) if record["turns"] else None
-        for record in records
-    ]
-    named = [label in ("a name", "every name") for label in first]
+    first_texts = [record["turns"][0]["text"] if record["turns"] else None for record in records]
+    labels = [None if text is None else r1_searcher_traces.noted_contents(text) for text in first_texts]
+    named = [label in ("a name", "every name") for label in labels]
     return {
         "searched": mean(searched),
         "name": mean(named),
@@ -80,12 +82,12 @@ def summarise(records: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 
 def curve(folders: Sequence[Path], split: str) -> dict[int, dict[str, float]]:
-    """Step -> figures of one arm; the steps of a later stage continue the numbering."""
+    """Return the figures of one arm by step; the steps of a later stage continue the numbering."""
     points: dict[int, dict[str, float]] = {}
     before = 0
     for folder in folders:
         records = records_by_step(folder / "trajectories" / split)
-        # The validation before a later stage's first step repeats the one at the end of the previous stage.
+        # The first validation of a later stage repeats the last one of the previous stage.
         points |= {
             before + step: summarise(step_records)
             for step, step_records in records.items()
@@ -95,25 +97,17 @@ def curve(folders: Sequence[Path], split: str) -> dict[int, dict[str, float]]:
     return points
 
 
-def made_policy(folder: Path) -> Path:
-    """The policy in `folder`; if missing, it is trained first (some minutes of supervised training)."""
+def ensure_policy(folder: Path) -> Path:
+    """Train the policy in `folder` unless it exists, which takes some minutes; returns the folder."""
     if not (folder / "config.json").exists():
-        command = [
-            sys.executable,
-            "-m",
-            "rag_r1.demo.warm_start",
-            "--protocol",
-            PROTOCOL,
-            "--out",
-            str(folder),
-        ]
-        subprocess.run(command, check=True, cwd=ROOT)
+        command = [sys.executable, "-m", "rag_r1.demo.warm_start", "--protocol", PROTOCOL]
+        subprocess.run([*command, "--out", str(folder)], check=True, cwd=ROOT)
     return folder
 
 
 @contextmanager
 def prepared(out: Path, seed: int, policy: Path) -> Iterator[list[str]]:
-    """Create a world and its index and run a server; yields the overrides that a training in it needs."""
+    """Make a world and its index, and run a server; yields the overrides for a training in this world."""
     if not (out / "index" / "manifest.json").exists():
         write_demo(out / "data", demo_protocol(PROTOCOL), seed)
         build_index(out / "data" / "corpus.jsonl", out / "index", "--backend", "bm25")
@@ -128,7 +122,7 @@ def prepared(out: Path, seed: int, policy: Path) -> Iterator[list[str]]:
 
 
 def train_stage(log: Path, timeout_s: float, recipe: str, overrides: Sequence[str]) -> int:
-    """One veRL training, with its log and metrics in `log`; returns its exit status."""
+    """Run a veRL training with its log and metrics in `log`; returns the exit status."""
     log.mkdir(parents=True, exist_ok=True)
     try:
         train(Recipe.find(recipe).command(overrides), log, timeout_s)
@@ -139,7 +133,10 @@ def train_stage(log: Path, timeout_s: float, recipe: str, overrides: Sequence[st
 
 
 def sampled_f1(model: Path, seed: int, samples: int = 4) -> float:
-    """Mean F1 on the held-out questions at temperature 1, `samples` trajectories for each, in plain torch."""
+    """Return the mean F1 of `samples` trajectories of each held-out question, in plain torch.
+
+    The temperature is 1.
+    """
     policy, tokenizer = load_policy(model)
     data = demo_data(seed)
     search = WorldSearch(data.passages, r1_searcher_traces.TOPK)
@@ -157,7 +154,7 @@ def sampled_f1(model: Path, seed: int, samples: int = 4) -> float:
 def run(
     seed: int, out: Path, policy: Path, user_overrides: Sequence[str], timeout_s: float
 ) -> dict[str, Any]:
-    """Both arms of one seed; finished results are read from the folder."""
+    """Train and measure both arms of a seed, unless that is done; returns the results."""
     finished = out / "results.json"
     if not finished.exists():
         started = time.monotonic()
@@ -193,7 +190,7 @@ def run(
 
 @command_main(RunError)
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train both arms in each seed, and write the report; returns the exit status."""
+    """Train both arms with each seed, and write the page; returns the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -227,7 +224,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="Hydra overrides; stage1:key=value for one stage",
     )
     args = parser.parse_args(argv)
-    out, policy = args.out.resolve(), made_policy(args.policy.resolve())
+    out, policy = args.out.resolve(), ensure_policy(args.policy.resolve())
     runs = [run(seed, out / f"seed{seed}", policy, args.set, args.timeout) for seed in args.seeds]
     command = " ".join(["python benchmarks/two_stages.py --seeds", *map(str, args.seeds)])
     command += f" --set {' '.join(args.set)}" if args.set else ""

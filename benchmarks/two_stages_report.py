@@ -1,4 +1,8 @@
-"""The page of benchmarks/two_stages.py: its text, its table, and its picture, from the runs' figures."""
+"""Writes the page of benchmarks/two_stages.py: its text, its table, and its picture.
+
+Each run has the results of one seed (`two_stages.run`): the figures of both arms by step, greedy on the
+held-out questions and sampled in training, and the sampled F1 of the finished models.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +37,15 @@ trajectories per question, in plain torch.
 """
 #: The control's name in the table.
 CONTROL = "control, stage 2 alone"
-#: The figures given for every validation and for every training step.
+#: The figures of every validation and of every training step.
 FIGURES = ("searched", "F1", "EM", "cover-EM")
 
 
 def table(runs: Sequence[dict[str, Any]]) -> str:
-    """Figures from training (sampled) and on held-out questions (greedy): four lines for each seed."""
+    """Return the table of figures in training (sampled) and on held-out questions (greedy).
+
+    Each seed has four rows: the start, the two stages, and the control.
+    """
     header = ["seed", "", "step", "searched, sampled", "name, sampled", "F1, sampled"]
     header += ["searched, greedy", "F1, greedy", "EM", "cover-EM"]
     rows = []
@@ -62,14 +69,17 @@ def table(runs: Sequence[dict[str, Any]]) -> str:
 
 
 def draw(runs: Sequence[dict[str, Any]], path: Path) -> list[Path]:
-    """Share of searches (training, sampled) and F1 (held-out, greedy) by step, one line for each seed."""
+    """Draw the share with a search (sampled) and the held-out F1 (greedy) by step, with a line for each seed.
+
+    Returns the paths of the pictures.
+    """
     arms = {
         "two stages": ("stage 1, then stage 2", pictures.BLUE),
         "control": ("stage 2 alone", pictures.ORANGE),
     }
 
     def paint(left: Any, right: Any) -> None:
-        """Draw the training in the left axes, and the held-out F1 in the right ones."""
+        """Draw the training in the left panel, and the held-out F1 in the right one."""
         for results in runs:
             for axes, kind, name in ((left, "training", "searched"), (right, "held_out", "F1")):
                 for arm, (label, color) in arms.items():

@@ -1,21 +1,21 @@
-"""Compares the neighbourhoods of synthetic vectors with those of the real ones that they are made of.
+"""Compares the neighbourhoods of synthetic vectors with those of the real vectors from which they are made.
 
     python retrieval_server/build_index.py --corpus FILE --out indexes/exact --backend dense --encoder minilm
     python benchmarks/vector_structure.py --index indexes/exact --passages 200000 2000000
 
-Three questions, three tables (synthetic_vectors.py says how the vectors are made):
+The tables answer three questions (synthetic_vectors.py explains how the vectors are made):
 
-- as many synthetic as real vectors: are they alike? Of passages and of questions are printed the similarity
-  to the 1st, 10th and 100th neighbour, the local intrinsic dimension (the maximum-likelihood estimate of
-  Levina and Bickel, NIPS 2004, from the distances to the nearest 20 and 100, averaged over places as MacKay
-  and Ghahramani propose), hubness (how often a passage is among the first ten of others: the skewness of
-  that number, Radovanovic et al., JMLR 2010), and the spectrum (share of the variance in the first 10
-  and 100 directions);
-- does the generator extrapolate? It is given a quarter, and a sixteenth, of the real passages, and makes as
-  many as there really are;
-- what becomes of the similarities in a larger corpus (`--passages`)? Beside them are those that the real
-  corpus lets expect: a k-th neighbour among N is as far as a first one among N / k, and the distance to the
-  first falls with a power of the number, which is fitted to halves of the real corpus.
+- Does a synthetic corpus of the same size resemble the real one? For passages and for questions the table has
+  the similarity to the 1st, 10th and 100th neighbour; the local intrinsic dimension (the maximum-likelihood
+  estimate of Levina and Bickel, NIPS 2004, from the distances to the nearest 20 and 100, averaged over places
+  as MacKay and Ghahramani propose); hubness (the skewness of the number of times that a passage is among the
+  first ten of others, Radovanovic et al., JMLR 2010); and the spectrum (the share of the variance in the
+  first 10 and 100 directions).
+- Does the generator extrapolate? It gets a quarter, or a sixteenth, of the real passages, and makes as many
+  as the real corpus has.
+- How do the similarities change in a larger corpus (`--passages`)? The table also has the values that the
+  real corpus predicts: a k-th neighbour among N is as far as a first one among N / k, and the distance to the
+  first neighbour falls with a power of the number, which is fitted to quarters and halves of the real corpus.
 """
 
 from __future__ import annotations
@@ -40,27 +40,32 @@ from rag_r1.runs import markdown  # noqa: E402
 
 QUESTIONS = _here.parents[1] / "shared" / "data" / "qa" / "hotpotqa.jsonl"
 RANKS = (1, 10, 100)
-ASKED = 1000  # passages whose neighbours are looked for
-_ASKED_OF_LARGE = 200
+#: Number of passages whose neighbours are searched: in a corpus of the real size, and in a larger one.
+ASKED, _ASKED_OF_LARGE = 1000, 200
 
 
 def nearest(vectors, questions: np.ndarray, k: int) -> np.ndarray:
-    """The `k` highest similarities of each vector (asked, d) to `vectors`, best first."""
+    """Return the `k` highest similarities of each question (m, d) to `vectors`, best first: (m, k)."""
     from retrieval_server.indexing.faiss_recall import exact_best
 
     return exact_best(vectors, questions, k)[0]
 
 
 def local_dimension(similarities: np.ndarray, k: int) -> float:
-    """The estimate from the first `k` neighbours, (points, at least k) similarities, best first."""
+    """Estimate the local intrinsic dimension from the first `k` neighbours.
+
+    `similarities` has at least k columns, best first.
+    """
     distances = np.sqrt(np.maximum(2 - 2 * similarities[:, :k].astype(np.float64), 1e-12))
     inverse = np.log(distances[:, -1:] / distances[:, :-1]).mean(axis=1)
     return float(1 / inverse.mean())
 
 
 def hubness(vectors: np.ndarray) -> tuple[float, float]:
-    """Skewness of the number of times that a vector is among the first ten of others; the share that never
-    is."""
+    """Return the skewness of the number of times that a vector is among the first ten of others.
+
+    Also returns the share of vectors that never are.
+    """
     from retrieval_server.indexing.faiss_recall import exact_best
 
     _, rows = exact_best(vectors, vectors, 11)
@@ -70,16 +75,16 @@ def hubness(vectors: np.ndarray) -> tuple[float, float]:
 
 
 def spectrum(vectors: np.ndarray) -> tuple[float, float]:
-    """The shares of the variance in the first 10 and the first 100 directions."""
+    """Return the shares of the variance in the first 10 and the first 100 directions."""
     centred = vectors - vectors.mean(axis=0)
     values = np.linalg.eigvalsh(centred.T @ centred)[::-1]
     return float(values[:10].sum() / values.sum()), float(values[:100].sum() / values.sum())
 
 
 def of_passages(vectors: np.ndarray) -> list[float]:
-    """The figures of a table's column."""
-    some = np.random.default_rng(0).permutation(len(vectors))[:ASKED]
-    similarities = nearest(vectors, vectors[some], RANKS[-1] + 1)[:, 1:]
+    """Return the figures of passages, in the order of OF_PASSAGES."""
+    sample = np.random.default_rng(0).permutation(len(vectors))[:ASKED]
+    similarities = nearest(vectors, vectors[sample], RANKS[-1] + 1)[:, 1:]
     near = [float(similarities[:, rank - 1].mean()) for rank in RANKS]
     spread = [float(similarities[:, 0].std()), float(similarities[:, 99].std())]
     mean = float(np.linalg.norm(vectors.mean(axis=0)) ** 2)
@@ -104,7 +109,10 @@ OF_PASSAGES = (
 
 
 def of_questions(vectors, questions: np.ndarray, to_gold: np.ndarray) -> list[float]:
-    """Returns the row of real questions; `to_gold`: similarities to the passages that answer."""
+    """Return the figures of questions, in the order of OF_QUESTIONS.
+
+    `to_gold` has the similarities of the questions to the passages that answer them.
+    """
     similarities = nearest(vectors, questions, RANKS[-1])
     near = [float(similarities[:, rank - 1].mean()) for rank in RANKS]
     return [*near, float(to_gold.mean()), float(to_gold.std()), local_dimension(similarities, 100)]
@@ -121,9 +129,9 @@ OF_QUESTIONS = (
 
 
 def power_of_first(real: np.ndarray) -> tuple[float, float]:
-    """Distance of the 1st neighbour in the whole real corpus, and the dimension with which it falls.
+    """Return the distance of the 1st neighbour in the real corpus, and the dimension with which it falls.
 
-    The dimension is that of a power law through random quarters, halves and the whole.
+    The dimension is that of a power law, fitted to a random quarter, a half and the whole.
     """
     order = np.random.default_rng(0).permutation(len(real))
     sizes = [len(real) // 4, len(real) // 2, len(real)]
@@ -137,12 +145,13 @@ def power_of_first(real: np.ndarray) -> tuple[float, float]:
 
 
 def expected(real: int, first: float, dimension: float, passages: int, rank: int) -> float:
-    """The similarity to the `rank`-th neighbour that the power law gives for so many passages."""
+    """Return the similarity to the `rank`-th neighbour that the power law predicts for so many passages."""
     distance = first * (real * rank / passages) ** (1 / dimension)
     return 1 - distance**2 / 2
 
 
 def table(names: tuple[str, ...], columns: list[list[float]], head: list[str]) -> str:
+    """Return a Markdown table of these columns, with a name for each row."""
     rows = [
         [name, *(f"{value:.3f}" for value in values)] for name, *values in zip(names, *columns, strict=True)
     ]
@@ -151,43 +160,43 @@ def table(names: tuple[str, ...], columns: list[list[float]], head: list[str]) -
 
 def compare(real: RealVectors, passages: list[int]) -> None:
     """Print the three tables."""
-    there = len(real.passages)
-    alike = SyntheticVectors(real.passages, there)
-    columns = [of_passages(real.passages), of_passages(alike[:])]
-    heads = [f"real, {there:,}", f"synthetic, {there:,}"]
-    order = np.random.default_rng(0).permutation(there)
+    count = len(real.passages)
+    synthetic = SyntheticVectors(real.passages, count)
+    columns = [of_passages(real.passages), of_passages(synthetic[:])]
+    heads = [f"real, {count:,}", f"synthetic, {count:,}"]
+    order = np.random.default_rng(0).permutation(count)
     for share in (4, 16):
-        few = real.passages[order[: there // share]]
-        columns.append(of_passages(SyntheticVectors(few, there)[:]))
+        few = real.passages[order[: count // share]]
+        columns.append(of_passages(SyntheticVectors(few, count)[:]))
         heads.append(f"synthetic, from {len(few):,} real")
     print(table(OF_PASSAGES, columns, heads), end="\n\n", flush=True)
     pairs = [(question, row) for question, gold in enumerate(real.gold) for row in gold]
     to_gold = [real.questions[question] @ real.passages[row] for question, row in pairs]
-    questions, rows = synthetic_questions(alike, real, len(real.questions))
-    to_row = (questions * np.concatenate([alike[row : row + 1] for row in rows.tolist()])).sum(axis=1)
+    questions, rows = synthetic_questions(synthetic, real, len(real.questions))
+    to_row = (questions * np.concatenate([synthetic[row : row + 1] for row in rows.tolist()])).sum(axis=1)
     columns = [of_questions(real.passages, real.questions, np.array(to_gold))]
-    columns.append(of_questions(alike, questions, to_row))
+    columns.append(of_questions(synthetic, questions, to_row))
     print(table(OF_QUESTIONS, columns, heads[:2]), end="\n\n", flush=True)
     first, dimension = power_of_first(real.passages)
-    print(f"distance to the 1st of {there:,}: {first:.3f}; falls with a dimension of {dimension:.1f}")
+    print(f"distance to the 1st of {count:,}: {first:.3f}; falls with a dimension of {dimension:.1f}")
 
-    def rows() -> Iterator[list[str]]:
-        """Yields a row of the table for each number of passages."""
+    def large_rows() -> Iterator[list[str]]:
+        """Yield a row of the table for each number of passages."""
         for many in passages:
             large = SyntheticVectors(real.passages, many)
             similarities = nearest(large, large[:_ASKED_OF_LARGE], RANKS[-1] + 1)[:, 1:]
             pairs = [
-                (similarities[:, rank - 1].mean(), expected(there, first, dimension, many, rank))
+                (similarities[:, rank - 1].mean(), expected(count, first, dimension, many, rank))
                 for rank in RANKS
             ]
             yield [f"{many:,}", *(f"{value:.3f}" for pair in pairs for value in pair)]
 
     head = ["passages", "1st", "expected", "10th", "expected", "100th", "expected"]
-    markdown.print_table(head, rows(), "r" * len(head))
+    markdown.print_table(head, large_rows(), "r" * len(head))
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    """The arguments of the command line."""
+    """Read the arguments of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -203,6 +212,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Run the benchmark and print its tables; returns the exit status."""
     args = parse_args(argv)
     compare(RealVectors.of_index(args.index, args.questions), args.passages)
     return 0

@@ -1,10 +1,11 @@
-"""Builds a training and a validation set from several sources, each with a number of questions.
+"""Builds a training and a validation set from several sources, with a chosen number of questions of each.
 
     rag-r1 data --out data/mix --train hotpotqa=hotpot_train_v1.1.json@5000 --train nq=nq_train.jsonl@5000 \\
         --validation hotpotqa=hotpot_dev_distractor_v1.json@500 --validation bamboogle
 
-SOURCE[:NAME][=FILE][@N]: without a FILE the source's data set on the Hub; @N draws N questions with --seed;
-NAME is the data_source under which veRL reports the rows. A YAML file (--mix) can hold the same:
+A source is given as SOURCE[:NAME][=FILE][@N]. Without a FILE the source's data set on the Hub is read. @N
+draws N questions with --seed, and NAME is the data_source under which veRL reports the rows. A YAML file
+(--mix) can hold the same entries:
 
     train: [{source: hotpotqa, file: hotpot_train_v1.1.json, take: 5000}]
     validation: [{source: bamboogle}]
@@ -65,7 +66,7 @@ _POOL = ".questions.sqlite"
 
 
 class BuildArguments(SetArguments):
-    """The sources, how many questions are drawn, and what is done about questions in both splits."""
+    """The sources, the numbers of questions, and the policy for questions that are in both splits."""
 
     train: list[str] = argument("a source to train on; may be repeated", "SOURCE", default=[])
     validation: list[str] = argument("a source to validate on; may be repeated", "SOURCE", default=[])
@@ -105,8 +106,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def check_start(args: BuildArguments) -> tuple[Protocol, list[MixEntry]]:
-    """Check everything before the set is built, the first rows of all files included; returns the protocol
-    and the sources. Raises StartError with all problems."""
+    """Check everything before the set is built, including the first rows of all files.
+
+    Returns the protocol and the entries of the mixture. Raises StartError with all problems.
+    """
     with StartChecks() as checks:
         if args.near_duplicates:
             checks.run(require_library)
@@ -127,9 +130,11 @@ def check_start(args: BuildArguments) -> tuple[Protocol, list[MixEntry]]:
 
 
 def build(args: BuildArguments, protocol: Protocol, entries: list[MixEntry]) -> dict[str, Any]:
-    """Build the set from what `check_start` returns and write its files; returns the summary. Raises
-    DataError, before any parquet file is written, for rows that cannot be used, for a source of which nothing
-    is left, and for splits that overlap."""
+    """Build the set, write its files and return the summary; `check_start` returns `protocol` and `entries`.
+
+    Raises DataError, before any parquet file is written, for bad rows, for a source without a remaining row,
+    and for splits that overlap, unless the arguments allow it.
+    """
     splits = list(dict.fromkeys(entry.split for entry in entries))
     args.out.mkdir(parents=True, exist_ok=True)
     with QuestionPool(args.out / _POOL, entries, args.seed) as pool:
@@ -160,8 +165,11 @@ def build(args: BuildArguments, protocol: Protocol, entries: list[MixEntry]) -> 
 
 
 def _fill_pool(pool: QuestionPool, entries: list[MixEntry]) -> tuple[list[int], list[BadRows]]:
-    """Add the questions of all sources to the pool; returns the number of rows read of each, and its bad
-    rows. Raises StartError with the sources that cannot be read."""
+    """Add the questions of all sources to the pool.
+
+    Returns the number of rows read from each source, and its bad rows. Raises StartError with the sources
+    that cannot be read.
+    """
     n_read = [0] * len(entries)
     bad = [BadRows() for _ in entries]
 
@@ -181,8 +189,10 @@ def _fill_pool(pool: QuestionPool, entries: list[MixEntry]) -> tuple[list[int], 
 
 
 def _mark_unwritten(pool: QuestionPool, overlap: str) -> None:
-    """Mark the rows that are not written: first in the validation set, because train must not have its
-    questions."""
+    """Mark the rows that are not written.
+
+    The validation set comes first, since its drawn questions decide which rows of train overlap with it.
+    """
     pool.deduplicate()
     for split in ("test", "train"):
         if split == "train" and overlap == "drop":
@@ -193,8 +203,10 @@ def _mark_unwritten(pool: QuestionPool, overlap: str) -> None:
 
 
 def _check_splits(pool: QuestionPool, args: BuildArguments) -> int:
-    """The number of questions of train that are in the validation set too. Raises DataError if there are any
-    and they are not to be kept, or if nothing is left of a source."""
+    """Return the number of questions of train that are also in the validation set.
+
+    Raises DataError if there are any and `--overlap` is `fail`, or if a source has too few rows left.
+    """
     report = args.out / REPEATED
     if (leaks := pool.overlap()) and args.overlap == "fail":
         raise DataError(
@@ -245,7 +257,7 @@ def _print_source(source: dict[str, Any]) -> None:
 
 
 def _repeated_ids_note(source: dict[str, Any]) -> str | None:
-    """The note on rows of a source that share an id with another row; None if there are none."""
+    """Return the note on rows of a source that share an id with another row, or None without such rows."""
     count, first = source["rows_with_repeated_id"], source["rows_of_repeated_ids"]
     if not count:
         return None

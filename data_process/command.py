@@ -1,7 +1,9 @@
 """The command line that the scripts of this package share.
 
-A script declares its defaults and how it reads its splits (`run`); `main` is the script that reads a file of
-questions, or a Hub data set, for each split. Everything is checked before the first file is written.
+`run` does the common work: it reads the arguments, checks everything before the first file is written, writes
+the splits and prints the counts. A script passes it the class of its arguments and the function that reads
+its splits. `main` is `run` for the scripts that read each split from a file of questions or from a Hub data
+set.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ class SetArguments(Arguments):
 
 
 class QuestionArguments(SetArguments):
-    """The arguments that all scripts share; each script sets its own defaults."""
+    """The arguments that all scripts share; each script sets its defaults."""
 
     train: str | None = argument("file of questions to train on", "FILE", default=None)
     validation: str | None = argument("file of questions to validate on", "FILE", default=None)
@@ -73,11 +75,12 @@ class HubArguments(QuestionArguments):
 
 @dataclass(frozen=True)
 class ScriptInput:
-    """What a script has read: its splits, further entries of the summary, and the bad rows of files that are
-    not those of its splits."""
+    """The data that a script has read."""
 
     splits: list[Split]
+    #: Further entries of the summary.
     details: dict[str, Any] = field(default_factory=dict)
+    #: Bad rows of files that are not splits, such as the file of difficulties.
     other_bad_rows: BadRows = field(default_factory=BadRows)
 
 
@@ -88,9 +91,10 @@ def main(
     hub: tuple[str, str] | None = None,
     arguments: Sequence[str] | None = None,
 ) -> int:
-    """Run a script with its defaults; returns the exit status.
+    """Run a script with these defaults and return the exit status.
 
-    `hub`: Hub data set and configuration, read if no file is given. `arguments`: default, the command line's.
+    `hub` is the Hub data set and its configuration, which are read if no file is given. `arguments` defaults
+    to the command line.
     """
     dataset, config = hub or (None, None)
     declared = with_defaults(
@@ -106,8 +110,10 @@ def run(
     description: str,
     read: Callable[[ScriptArguments], ScriptInput],
 ) -> int:
-    """Write the splits that `read` returns for the arguments, and print the counts; returns the exit status.
-    `declared`: the class of the arguments; `arguments`: None, those of the process."""
+    """Write the splits that `read` returns for the arguments, print the counts and return the exit status.
+
+    `declared` is the class of the arguments; `arguments` defaults to the command line.
+    """
 
     def check(args: ScriptArguments) -> tuple[Protocol, ScriptInput]:
         with StartChecks() as checks:
@@ -160,7 +166,10 @@ def _check_source_name(name: str) -> None:
 
 
 def _sources(args: HubArguments) -> tuple[QuestionFile | None, QuestionFile | None]:
-    """Read the questions to train on and to validate on, each None if it is not given. Raises DataError."""
+    """Read the questions for training and for validation; either is None if it is not given.
+
+    Raises DataError if a file or the Hub data set cannot be read, or if nothing is given.
+    """
     if args.train or args.validation:
         with StartChecks() as checks:
             files = [checks.run(read_file, file) if file else None for file in (args.train, args.validation)]
@@ -172,7 +181,7 @@ def _sources(args: HubArguments) -> tuple[QuestionFile | None, QuestionFile | No
 
 
 def read_protocol(name: str, prompt_file: str | None) -> Protocol:
-    """The protocol, with the prompt of a file if one is given. Raises DataError for either that is wrong."""
+    """Load a protocol, with the prompt from a file if one is given. Raises DataError if either is invalid."""
     try:
         return load_with_prompt(name, prompt_file)
     except ProtocolError as error:

@@ -1,16 +1,17 @@
 """Draws training sets by source and difficulty, such as R1-Searcher's.
 
 The difficulty of a question is the number of rollouts that a model with search needs until one is right:
-`easy` < 10, `medium` 10 to 20, `hard` > 20. These counts come from a file, JSON lines of
+`easy` < 10, `medium` 10 to 20, `hard` > 20. `read_difficulties` reads it from a file of JSON lines, which
+either state the number or record one rollout each, in order, as our trajectory records do:
 
-    {"id" or "question", "rollouts": 14}        counted elsewhere
-    {"question", "rewards": {"cover_em": 1.0}}  one rollout, in order: our own trajectory records
+    {"id" or "question", "rollouts": 14}
+    {"question", "rewards": {"cover_em": 1.0}}
 
-A question that was never right in 20 rollouts or fewer has no class: it may be medium or hard. Without a file
-there are no classes, and the counts of a source are drawn from all of its questions.
+A question without a right answer in 20 recorded rollouts or fewer has no class, since it may be medium or
+hard. Without a file there are no classes, and the counts of a source are drawn from all of its questions.
 
-A composition that cannot be met is not an error, because a data set may simply be smaller: what exists is
-taken, and every shortfall is reported with the numbers that were available.
+`select` draws the questions. A composition that cannot be met is not an error, because a data set may simply
+be smaller: all matching questions are taken, and every shortfall is reported with the available numbers.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ ANY = "any"
 CLASSES = (EASY, MEDIUM, HARD, ANY)
 SOURCES = ("hotpotqa", "2wiki")
 
-#: (source, class) -> the number of questions.
+#: (source, class) -> number of questions.
 Composition = Mapping[tuple[str, str], int]
 
 #: R1-Searcher's two stages: 350 and 8,148 questions.
@@ -46,44 +47,47 @@ PUBLISHED: dict[int, Composition] = {
 
 @dataclass(frozen=True)
 class DifficultyTable:
-    """The classes of questions, by their ids in the source and by their texts. `bad`: lines that were left
-    out."""
+    """The difficulty classes of questions."""
 
+    #: Id in the source -> class.
     by_id: Mapping[str, str]
+    #: `question_key` of the text -> class.
     by_question: Mapping[str, str]
+    #: Lines of the file that were left out.
     bad: BadRows = field(default_factory=BadRows)
 
     def of(self, question: Question) -> str | None:
-        """The class of a question, or None if it has none."""
+        """Return the class of a question, or None if it has none."""
         label = self.by_id.get(question.id) if question.id is not None else None
         return label or self.by_question.get(question_key(question.question))
 
 
 @dataclass(frozen=True)
 class QuestionSelection:
-    """The questions that were drawn; for each entry of the composition how many were to be drawn (`asked`),
-    were drawn (`taken`) and were available (`there`, by class); and the rows that were left out because an
-    earlier one has the same question and answers."""
+    """The questions of a draw, and its counts."""
 
     questions: list[Question]
+    #: For each entry of the composition: the number requested (`asked`), drawn (`taken`), and available by
+    #: class (`there`).
     counts: list[dict[str, Any]]
+    #: Rows that were left out because an earlier one has the same question and answers.
     repeats: list[RepeatedRow] = field(default_factory=list)
 
     @property
     def shortfalls(self) -> list[str]:
-        """A sentence for each count that could not be met, with what was available."""
+        """A sentence for each count that could not be met, with the available numbers."""
         return [_shortfall(entry) for entry in self.counts if entry["taken"] < entry["asked"]]
 
 
 def read_difficulties(path: str | Path, skip_bad_rows: bool = False) -> DifficultyTable:
-    """Read the classes of questions from a file of JSON lines with `rollouts`, or of trajectory records.
+    """Read the classes of questions from JSON lines with `rollouts`, or from trajectory records.
 
-    Raises DataError, with the file and the first bad lines, if a line names no difficulty (with
-    `skip_bad_rows` such lines are counted in `bad` instead), and if no line does.
+    Raises DataError, with the file and the first bad lines, if a line has no difficulty (with `skip_bad_rows`
+    such lines are counted in `bad` instead), or if all lines have none.
     """
     by_id: dict[str, str] = {}
     by_question: dict[str, str] = {}
-    rollouts: dict[str, list[bool]] = defaultdict(list)  # key of a question -> was each rollout right?
+    rollouts: dict[str, list[bool]] = defaultdict(list)  # question_key -> whether each rollout was right
     bad = BadRows()
     n_json = 0
     try:
@@ -99,9 +103,9 @@ def read_difficulties(path: str | Path, skip_bad_rows: bool = False) -> Difficul
                     bad.add(f"{path}, line {number}", error)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error}") from error
-    for key, right in rollouts.items():
-        label = difficulty_class(right.index(True) + 1 if any(right) else len(right), any(right))
-        if label:
+    for key, outcomes in rollouts.items():
+        count = outcomes.index(True) + 1 if any(outcomes) else len(outcomes)
+        if label := difficulty_class(count, right=any(outcomes)):
             by_question.setdefault(key, label)
     if bad.count and not n_json:
         raise DataError(f"{path} is not JSON lines: {'; '.join(bad.first)}")
@@ -115,7 +119,7 @@ def read_difficulties(path: str | Path, skip_bad_rows: bool = False) -> Difficul
 def _read_line(
     row: Any, by_id: dict[str, str], by_question: dict[str, str], rollouts: dict[str, list[bool]]
 ) -> None:
-    """Add the difficulty in a line to the dicts. Raises ValueError if the line has none."""
+    """Add the difficulty, or the rollout, in a line to the dicts. Raises ValueError if the line has none."""
     if isinstance(row, ValueError):
         raise row
     question = row.get("question") if isinstance(row, dict) else None
@@ -144,12 +148,12 @@ def select(
     excluded_keys: set[str],
     seed: int,
 ) -> QuestionSelection:
-    """Draw a composition from `questions` (source -> questions), each row once
-    (rag_r1/data/files/duplicates.py).
+    """Draw a composition from `questions` (source -> questions), repeated rows only once.
 
-    `class_of` is None if difficulties are not known: the counts of a source are then added up, as class
-    `any`. `excluded_keys`: keys (`question_key`) of questions that must not be drawn, those of the validation
-    set."""
+    `class_of` returns the class of a question. If it is None, the difficulties are not known, and the counts
+    of a source are added up to one class `any`. `excluded_keys` are the keys (`question_key`) of questions
+    that must not be drawn: those of the validation set.
+    """
     if class_of is None:
         merged: Counter[tuple[str, str]] = Counter()
         for (source, _), count in composition.items():
@@ -163,17 +167,25 @@ def select(
         for question in _unique(questions.get(source, ()), excluded_keys, seen, repeats):
             pools[class_of(question) if class_of else ANY].append(question)
         available = {str(name or "unclassified"): len(pool) for name, pool in pools.items()}
-        for (entry_source, name), count in composition.items():
-            if entry_source != source:
-                continue
-            pool = [q for members in pools.values() for q in members] if name == ANY else pools[name]
-            ids = set(map(id, rng.sample(pool, min(count, len(pool)))))
-            sample += [question for question in pool if id(question) in ids]
-            for pool in pools.values():
-                pool[:] = [question for question in pool if id(question) not in ids]
-            drawn = {"asked": count, "taken": len(ids), "there": available}
-            counts.append({"source": source, "class": name, **drawn})
+        requested = [(name, count) for (owner, name), count in composition.items() if owner == source]
+        for name, count in requested:
+            drawn = _draw(pools, name, count, rng)
+            sample += drawn
+            figures = {"asked": count, "taken": len(drawn), "there": available}
+            counts.append({"source": source, "class": name, **figures})
     return QuestionSelection(sample, counts, repeats)
+
+
+def _draw(
+    pools: dict[str | None, list[Question]], name: str, count: int, rng: random.Random
+) -> list[Question]:
+    """Draw up to `count` questions of a class (ANY: of all classes), and remove them from the pools."""
+    pool = [q for members in pools.values() for q in members] if name == ANY else pools[name]
+    ids = set(map(id, rng.sample(pool, min(count, len(pool)))))
+    drawn = [question for question in pool if id(question) in ids]
+    for members in pools.values():
+        members[:] = [question for question in members if id(question) not in ids]
+    return drawn
 
 
 def _unique(
@@ -182,8 +194,10 @@ def _unique(
     seen: dict[tuple[str, frozenset[str]], Question],
     repeats: list[RepeatedRow],
 ) -> Iterator[Question]:
-    """Yields the questions that may be drawn, and adds them to `seen`, by question and answers. Rows with the
-    question and the answers of an earlier one are added to `repeats` instead."""
+    """Yield the questions that may be drawn, and add them to `seen`, by question and answers.
+
+    Rows with the question and the answers of an earlier row are added to `repeats` instead.
+    """
     for question in questions:
         key = question_key(question.question)
         if key in excluded_keys:
@@ -196,7 +210,7 @@ def _unique(
 
 
 def _shortfall(entry: Mapping[str, Any]) -> str:
-    """The sentence about an entry of the composition that could not be met."""
+    """Return the sentence about an entry of the composition that could not be met."""
     rows = ", ".join(f"{count} {name}" for name, count in sorted(entry["there"].items())) or "none at all"
     return (
         f"{entry['source']} {entry['class']}: {entry['taken']} of {entry['asked']} questions; "

@@ -1,13 +1,14 @@
-"""The mixture of a set: its sources and the number of questions of each.
+"""Reads the mixture of a set: its sources and the number of questions of each.
 
-A flag is `SOURCE[:NAME][=FILE][@N]`:
+`read_entries` turns the flags of `rag-r1 data` and its YAML file into `MixEntry` objects, which the rest of
+the package works with. A flag has the form `SOURCE[:NAME][=FILE][@N]`:
 
     nq                        Natural Questions from the Hub
     hotpotqa=dev.json@500     500 questions of a file
     nq=hub:dev                another split of the Hub data set
     questions:mine=my.jsonl   your own file, reported as `mine`
 
-and a YAML file has lists of the same entries, where an entry can also join several questions in a row:
+A YAML file has lists of the same entries, where an entry can also join several questions in a row:
 
     train:
       - {source: hotpotqa, file: hotpot_train_v1.1.json, take: 5000}
@@ -33,7 +34,7 @@ from rag_r1.options.declare import OptionsError, PositiveCount, Text, options, o
 from rag_r1.options.suggestions import did_you_mean
 from rag_r1.runs.start_checks import StartChecks
 
-#: The splits of a set, as their files are named, and the flags with which they are given.
+#: Split of a set, as its file is named -> the flag for its sources.
 FLAGS = {"train": "train", "test": "validation"}
 _FLAG = re.compile(r"(?P<source>[^:=@]+)(?::(?P<name>[^:=@]+))?(?:=(?P<file>.+?))?(?:@(?P<take>[1-9]\d*))?")
 _FORM = "SOURCE[:NAME][=FILE][@N], for example hotpotqa=train.json@500"
@@ -50,23 +51,23 @@ class MixEntry:
     #: `data_source` of its rows, under which veRL reports them.
     name: str
     file: Path | None = None
-    #: Split of the Hub data set, if not that of the table of sources.
+    #: Split of the Hub data set, if it differs from the one in the table of sources.
     hub_split: str | None = None
-    #: How many rows are drawn; None: all.
+    #: Number of rows that are drawn; None for all rows.
     take: int | None = None
-    #: How many questions are joined in a row.
+    #: Number of questions that are joined in a row.
     join: int = 1
 
     @property
     def hub(self) -> HubSplit:
-        """The split of the Hub data set that the entry names, else that of the table of sources."""
+        """The split of the Hub data set: the entry's, or else the one in the table of sources."""
         if self.hub_split is None:
             return self.kind.hub[FLAGS[self.split]]
         return replace(next(iter(self.kind.hub.values())), split=self.hub_split)
 
     @property
     def location(self) -> str:
-        """The file or the split of the Hub from which its rows come, for messages."""
+        """The file or the Hub split that holds the rows, as messages name it."""
         return str(self.file or self.hub)
 
 
@@ -83,8 +84,10 @@ class MixEntryOptions:
 
 
 def read_entries(flags: dict[str, Sequence[str]], mix: Path | None, checks: StartChecks) -> list[MixEntry]:
-    """The entries of the YAML file and of the flags (`flags`: split -> values), those of test first. Entries
-    that cannot be read are left out; `checks` collects their problems, each with its location."""
+    """Return the entries of the YAML file and of the flags (`flags`: split -> values), those of test first.
+
+    Entries that cannot be read are left out; `checks` collects their problems, each with its location.
+    """
     splits = (checks.run(_mix_splits, mix) or {}) if mix else {}
     mappings = [item for split in splits.items() for item in checks.run(_read_entries, mix, *split) or []]
     entries = [checks.run(_from_mapping, *item) for item in mappings]
@@ -100,7 +103,7 @@ def _refuse_nothing() -> None:
 
 
 def _from_flag(split: str, value: str) -> MixEntry:
-    """The entry of a flag. Raises DataError."""
+    """Return the entry of a flag. Raises DataError if it does not have the form of one."""
     label = f"--{FLAGS[split]} {value}"
     if not (match := _FLAG.fullmatch(value)):
         raise DataError(f"{label}: give {_FORM}")
@@ -121,7 +124,10 @@ def _from_flag(split: str, value: str) -> MixEntry:
 
 
 def _mix_splits(path: Path) -> dict[Any, Any]:
-    """What the YAML file has under each flag. Raises DataError if it is not a mapping with entries."""
+    """Read the YAML file: flag -> its list of entries.
+
+    Raises DataError if it is not a mapping with entries.
+    """
     try:
         content = read_yaml(path)
     except (OSError, YamlError) as error:
@@ -135,7 +141,7 @@ def _mix_splits(path: Path) -> dict[Any, Any]:
 
 
 def _read_entries(path: Path, flag: Any, entries: Any) -> list[tuple[str, str, Any]]:
-    """The entries under a flag of the YAML file, each as its label for messages, its split, and its keys."""
+    """Return the entries under a flag of the YAML file, each as (label for messages, split, keys)."""
     split = next((split for split, name in FLAGS.items() if name == flag), None)
     if split is None:
         raise DataError(f"--mix {path}: unknown key {flag}: {_MIX_KEYS}")
@@ -146,7 +152,7 @@ def _read_entries(path: Path, flag: Any, entries: Any) -> list[tuple[str, str, A
 
 
 def _from_mapping(label: str, split: str, values: Any) -> MixEntry:
-    """The entry of keys and values in the YAML file. Raises DataError."""
+    """Return the entry with these keys of the YAML file. Raises DataError if they are invalid."""
     if not isinstance(values, dict):
         raise DataError(f"{label}: must be keys and values, for example {{source: nq, take: 500}}")
     try:
@@ -156,7 +162,7 @@ def _from_mapping(label: str, split: str, values: Any) -> MixEntry:
 
 
 def _entry(label: str, split: str, values: MixEntryOptions) -> MixEntry:
-    """The entry of these options, checked against the table of sources. Raises DataError."""
+    """Return the entry with these options. Raises DataError if they do not fit the table of sources."""
     kind = SOURCES.get(values.source)
     if kind is None:
         hint = " ".join(filter(None, [did_you_mean(values.source, SOURCES), f"use {', '.join(SOURCES)}"]))

@@ -1,15 +1,16 @@
-"""The question pool of a set that is being built, in a database file.
+"""Collects the questions of a set in an SQLite file and decides which of them are written.
 
-The rows of all sources are added, in the order of the sources (validation first). Then rows that are not to
-be written are marked, one step after the other:
+`build.py` adds the rows of all sources, in the order of the sources (validation first). Each of these methods
+then marks rows that will not be written, with the reason in the column `outcome`:
 
-    deduplicate   rows whose question and answers an earlier row of the split has
+    deduplicate   rows that repeat the question and the answers of an earlier row of their split
     drop_overlap  rows of train whose question is in test
-    draw          rows of a source beyond the number that is to be drawn, by a seeded hash of the question
+    draw          rows of a source beyond the requested number, chosen by a seeded hash of the question
 
-rag_r1/data/files/duplicates.py says which questions are the same. The draw depends on nothing but the seed,
-the source's name and the question: other sources, or the order of the rows, do not change it, and a smaller
-draw is a part of a larger one.
+A file instead of lists in memory allows sets of millions of questions. Questions are compared as in
+rag_r1/data/files/duplicates.py. The draw depends only on the seed, the source's name, the question and its
+answers: neither other sources nor the order of the rows change it, and a smaller draw is part of a larger
+one.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ from data_process.mixture import MixEntry
 from rag_r1.data.files.duplicates import Outcome, golds_key, question_key
 from rag_r1.data.files.questions import Question
 
-#: The mark of rows that are not drawn; the other marks are those of `Outcome`.
+#: The outcome of rows that are not drawn; all other outcomes are members of `Outcome`.
 NOT_DRAWN = "not drawn"
-_BATCH = 2000
+_BATCH = 2000  # rows of one transaction
+#: `seq` numbers all rows from 1; `own_id` is the id in the source; `key` and `answers` are digests by which
+#: rows are compared; `draw` orders the rows of a draw; `first` is the row that a repeated one repeats.
 _TABLE = """
 CREATE TABLE rows (
     seq INTEGER PRIMARY KEY, split TEXT, entry INTEGER, row INTEGER, own_id TEXT, question TEXT, golds TEXT,
@@ -40,16 +43,21 @@ _COLUMNS = "seq, split, entry, row, own_id, question, golds, metadata"
 
 @dataclass(frozen=True)
 class PooledQuestion:
-    """A question in the pool. `seq`: its number there, from 1; `entry`: the number of its entry, from 0."""
+    """A question in the pool."""
 
+    #: Its number in the pool, from 1.
     seq: int
     split: str
+    #: The index of its mixture entry, from 0.
     entry: int
     question: Question
 
 
 class QuestionPool:
-    """The database; a context manager, which deletes the file when it ends. `entries` are numbered from 0."""
+    """The database, as a context manager that deletes the file at the end of the block.
+
+    Methods name an entry of the mixture by its index in `entries`.
+    """
 
     def __init__(self, path: Path, entries: list[MixEntry], seed: int):
         self.path, self.entries, self.seed = path, entries, seed
@@ -79,7 +87,7 @@ class QuestionPool:
         self._insert(batch)
 
     def _columns(self, name: str, question: Question) -> tuple:
-        """The values of a row from the column `row` on; `name`: of its entry."""
+        """Return the values of a row, from the column `row` to `draw`; `name` is the name of its entry."""
         text = question_key(question.question)
         key = _digest(text)
         answers = _digest("\n".join(sorted(golds_key(question))))
@@ -105,7 +113,7 @@ class QuestionPool:
         self._database.execute("COMMIT")
 
     def deduplicate(self) -> None:
-        """Mark all but the first of the rows of a split with the same question and the same answers."""
+        """Mark the rows that repeat the question and the answers of an earlier row of their split."""
         self._database.execute("CREATE INDEX by_key ON rows (split, key, answers)")
         self._database.execute(
             "CREATE TEMP TABLE several AS SELECT split, key, answers, MIN(seq) AS first FROM rows "
@@ -119,14 +127,14 @@ class QuestionPool:
         )
 
     def drop_overlap(self) -> None:
-        """Mark the rows of train whose question is that of a written row of test."""
+        """Mark the rows of train whose question is also in a written row of test."""
         self._database.execute(
             f"UPDATE rows SET outcome = ?, first = tested.first FROM {_TESTED} AND {_WRITTEN}",
             (Outcome.IN_TEST,),
         )
 
     def draw(self, entry: int) -> None:
-        """Mark the rows of an entry that are not drawn, if it has more than are to be drawn."""
+        """Draw the requested number of an entry's rows, and mark the others."""
         mix_entry = self.entries[entry]
         if mix_entry.take is not None:
             self._database.execute(
@@ -137,35 +145,32 @@ class QuestionPool:
             )
 
     def counts(self, entry: int) -> dict[str | None, int]:
-        """The number of rows of an entry by outcome; None: those that are written."""
+        """Return the number of an entry's rows by outcome; the outcome of written rows is None."""
         counts = f"SELECT outcome, COUNT(*) FROM rows WHERE entry = {entry} GROUP BY outcome"
         return dict(self._database.execute(counts).fetchall())
 
     def overlap(self) -> int:
-        """How many written rows of train have the question of a written row of test."""
+        """Return the number of written rows of train whose question is also in a written row of test."""
         return self._database.execute(f"SELECT COUNT(*) FROM rows, {_TESTED} AND {_WRITTEN}").fetchone()[0]
 
     def questions(self, entry: int | None = None, in_draw_order: bool = False) -> Iterator[PooledQuestion]:
-        """Yields the rows that are written (those of one entry, if given), in the order of their sources, or
-        of the draw."""
+        """Yield the written rows of all entries, or of one, in the order of their sources or of the draw."""
         condition = "outcome IS NULL" + (f" AND entry = {entry}" if entry is not None else "")
         order = "draw, seq" if in_draw_order else "seq"
-        yield from map(
-            _to_row, self._database.execute(f"SELECT {_COLUMNS} FROM rows WHERE {condition} ORDER BY {order}")
-        )
+        rows = self._database.execute(f"SELECT {_COLUMNS} FROM rows WHERE {condition} ORDER BY {order}")
+        yield from map(_to_row, rows)
 
     def at(self, seq: int) -> PooledQuestion:
-        """The row with a number."""
-        return _to_row(
-            self._database.execute(f"SELECT {_COLUMNS} FROM rows WHERE seq = ?", (seq,)).fetchone()
-        )
+        """Return the row with the number `seq`."""
+        rows = self._database.execute(f"SELECT {_COLUMNS} FROM rows WHERE seq = ?", (seq,))
+        return _to_row(rows.fetchone())
 
     def repeated_ids(self, entry: int) -> set[str]:
-        """The own ids that several written rows share, among those under the entry's name in its split."""
+        """Return the source ids that several written rows with the entry's name and split share."""
         return {own_id for (own_id,) in self._database.execute(self._repeated_ids(entry))}
 
     def repeated_id_rows(self, entry: int) -> list[int]:
-        """The numbers, in its file, of the written rows of an entry whose own id is repeated."""
+        """Return the row numbers, in the source's file, of the entry's written rows whose id is repeated."""
         rows = self._database.execute(
             f"SELECT row FROM rows WHERE entry = {entry} AND outcome IS NULL "
             f"AND own_id IN ({self._repeated_ids(entry)}) ORDER BY seq"
@@ -173,7 +178,7 @@ class QuestionPool:
         return [row for (row,) in rows]
 
     def _repeated_ids(self, entry: int) -> str:
-        """The SQL query for `repeated_ids`."""
+        """Return the SQL query for `repeated_ids`."""
         this = self.entries[entry]
         entries = [i for i, e in enumerate(self.entries) if (e.name, e.split) == (this.name, this.split)]
         return (
@@ -182,7 +187,7 @@ class QuestionPool:
         )
 
     def is_repeated(self, split: str, question: str) -> bool:
-        """Whether several written rows of the split have this question (with different answers)."""
+        """Return whether several written rows of the split have this question (with different answers)."""
         rows = self._database.execute(
             "SELECT COUNT(*) FROM rows WHERE split = ? AND key = ? AND outcome IS NULL",
             (split, _digest(question_key(question))),
@@ -190,8 +195,11 @@ class QuestionPool:
         return rows.fetchone()[0] > 1
 
     def repeats(self) -> Iterator[tuple[PooledQuestion, PooledQuestion, str]]:
-        """Yields each row whose question an earlier row, or one of test, has; that other row; and the outcome
-        of the first."""
+        """Yield each row whose question is also in an earlier row or in test, with that row and an outcome.
+
+        Written rows are included: the outcome is `OTHER_ANSWERS` if an earlier row has the same question with
+        different answers, and `OVERLAP_KEPT` if the question is also in test.
+        """
         marked = "SELECT seq, first, outcome FROM rows WHERE first IS NOT NULL"
         other_answers = (
             f"SELECT rows.seq, same.first, '{Outcome.OTHER_ANSWERS}' FROM rows "
@@ -207,7 +215,7 @@ class QuestionPool:
             yield self.at(seq), self.at(first), outcome
 
 
-#: SQL: the questions of written rows of test, joined with the rows of train that have them.
+#: SQL that joins the questions of written rows of test with the rows of train that repeat them.
 _TESTED = (
     "(SELECT key, MIN(seq) AS first FROM rows WHERE split = 'test' AND outcome IS NULL GROUP BY key) "
     "AS tested WHERE rows.split = 'train' AND rows.key = tested.key"
@@ -217,9 +225,8 @@ _WRITTEN = "rows.outcome IS NULL"
 
 def _to_row(columns: tuple) -> PooledQuestion:
     seq, split, entry, row, own_id, question, golds, metadata = columns
-    return PooledQuestion(
-        seq, split, entry, Question(question, tuple(json.loads(golds)), own_id, row, json.loads(metadata))
-    )
+    content = Question(question, tuple(json.loads(golds)), own_id, row, json.loads(metadata))
+    return PooledQuestion(seq, split, entry, content)
 
 
 def _digest(text: str) -> bytes:

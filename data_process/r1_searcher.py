@@ -55,14 +55,19 @@ class StageArguments(QuestionArguments):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the script; returns the exit status. A composition that cannot be met is a note on standard error,
-    not an error."""
+    """Run the script and return the exit status.
+
+    A composition that cannot be met is not an error; a note on standard error reports it.
+    """
     declared = with_defaults(StageArguments, protocol="r1_searcher", source_name="r1_searcher")
     return run(declared, arguments, __doc__, _read_splits)
 
 
 def _read_splits(args: StageArguments) -> ScriptInput:
-    """Read the published rows, or draw a stage from the raw ones. Raises DataError."""
+    """Read the published rows, or draw a stage from the raw ones.
+
+    Raises DataError if the arguments contradict each other or a file cannot be read.
+    """
     files = {"hotpotqa": args.hotpotqa, "2wiki": args.two_wiki}
     if any(files.values()) == bool(args.train):
         raise DataError("give either --train (the published rows) or --hotpotqa and --2wiki (the raw ones)")
@@ -80,8 +85,10 @@ def _read_splits(args: StageArguments) -> ScriptInput:
 def _drawn_splits(
     args: StageArguments, raw: dict[str, QuestionFile], test: QuestionFile | None
 ) -> ScriptInput:
-    """Draw a stage from raw rows (`raw`: source -> file), and print what could not be met. Raises DataError
-    if nothing can be drawn."""
+    """Draw a stage from raw rows (`raw`: source -> file), and print a note for each unmet count.
+
+    Raises DataError if nothing can be drawn.
+    """
     difficulties = read_difficulties(args.difficulty, args.skip_bad_rows) if args.difficulty else None
     excluded_keys = {question_key(q.question) for q in test.questions} if test else set()
     questions = {name: source.questions for name, source in raw.items()}
@@ -108,7 +115,7 @@ def _drawn_splits(
 
 
 def _published_splits(splits: list[Split], stage: int) -> ScriptInput:
-    """The published rows, with a note if the file has fewer than the stage."""
+    """Return the published rows, and print a note if the file has fewer than the stage was published with."""
     expected = sum(PUBLISHED[stage].values())
     written = len(splits[0].questions)
     if written < expected:
@@ -121,7 +128,10 @@ def _published_splits(splits: list[Split], stage: int) -> ScriptInput:
 
 
 def _composition(args: StageArguments) -> Composition:
-    """The published counts of a stage, with those of --count in their place. Raises DataError."""
+    """Return the published counts of a stage, replaced by those of --count.
+
+    Raises DataError if a --count is not SOURCE.CLASS=N.
+    """
     counts = dict(PUBLISHED[args.stage])
     for entry in args.count:
         name, _, count = entry.partition("=")

@@ -1,8 +1,9 @@
-"""Writes the files of a set: parquet, and reports of repeated and similar questions; and counts its rows.
+"""Writes the files of a set: the parquet files, and the reports of repeated and of similar questions.
 
-A report is JSON lines; a line has a row and the one that it repeats or resembles, each with its split,
-source, file and number, its question and its answers. Without a line there is no file, not even one of an
-earlier run.
+`build.py` calls these functions when the question pool is complete. A report consists of JSON lines; each
+names a row and the row that it repeats or resembles, with their split, source, file, number, question and
+answers. A report without lines is not written, and the file of an earlier run is removed. `entry_counts`
+returns the counts for the summary.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from rag_r1.protocols import Protocol
 
 
 def write_report(path: Path, lines: Iterable[dict[str, Any]]) -> int:
-    """Write a report; returns the number of its lines. Without any the file is removed."""
+    """Write a report and return its number of lines; a report without lines is removed."""
     count = write_json_lines(path, lines)
     if not count:
         path.unlink()
@@ -39,16 +40,19 @@ def write_report(path: Path, lines: Iterable[dict[str, Any]]) -> int:
 
 
 def repeated_lines(pool: QuestionPool) -> Iterator[dict[str, Any]]:
-    """Yields the lines of repeated_questions.jsonl."""
+    """Yield the lines of repeated_questions.jsonl."""
     for row, first, outcome in pool.repeats():
         fields, first_fields = _row_fields(pool, row), _row_fields(pool, first)
         yield {"split": row.split, "outcome": outcome, "row": fields, "first": first_fields}
 
 
 def similar_lines(pool: QuestionPool, similarity: float, counts: Counter[str]) -> Iterator[dict[str, Any]]:
-    """Yields the lines of near_duplicates.jsonl: written rows that resemble an earlier one, in the order of
-    the pool, where the validation set is first. `similarity`: the least one, 0: no line. `counts` gets the
-    numbers of `pairs`, and of those `across_splits`."""
+    """Yield the lines of near_duplicates.jsonl: the written rows that resemble an earlier one.
+
+    The order is that of the pool, which has the validation set first. `similarity` is the lowest one that is
+    reported; 0 turns the search off. The numbers of `pairs`, and of pairs `across_splits`, are added to
+    `counts`.
+    """
     if not similarity:
         return
     seqs = array("q")
@@ -71,14 +75,16 @@ def similar_lines(pool: QuestionPool, similarity: float, counts: Counter[str]) -
 
 
 def _row_fields(pool: QuestionPool, pooled: PooledQuestion) -> dict[str, Any]:
-    """A row as a report names it."""
+    """Return the fields by which a report identifies a row."""
     entry = pool.entries[pooled.entry]
     return {"split": pooled.split, "source": entry.name, "file": entry.location, **row_label(pooled.question)}
 
 
 def write_splits(pool: QuestionPool, splits: Iterable[str], protocol: Protocol, folder: Path) -> list[int]:
-    """Write `<split>.parquet` for each split; returns the number of rows written of each entry. All files
-    appear at the end, together; an error, or a kill before it, leaves those of an earlier run."""
+    """Write `<split>.parquet` for each split, and return the number of rows written for each entry.
+
+    All files are replaced together at the end: after an error or a kill those of an earlier run remain.
+    """
     written = [0] * len(pool.entries)
     with ExitStack() as files:
         for split in splits:
@@ -93,7 +99,7 @@ def write_splits(pool: QuestionPool, splits: Iterable[str], protocol: Protocol, 
 
 
 def _rows(pool: QuestionPool, number: int, protocol: Protocol, start: int) -> Iterator[QuestionRow]:
-    """Yields the rows of an entry; `start`: the index of its first row in the file."""
+    """Yield the rows of an entry; the first one gets the index `start` in the file."""
     entry = pool.entries[number]
     repeated_ids = pool.repeated_ids(number)
     for index, question in enumerate(_questions(pool, number, repeated_ids), start):
@@ -110,8 +116,11 @@ def _rows(pool: QuestionPool, number: int, protocol: Protocol, start: int) -> It
 
 
 def _questions(pool: QuestionPool, number: int, repeated_ids: set[str]) -> Iterator[Question]:
-    """Yields the questions of an entry's rows. If several are joined in a row, they are drawn at random,
-    since neighbours in a file may resemble each other; the last ones, too few for a row, are left over."""
+    """Yield the questions of an entry's rows, joined if the entry asks for several in a row.
+
+    Questions are joined in the order of the draw, since neighbours in a file may resemble each other. The
+    last ones are left over if they are too few for a row.
+    """
     size = pool.entries[number].join
     questions = (pooled.question for pooled in pool.questions(entry=number, in_draw_order=size > 1))
     if size == 1:
@@ -123,9 +132,11 @@ def _questions(pool: QuestionPool, number: int, repeated_ids: set[str]) -> Itera
 
 
 def entry_counts(pool: QuestionPool, number: int, n_read: int, bad: BadRows, written: int) -> dict[str, Any]:
-    """The counts of an entry, which add up: read = malformed + duplicates + overlap_with_test + not_drawn +
-    left_over + written x questions_per_row. Rows whose id another one has too are written, with an id that is
-    made of the question."""
+    """Return the counts of an entry for the summary.
+
+    They add up: read = malformed + duplicates + overlap_with_test + not_drawn + left_over + written x
+    questions_per_row. Rows that share an id are written too, each with an id made of its question.
+    """
     entry = pool.entries[number]
     outcomes = pool.counts(number)
     same_id = pool.repeated_id_rows(number)

@@ -1,4 +1,8 @@
-"""Streams the questions of a source, from its file or from the Hub, one row at a time."""
+"""Streams the questions of a source, from its file or from the Hub, one row at a time.
+
+`build.py` reads every entry of a mixture through `read_source`: once for the check of the first rows, and
+once for the set. A row that cannot be used is yielded as its error, so that the caller decides about it.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +19,10 @@ from rag_r1.io.errors import DataError
 
 
 def read_source(entry: MixEntry) -> Iterator[tuple[int, Question | ValueError]]:
-    """Yields the number of each row, from 1, with its question or the reason why it has none.
+    """Yield the number of each row, from 1, with its question or, for a bad row, the error.
 
-    Memory does not depend on the number of rows. Raises DataError if the source cannot be read at all, or if
-    it ends without a usable row.
+    Memory does not grow with the number of rows. Raises DataError if the source cannot be read, or if it has
+    no usable row.
     """
     usable = 0
     first_problem = None
@@ -34,15 +38,16 @@ def read_source(entry: MixEntry) -> Iterator[tuple[int, Question | ValueError]]:
             yield number, question
     if not usable:
         accepted = f". Accepted are {ACCEPTED}" if entry.file else ""
-        raise DataError(
-            f"no usable question in {entry.location}: {first_problem or 'it has no rows'}{accepted}"
-        )
+        reason = first_problem or "it has no rows"
+        raise DataError(f"no usable question in {entry.location}: {reason}{accepted}")
 
 
 @contextmanager
 def _open_rows(entry: MixEntry) -> Iterator[Rows]:
-    """The rows of an entry, open while the block runs. Raises DataError if they cannot be read, or have
-    columns of another source."""
+    """Open the rows of an entry while the block runs.
+
+    Raises DataError if the rows cannot be read, or if their columns belong to another source.
+    """
     kind = entry.kind
     if entry.file is not None:
         with open_rows(

@@ -4,15 +4,15 @@
     python -m data_process.split_kilt_to_100 --input kilt_knowledgesource.json --out wiki_kilt_100.jsonl.gz
     rag-r1 index build --corpus wiki_kilt_100.jsonl.gz --out indexes/bm25 --backend bm25
 
-A line of the input is a page, {"wikipedia_title": text, "text": [paragraph, ...], ...}. Its paragraphs are
+Each line of the input is a page, {"wikipedia_title": text, "text": [paragraph, ...], ...}. Its paragraphs are
 joined, the marks "Section::::" and "BULLET::::" are removed, and the text is cut after every hundredth word
-(words are separated by white space): the same passages, with the same ids, as RAG-R1's corpus. A line of the
-output is {"id": "0", "contents": "\\"Title\\"\\nwords"}. Input and output are gzipped if their names end in
-.gz.
+(words are separated by white space). This gives the same passages, with the same ids, as RAG-R1's corpus.
+Each line of the output is {"id": "0", "contents": "\\"Title\\"\\nwords"}. Input and output are gzipped if
+their names end in .gz.
 
-Run again after a kill, it continues where it stopped, and the output is the same, byte for byte. Lines that
-are not pages are counted, and refused at the end; with --skip-bad-rows the same command then
-ends at once.
+If the command is killed, running it again continues where it stopped and gives the same output, byte for
+byte. Lines that are not pages are counted and make the command fail at the end; repeating it with
+--skip-bad-rows then finishes at once.
 """
 
 from __future__ import annotations
@@ -45,27 +45,34 @@ from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks  # noqa: E402
 from rag_r1.runs.state_file import StateFile  # noqa: E402
 
 WORDS_PER_PASSAGE = 100
-#: Pages between two records of progress; a killed run repeats at most that many.
+#: Number of pages between two records of progress; after a kill at most this many are split again.
 CHECKPOINT_PAGES = 2000
 _MARKS = ("BULLET::::", "Section::::")
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is. `input_bytes`: size of the input file; `words`: of a passage; `read`: bytes that were
-    read, decompressed; `written`: bytes that were written; `bad`: lines that are not pages."""
+    """The progress of a run, which is recorded beside the output."""
 
+    #: Size of the input file, in bytes.
     input_bytes: int
+    #: Number of words in a passage.
     words: int
+    #: Number of decompressed bytes that were read.
     read: int = 0
     lines: int = 0
+    #: Number of bytes in the output file.
     written: int = 0
     passages: int = 0
+    #: Lines that are not pages.
     bad: BadRows = field(default_factory=BadRows)
 
 
 def split_page(line: bytes, words: int = WORDS_PER_PASSAGE) -> Iterator[str]:
-    """Yields the contents of a page's passages, in order. Raises DataError for a line that is not a page."""
+    """Yield the contents of a page's passages, in order.
+
+    Raises DataError if the line is not a page.
+    """
     try:
         page = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -94,10 +101,10 @@ def split(
     skip_bad_rows: bool = False,
     progress: bool = True,
 ) -> Progress:
-    """Write the passages of all pages to `out`, continuing after the output of a killed run.
+    """Write the passages of all pages to `out`; after a kill, continue the output of the earlier run.
 
-    Raises DataError, with the first lines that are not pages, unless they are to be skipped, and OSError for
-    files that cannot be read or written.
+    Raises DataError, naming the first bad lines, if the input has lines that are not pages and
+    `skip_bad_rows` is false. Raises OSError if a file cannot be read or written.
     """
     made_from = {"input_bytes": source.stat().st_size, "words": words}
     part = out.with_name(f"{out.name}.part")
@@ -136,7 +143,7 @@ def split(
 
 
 def _encode(rows: list[str], is_gzip: bool) -> bytes:
-    """The bytes of rows in the output file."""
+    """Return the rows as bytes of the output file."""
     # A lone surrogate, which JSON can represent and UTF-8 cannot, becomes a question mark.
     data = "".join(row + "\n" for row in rows).encode("utf-8", "replace")
     # Concatenated gzip files are a gzip file. mtime=0: the bytes do not depend on the time.
@@ -144,8 +151,10 @@ def _encode(rows: list[str], is_gzip: bool) -> bytes:
 
 
 def _passage_rows(lines: list[bytes], state: Progress, source: Path) -> tuple[list[str], BadRows]:
-    """The rows of the passages in these lines, which follow those of `state`; and the lines that are not
-    pages."""
+    """Return the output rows of these lines, and the lines that are not pages.
+
+    `state` is the progress before these lines: it determines their numbers and the ids of the passages.
+    """
     rows: list[str] = []
     bad = BadRows()
     for number, line in enumerate(lines, start=state.lines + 1):
@@ -161,23 +170,28 @@ def _passage_rows(lines: list[bytes], state: Progress, source: Path) -> tuple[li
 
 
 def _next_lines(stream: BinaryIO, source: Path) -> list[bytes]:
-    """The next lines up to a checkpoint; [] at the end. Raises DataError for a broken gzip file."""
+    """Return the lines up to the next checkpoint, or [] at the end of the input.
+
+    Raises DataError for a broken gzip file.
+    """
     try:
         return list(islice(iter(stream.readline, b""), CHECKPOINT_PAGES))
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{source} is a broken gzip file ({error}): fetch it again") from error
 
 
-def _resume(part: Path, record: StateFile, beginning: Progress, skip_bad_rows: bool) -> Progress:
-    """The progress of an earlier run with the same input and setting; `beginning` if there is none, and also
-    if it has bad lines that are not to be skipped, since these may have been repaired."""
+def _resume(part: Path, record: StateFile, initial: Progress, skip_bad_rows: bool) -> Progress:
+    """Return the recorded progress of an earlier run with the same input and words, or `initial` without one.
+
+    A run with bad lines that may not be skipped also starts again, since the lines may have been repaired.
+    """
 
     def parse(content: dict[str, Any]) -> Progress | None:
         state = Progress(**{**content, "bad": BadRows(**content["bad"])})
         is_usable = skip_bad_rows or not state.bad.count
         return state if is_usable and part.stat().st_size >= state.written else None
 
-    return record.read(parse) or beginning
+    return record.read(parse) or initial
 
 
 class KiltArguments(Arguments):

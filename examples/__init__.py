@@ -1,1 +1,1 @@
-"""Experiments on top of the package, each a folder of its own; not part of the wheel."""
+"""Experiments built on the package, one in each folder; they are not part of the wheel."""

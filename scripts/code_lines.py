@@ -3,9 +3,9 @@
     python scripts/code_lines.py              # this checkout
     python scripts/code_lines.py ../other     # another one, for a comparison
 
-A line of code has a token that is neither a comment nor part of a docstring; blank lines count as nothing. A
-line of documentation belongs to a docstring or has a comment. tests/test_budget.py holds the totals to the
-numbers that stand there.
+A line of code has a token that is neither a comment nor part of a docstring. A line of documentation belongs
+to a docstring or has a comment. Blank lines are not counted. tests/test_budget.py compares the totals with
+its limits.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-#: What is counted together.
+#: Part -> the folders that are counted together.
 PARTS = {"package": ("rag_r1", "data_process", "examples"), "tests": ("tests",)}
-#: The strings and comments of a source. A quote or a hash within one is no other's beginning.
+#: Matches strings and comments, so that a quote or a hash inside one of them begins no other.
 _STRING_OR_COMMENT = re.compile(
     r'''"""(?:\\.|[^\\])*?"""|\'{3}(?:\\.|[^\\])*?\'{3}|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|#[^\n]*''',
     re.DOTALL,
@@ -31,9 +31,10 @@ _STATEMENTS = (ast.stmt, ast.ExceptHandler, ast.match_case)
 
 @dataclass
 class LineCount:
-    """Lines of some modules; `documentation`: docstrings and comments."""
+    """Numbers of lines of some modules."""
 
     code: int = 0
+    #: Lines of docstrings and comments.
     documentation: int = 0
 
     def __add__(self, other: LineCount) -> LineCount:
@@ -41,14 +42,14 @@ class LineCount:
 
 
 def count_lines(source: str) -> LineCount:
-    """The lines of one module. Raises SyntaxError if it is none."""
+    """Count the lines of a module. Raises SyntaxError if the source is not valid Python."""
     docstrings: set[int] = set()
     statements: list[ast.AST] = [ast.parse(source)]
     for node in statements:
         statements += [child for child in ast.iter_child_nodes(node) if isinstance(child, _STATEMENTS)]
         if isinstance(node, _WITH_DOCSTRING) and ast.get_docstring(node, clean=False) is not None:
             docstrings.update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
-    # By a pattern: tokenize takes three times as long, and lines are counted in every test run.
+    # A pattern is used since tokenize takes three times as long, and lines are counted in every test run.
     comments: set[int] = set()
     strings: set[int] = set()
     number, end = 1, 0
@@ -62,7 +63,7 @@ def count_lines(source: str) -> LineCount:
 
 
 def count_folder(folder: Path) -> dict[str, LineCount]:
-    """The lines of the modules below a folder, by its direct subfolders (`.` for its own modules)."""
+    """Count the lines of the modules below a folder, by direct subfolder (`.` for modules in the folder)."""
     counts: dict[str, LineCount] = defaultdict(LineCount)
     for path in sorted(folder.rglob("*.py")):
         parts = path.relative_to(folder).parts
@@ -71,13 +72,13 @@ def count_folder(folder: Path) -> dict[str, LineCount]:
 
 
 def count_part(root: Path, part: str) -> LineCount:
-    """The lines of one of PARTS in a checkout."""
+    """Count the lines of one of PARTS in a checkout."""
     folders = [count_folder(root / name) for name in PARTS[part]]
     return sum((count for folder in folders for count in folder.values()), LineCount())
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the table of all folders and parts."""
     root = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT
     print(f"{'':36}{'code':>8}{'documentation':>15}")
     for part, names in PARTS.items():

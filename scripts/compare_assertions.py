@@ -1,24 +1,23 @@
-"""Shows that tests assert after a renaming what they asserted before it.
+"""Checks that after a renaming the tests make the same assertions as before.
 
     python scripts/compare_assertions.py OLD_REV NEW_REV --renames renames.json
 
 For each function of the tests, by file, class and name, the assertions of both revisions are compared as
-multisets: `assert` statements, `pytest.raises` and its like with their `match=`, `assert_*` calls of mocks,
-and the cases of `pytest.mark.parametrize`. A function's nested functions belong to it. Functions that are
-no test count as well, since checks that tests share are written as such.
+multisets: `assert` statements, `pytest.raises` and similar calls with their `match=`, `assert_*` calls of
+mocks, and the cases of `pytest.mark.parametrize`. Nested functions belong to the outer one. Functions that
+are not tests are compared, too, since they may contain checks that tests share.
 
-Assertions are equal up to the renames: a name and its new name count as the same name, on both sides, and
-so do the dotted and slashed paths of modules, also within strings. What a name or a path within a string
-is, is decided by its form alone. renames.json has three maps, of which each may be missing:
+Assertions are equal up to the renames: a name and its new name count as the same name in both revisions, and
+so do the dotted and slashed paths of modules, also in strings. Whether a part of a string is a name or a path
+is decided by its form alone. renames.json has three maps, each of which may be missing:
 
     {"modules": {"rag_r1.runs.response_cache": "rag_r1.inference.response_cache"},
      "names": {"Tape": "ResponseCache"},
      "tests": {"tests/evaluation/test_tape.py": "tests/inference/test_response_cache.py"}}
 
-`names` may also be a list of {"module", "old", "new"}, as the modules define them. A test that is not in
-the file where it should be is looked for in the others by its class and name, and then in its file by its
-assertions: those are moved and renamed tests. The exit status is 1 if a test was lost, or asserts something
-else.
+`names` may also be a list of {"module", "old", "new"}, as the modules define them. A test that is missing in
+its file is searched by class and name in the other files (it was moved), and then by its assertions in its
+own file (it was renamed). The exit status is 1 if a test was lost, or if its assertions differ.
 """
 
 from __future__ import annotations
@@ -46,9 +45,10 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 @dataclass(frozen=True)
 class Assertion:
-    """Equal if the normalised syntax trees are; `text` is for readers."""
+    """An assertion with canonical names; two are equal if their syntax trees are."""
 
     dump: str
+    #: The source text, for messages.
     text: str = field(compare=False)
 
 
@@ -56,7 +56,10 @@ Assertions = Counter[Assertion]
 
 
 class _Canonical(ast.NodeTransformer):
-    """Gives names, attributes, keywords and strings their canonical words. `imported`: names of modules."""
+    """Replaces names, attributes, keywords and strings by their canonical words.
+
+    `imported` has the paths of renamed modules by the names under which the file imports them.
+    """
 
     def __init__(self, renames: Renames, imported: Mapping[str, str]):
         self.renames, self.imported = renames, imported
@@ -80,7 +83,7 @@ class _Canonical(ast.NodeTransformer):
 
 
 def _imported(tree: ast.AST, renames: Renames) -> dict[str, str]:
-    """Names by which a file knows modules that are renamed -> their canonical paths."""
+    """Return name -> canonical path for the renamed modules that a file imports."""
     paths = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -91,7 +94,7 @@ def _imported(tree: ast.AST, renames: Renames) -> dict[str, str]:
 
 
 def _dotted(node: ast.AST) -> str | None:
-    """`a.b.c` as written, of three parts or more: a module path, perhaps."""
+    """Return an attribute such as `a.b.c` as text if it has three parts or more, since it may be a module."""
     parts = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
@@ -102,7 +105,7 @@ def _dotted(node: ast.AST) -> str | None:
 
 
 def assertions_of(source: str, path: str, renames: Renames) -> dict[Key, Assertions]:
-    """The canonical assertions of each function of a file; those of the module itself are in `<module>`."""
+    """Return the canonical assertions of each function in a file; `<module>` has those outside functions."""
     tree = ast.parse(source, path)
     canonical = _Canonical(renames, _imported(tree, renames))
     by_function: dict[Key, Assertions] = {}
@@ -125,6 +128,7 @@ def _is_test(key: Key) -> bool:
 
 
 def _in(node: ast.AST, canonical: _Canonical) -> Iterator[Assertion]:
+    """Yield the canonical assertions inside a node."""
     for child in ast.walk(node):
         if isinstance(child, ast.Assert):
             yield _normalised(child, canonical)
@@ -140,7 +144,7 @@ def _normalised(node: ast.AST, canonical: _Canonical) -> Assertion:
 
 
 def sources_at(revision: str, folder: str = "tests") -> dict[str, str]:
-    """Path -> text of the Python files below a folder, at a revision of the repository here."""
+    """Return path -> text of the Python files below a folder, at a revision of this repository."""
     done = subprocess.run(
         ["git", "archive", "--format=tar", revision, folder], capture_output=True, check=False
     )
@@ -155,12 +159,16 @@ def sources_at(revision: str, folder: str = "tests") -> dict[str, str]:
 
 @dataclass
 class Comparison:
-    """What became of the functions of the old revision; `changed` with what was removed and added."""
+    """The result of comparing the functions of two revisions."""
 
+    #: Number of functions with equal assertions.
     equal: int = 0
+    #: Number of compared assertions.
     assertions: int = 0
+    #: (old key, new key)
     moved: list[tuple[Key, Key]] = field(default_factory=list)
     renamed: list[tuple[Key, Key]] = field(default_factory=list)
+    #: (key, removed assertions, added assertions)
     changed: list[tuple[Key, Assertions, Assertions]] = field(default_factory=list)
     lost: list[Key] = field(default_factory=list)
     added: list[Key] = field(default_factory=list)
@@ -172,7 +180,7 @@ class Comparison:
 
 
 def compare(old: Mapping[str, str], new: Mapping[str, str], renames: Renames) -> Comparison:
-    """Compare the tests of two revisions, path -> text."""
+    """Compare the tests of two revisions, each given as path -> text."""
     before = {
         key: value for path, text in old.items() for key, value in assertions_of(text, path, renames).items()
     }
@@ -207,11 +215,13 @@ def compare(old: Mapping[str, str], new: Mapping[str, str], renames: Renames) ->
 
 
 def _place(key: Key, renames: Renames) -> Key:
+    """Return where a function should be after the renames, in canonical names."""
     path, inside, name = key
     return renames.file(path), ".".join(map(renames.name, inside.split("."))), renames.name(name)
 
 
 def _matched(result: Comparison, key: Key, before: Assertions, after: Assertions) -> None:
+    """Record whether the assertions of a function are equal in both revisions."""
     result.assertions += before.total()
     if before == after:
         result.equal += 1

@@ -3,14 +3,14 @@
     python scripts/docs_site.py                  # build/site/index.html; needs `pip install ".[docs]"`
     python scripts/docs_site.py --pages          # only collects the pages, in build/docs
 
-The pages lie where they are read on a code host: in docs, and as READMEs beside recipes and server. The site
-has them all in one tree: docs/X becomes X, and a README keeps its path. A link between two pages is rewritten
-to their places in that tree; a link to a source file, which the site does not have, becomes its text. The
-page of the Python API gets the signatures and docstrings of the package's public names.
+The pages are stored where they are read on a code host: in docs, and as READMEs beside recipes and server.
+The site has all of them in one tree: docs/X becomes X, and a README keeps its path. A link between two pages
+is rewritten to their places in that tree; a link to a source file, which is not on the site, is replaced by
+its text. The page of the Python API gets the signatures and docstrings of the package's public names.
 
-Diagrams are drawn in the reader's browser by Mermaid, which Zensical's script gets from a CDN unless the page
-has brought it along. So a page with a diagram does: npm gets the pinned release when the site is built, and
-its hash is checked. Without npm the site is built all the same, and its diagrams need the CDN.
+Diagrams are drawn in the reader's browser by Mermaid, which Zensical's script loads from a CDN unless the
+page already includes it. Pages with a diagram therefore include it: when the site is built, npm downloads the
+pinned release, and its hash is checked. Without npm the site is still built, and its diagrams need the CDN.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ MERMAID = "mermaid@12.3.0"
 MERMAID_FILE = "package/dist/mermaid.min.js"
 MERMAID_PLACE = Path("mermaid.min.js")
 MERMAID_SHA256 = "336df803d87a38b70a01e736e666c8f7601d2ce42f5e47c8fafe5d721074b9a3"
-#: An inline link or picture: bracketed text and a target that is no address.
+#: An inline link or picture, whose target is not an external address.
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|mailto:)([^)#\s]*)(#[^)\s]*)?\)")
 _FENCE = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
 
 
 def pages(root: Path = ROOT) -> dict[Path, Path]:
-    """The files of the site below `root`, pages and pictures, with their places in it (both relative)."""
+    """Return the pages and pictures below `root`, each with its place on the site, as relative paths."""
     docs = [path for path in (root / "docs").rglob("*") if path.suffix in (".md", ".png")]
-    docs.remove(root / "docs" / "package.md")  # what the package index shows
+    docs.remove(root / "docs" / "package.md")  # the page for the package index
     places = {path.relative_to(root): path.relative_to(root / "docs") for path in sorted(docs)}
     for pattern in READMES:
         places |= {path.relative_to(root): path.relative_to(root) for path in sorted(root.glob(pattern))}
@@ -61,27 +61,30 @@ def pages(root: Path = ROOT) -> dict[Path, Path]:
 
 
 def rewrite_links(text: str, page: Path, places: dict[Path, Path]) -> str:
-    """The text of a page (its path from the root) with the links of the site. Code is left as it is."""
+    """Return the text of a page with the links of the site; code is not changed.
+
+    `page` is the path of the page from the root.
+    """
 
     def link(match: re.Match[str]) -> str:
-        """The link of the page as the site has it; its label alone if the target is not a page."""
+        """Return a link as the site has it, or only its label if the target is not a page."""
         picture, label, target, heading = match.group(1), match.group(2), match.group(3), match.group(4) or ""
         if not target:
             return match.group()
         path = Path(os.path.normpath(page.parent / target))
-        if path == Path("README.md"):  # its sections are other ones
+        if path == Path("README.md"):  # the site's index has other sections
             path, heading = Path("docs/index.md"), ""
-        found = next((one for one in (path, path / "README.md") if one in places), None)
-        if found is None:
+        linked = next((choice for choice in (path, path / "README.md") if choice in places), None)
+        if linked is None:
             return label
-        return f"{picture}[{label}]({os.path.relpath(places[found], places[page].parent)}{heading})"
+        return f"{picture}[{label}]({os.path.relpath(places[linked], places[page].parent)}{heading})"
 
     parts = _FENCE.split(text)
     return "".join(part if part.startswith("```") else _LINK.sub(link, part) for part in parts)
 
 
 def api_reference() -> str:
-    """Signatures and docstrings of the names in `rag_r1.__all__`, as Markdown."""
+    """Return the signatures and docstrings of the names in `rag_r1.__all__`, as Markdown."""
     import rag_r1
 
     sections = ["\n## Reference\n"]
@@ -97,6 +100,7 @@ def api_reference() -> str:
 
 
 def _entry(level: str, name: str, item: object) -> str:
+    """Return the section on one name, under a heading of this level."""
     try:
         signature = str(inspect.signature(item))  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -105,7 +109,7 @@ def _entry(level: str, name: str, item: object) -> str:
 
 
 def collect(out: Path = BUILD, root: Path = ROOT) -> int:
-    """Write all files of the site below `out`, which is emptied first; returns their number."""
+    """Write all files of the site below `out`, which is emptied first, and return their number."""
     shutil.rmtree(out, ignore_errors=True)
     places = pages(root)
     for source, place in places.items():
@@ -122,17 +126,17 @@ def collect(out: Path = BUILD, root: Path = ROOT) -> int:
 
 
 def fetch_mermaid(target: Path, sha256: str = MERMAID_SHA256) -> None:
-    """Write the script that draws diagrams, as npm gets it. Raises OSError with the reason."""
+    """Download the script that draws diagrams with npm. Raises OSError if that fails or the hash differs."""
     with tempfile.TemporaryDirectory() as folder:
         command = ["npm", "pack", MERMAID, "--silent", "--pack-destination", folder]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            raise OSError(f"npm pack {MERMAID}: {done.stderr.strip() or done.returncode}")
+        finished = subprocess.run(command, capture_output=True, text=True)
+        if finished.returncode:
+            raise OSError(f"npm pack {MERMAID}: {finished.stderr.strip() or finished.returncode}")
         (package,) = Path(folder).glob("*.tgz")
         with tarfile.open(package) as files:
             script = files.extractfile(MERMAID_FILE).read()  # type: ignore[union-attr]
-    if (found := hashlib.sha256(script).hexdigest()) != sha256:
-        raise OSError(f"{MERMAID}: {MERMAID_FILE} has the SHA-256 {found}, not {sha256}")
+    if (digest := hashlib.sha256(script).hexdigest()) != sha256:
+        raise OSError(f"{MERMAID}: {MERMAID_FILE} has the SHA-256 {digest}, not {sha256}")
     target.write_bytes(script)
 
 

@@ -1,4 +1,4 @@
-"""Mutation testing with a drawn sample, whose verdicts can be compared across a reorganisation.
+"""Tests a random sample of mutants, whose verdicts can be compared before and after a reorganisation.
 
     python scripts/mutants.py cover --out coverage.json                      needs `pip install coverage`
     python scripts/mutants.py draw --seed 1 --coverage coverage.json --out mutants.json
@@ -7,14 +7,16 @@
     python scripts/mutants.py run --mutants mutants.json --out after.jsonl --renames renames.json
     python scripts/mutants.py compare before.jsonl after.jsonl
 
-`cover` runs the unit tests once and notes which test executes which line. `draw` chooses places in the code,
-all with the same chance, and stores each with the fastest tests that execute it: before and after a change
-the same tests decide. `run` makes each mutant in a copy of the tree, runs its tests until one fails, and
-appends the verdict; the same command again goes on. In the end, the tests that killed must pass without a
-mutant. `compare` fails if a mutant that was killed is not killed any more.
+`cover` runs the unit tests once and records which test executes which line. `draw` chooses places in the
+code, all with the same probability, and stores each with the fastest tests that execute it, so that the same
+tests decide before and after a change. `run` makes each mutant in a copy of the tree, runs its tests until
+one fails, and appends the verdict; if it is interrupted, the same command continues. In the end, it checks
+that the tests that killed a mutant pass without one. `compare` fails if a mutant that was killed is not
+killed any more.
 
 mutmut and cosmic-ray, which are good at testing a whole package, number their mutants by file or function,
-and so lose them where these are moved or renamed; neither draws a sample with tests of its own.
+and therefore lose them when these are moved or renamed. Neither draws a sample and selects the tests of each
+mutant.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ PACKAGES = ("rag_r1", "data_process", "retrieval_server")
 #: The tests of `tests/run.sh unit`.
 UNIT = "not slow and not e2e and not full and not nightly"
 TESTS_AT_MOST = 40
-#: Seconds that tests may take beside ten times what is usual.
+#: Seconds that are added to ten times the usual duration of the tests, for their time limit.
 MARGIN = 20.0
 #: Verdicts that count as killed.
 KILLED = ("killed", "timed out")
@@ -52,7 +54,9 @@ VERDICTS = (*KILLED, "survived", "not covered")
 
 def cover(tree: Path, packages: Sequence[str], out: Path) -> None:
     """Write which test executes which line, and how long it takes, for the unit tests that pass in a copy.
-    Raises SessionError."""
+
+    Raises SessionError if the tests cannot be run.
+    """
     if importlib.util.find_spec("coverage") is None:
         raise SessionError("coverage.py is not installed: pip install coverage")
     with copied(tree, packages) as copy:
@@ -66,16 +70,23 @@ def cover(tree: Path, packages: Sequence[str], out: Path) -> None:
 
 @dataclass(frozen=True)
 class Mutant:
-    """A mutant as `draw` wrote it, found in this tree."""
+    """A mutant that was found in this tree."""
 
+    #: The entry of the file that `draw` wrote.
     drawn: dict[str, Any]
+    #: Path of the module.
     path: str
     site: Site
+    #: The source of the module with the mutant.
     mutated: str
+    #: Ids of the tests that decide.
     tests: list[str]
 
     def verdict(self, base: Path, packages: Sequence[str]) -> dict[str, Any]:
-        """Run its tests in a copy of `base`. Raises SessionError."""
+        """Run the tests in a copy of `base`, and return the verdict.
+
+        Raises SessionError if they cannot be run.
+        """
         verdict = {key: self.drawn[key] for key in ("id", "kind", "before", "after")}
         verdict["place"] = f"{self.path}:{self.site.lines.start}"
         if not self.tests:
@@ -83,8 +94,8 @@ class Mutant:
         began = time.monotonic()
         session = self._session(base, packages, self.mutated, self.drawn["seconds"])
         if session.status is None:
-            # By themselves the tests may pay for imports that others paid for when `cover` ran, and the
-            # machine may be busy: how long do they take without the mutant?
+            # The time limit may have been too short: the tests may need imports that other tests had made
+            # when `cover` ran, or the machine may be busy. So the time without the mutant is measured.
             usual = self._session(base, packages, None, LONGEST).seconds
             session = self._session(base, packages, self.mutated, usual)
         verdict["seconds"] = round(time.monotonic() - began, 1)
@@ -96,7 +107,7 @@ class Mutant:
         return {**verdict, "verdict": "killed", "by": failed[0]}
 
     def _session(self, base: Path, packages: Sequence[str], mutated: str | None, usual: float) -> Session:
-        """Its tests in a copy, with a limit for what usually takes so many seconds."""
+        """Run the tests in a copy, with a time limit for tests that usually take `usual` seconds."""
         with copied_again(base) as copy:
             if mutated is not None:
                 (copy / self.path).write_text(mutated, encoding="utf-8")
@@ -105,7 +116,7 @@ class Mutant:
 
 
 def found_again(tree: Path, drawn: dict[str, Any], renames: Renames) -> Mutant | str:
-    """The mutant in this tree, or why it is not there."""
+    """Return the mutant in this tree, or the reason why it was not found."""
     module = drawn["path"].removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     module, name = renames.place(tree, module, drawn["name"])
     file = file_of(tree, module)
@@ -121,8 +132,10 @@ def found_again(tree: Path, drawn: dict[str, Any], renames: Renames) -> Mutant |
 
 
 def run(tree: Path, mutants: Path, out: Path, renames: Renames, processes: int) -> bool:
-    """Append a verdict for each mutant that has none. Returns whether all were found and can be relied on.
-    Raises SessionError."""
+    """Append a verdict for each mutant that has none; returns whether all were found and are reliable.
+
+    Raises SessionError if the tests cannot be run.
+    """
     file = json.loads(mutants.read_text(encoding="utf-8"))
     packages = sorted({*file["packages"], *(renames.modules.get(name, name) for name in file["packages"])})
     verdicts = read_verdicts(out)
@@ -136,7 +149,7 @@ def run(tree: Path, mutants: Path, out: Path, renames: Renames, processes: int) 
                     verdicts[job.result()["id"]] = job.result()
                     print(json.dumps(job.result()), file=written, flush=True)
             finally:
-                pool.shutdown(cancel_futures=True)  # after Ctrl-C, only the mutants that are running
+                pool.shutdown(cancel_futures=True)  # after Ctrl-C only the running mutants are finished
         killers = sorted({verdict["by"] for verdict in verdicts.values() if "::" in verdict.get("by", "")})
         for test in _result(base, packages, killers)["failed"] if killers else ():
             problems.append(f"{test} fails without a mutant: what it killed does not count")
@@ -152,7 +165,7 @@ def run(tree: Path, mutants: Path, out: Path, renames: Renames, processes: int) 
 def _present(
     base: Path, packages: Sequence[str], left: Sequence[dict[str, Any]], renames: Renames
 ) -> tuple[list[Mutant], list[str]]:
-    """The mutants whose place and whose tests are in this tree, and what is wrong with the others."""
+    """Return the mutants whose place and tests are in this tree, and the problems of the others."""
     places = {drawn["id"]: found_again(base, drawn, renames) for drawn in left}
     tests = {test for mutant in places.values() if isinstance(mutant, Mutant) for test in mutant.tests}
     files = sorted(file for file in {test.partition("::")[0] for test in tests} if (base / file).is_file())
@@ -163,13 +176,18 @@ def _present(
         if isinstance(mutant, Mutant) and known.issuperset(mutant.tests):
             present.append(mutant)
             continue
-        gone = mutant if isinstance(mutant, str) else f"no test {', '.join(sorted({*mutant.tests} - known))}"
-        problems.append(f"{drawn['id']} ({drawn['path']}:{drawn['line']}): {gone}")
+        problem = mutant
+        if isinstance(mutant, Mutant):
+            problem = f"no test {', '.join(sorted({*mutant.tests} - known))}"
+        problems.append(f"{drawn['id']} ({drawn['path']}:{drawn['line']}): {problem}")
     return present, problems
 
 
 def _result(base: Path, packages: Sequence[str], arguments: Sequence[str]) -> dict[str, Any]:
-    """What pytest's plugin wrote of the tree without a mutant. Raises SessionError."""
+    """Run pytest without a mutant and return the result of its plugin.
+
+    Raises SessionError if there is none.
+    """
     session = pytest_in(base, packages, ["-q", *arguments])
     if not session.result:
         raise SessionError(f"pytest fails without a mutant:\n{session.output}")
@@ -177,7 +195,7 @@ def _result(base: Path, packages: Sequence[str], arguments: Sequence[str]) -> di
 
 
 def read_verdicts(path: Path) -> dict[str, dict[str, Any]]:
-    """The verdicts in a file by the mutants' ids; what a killed run left of a last line is cut off."""
+    """Read the verdicts in a file, by the ids of the mutants; an incomplete last line is removed."""
     if not path.exists():
         return {}
     data = path.read_bytes()
@@ -188,8 +206,10 @@ def read_verdicts(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def compare(before: Mapping[str, dict[str, Any]], after: Mapping[str, dict[str, Any]]) -> bool:
-    """Print the counts and every mutant whose verdict differs. Returns whether all that were killed still
-    are."""
+    """Print the counts and every mutant whose verdict differs.
+
+    Returns whether all mutants that were killed are still killed.
+    """
     _print_table({"before": before, "after": after})
     lost = 0
     for number in sorted({*before, *after}):
@@ -203,7 +223,8 @@ def compare(before: Mapping[str, dict[str, Any]], after: Mapping[str, dict[str, 
 
 
 def _print_table(columns: Mapping[str, Mapping[str, dict[str, Any]]]) -> None:
-    counts = {name: Counter(verdict["verdict"] for verdict in of.values()) for name, of in columns.items()}
+    """Print the number of each verdict, with a column for each file of verdicts."""
+    counts = {name: Counter(entry["verdict"] for entry in file.values()) for name, file in columns.items()}
     print(f"{'':12}" + "".join(f"{name:>10}" for name in counts))
     for kind in VERDICTS:
         print(f"{kind:12}" + "".join(f"{count[kind]:>10}" for count in counts.values()))
@@ -211,12 +232,13 @@ def _print_table(columns: Mapping[str, Mapping[str, dict[str, Any]]]) -> None:
 
 
 def _line(verdict: Mapping[str, Any]) -> str:
+    """Return the line that describes a mutant."""
     change = f"{verdict['before']!r} -> {verdict['after']!r}"
     return f"{verdict['id']}  {verdict['place']}  {verdict['kind']}: {change}"
 
 
 def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
-    """The arguments of the command line."""
+    """Read the arguments of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
@@ -256,7 +278,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the command of the command line; returns the exit status."""
+    """Run one of the four commands; returns the exit status."""
     args = _arguments(words)
     match args.command:
         case "cover":
@@ -276,7 +298,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what runs in copies ends, and they are removed
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the sessions and removes the copies
     try:
         sys.exit(main())
     except (SessionError, ValueError) as error:

@@ -1,8 +1,7 @@
-"""Names before and after a renaming that count as one name.
+"""Maps names before and after a renaming to one canonical word, for compare_assertions.py.
 
-A name and its new name have one canonical word, on both sides, and so have the dotted and slashed paths of
-modules, also within strings. If a name has two new ones, because two things had the same name, all three
-have one word.
+A name and its new name have the same word, and so have the dotted and slashed paths of modules, also in
+strings. If a name has two new names, because two things had the same name, all three have one word.
 """
 
 from __future__ import annotations
@@ -15,10 +14,13 @@ from typing import Any
 
 @dataclass
 class Renames:
-    """Equal names: `canonical` gives each name and each dotted module path the same word as its new one."""
+    """The names that count as equal."""
 
+    #: Old -> new dotted path of a module.
     modules: Mapping[str, str] = field(default_factory=dict)
+    #: Pairs of an old and a new name.
     names: Sequence[tuple[str, str]] = ()
+    #: Old -> new path of a file of tests.
     tests: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -31,7 +33,7 @@ class Renames:
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> Renames:
-        """From the content of renames.json. Of `Class.method`, the last part is the name."""
+        """Read the contents of renames.json; the name in `Class.method` is its last part."""
         names = values.get("names", {})
         pairs = (
             [(entry["old"], entry["new"]) for entry in names] if isinstance(names, list) else names.items()
@@ -40,15 +42,15 @@ class Renames:
         return cls(values.get("modules", {}), words, values.get("tests", {}))
 
     def name(self, name: str) -> str:
-        """The word for a name."""
+        """Return the word for a name."""
         return self._names.get(name, name)
 
     def is_module(self, path: str) -> bool:
-        """Whether this is the old or the new path of a module."""
+        """Return whether this is the old or the new path of a renamed module."""
         return path in self._modules
 
     def text(self, text: str) -> str:
-        """A string, with the words for the module paths in it and for the names right behind one."""
+        """Return a string with words in place of module paths and of the names directly after a path."""
         for sign, path in zip("./", self._paths, strict=False):
             text = path.sub(
                 lambda match, s=sign: self._modules[match[0].replace(s, ".")].replace(".", s), text
@@ -56,17 +58,17 @@ class Renames:
         return re.sub(r"(?<=[\w])([.:])(\w+)", lambda match: match[1] + self.name(match[2]), text)
 
     def file(self, path: str) -> str:
-        """The present path of a file of tests."""
+        """Return the new path of a file of tests."""
         return self.tests.get(path, path)
 
 
 def _any_of(words: Sequence[str], sign: str) -> re.Pattern[str]:
-    """Finds each of these paths as a whole, or followed by a further part."""
+    """Return a pattern for each of these paths, alone or followed by a further part."""
     return re.compile(rf"(?<![\w{re.escape(sign)}])(?:{'|'.join(map(re.escape, words))})(?!\w)")
 
 
 def _classes(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Old and new names -> one of all that are connected, so that A -> B and B -> C are one."""
+    """Map old and new names to one of all connected names, so that A -> B and B -> C have one word."""
     roots: dict[str, str] = {}
 
     def root(name: str) -> str:

@@ -1,14 +1,14 @@
-"""Runs uv with what pip is configured to do on this machine:
+"""Runs uv with the configuration that pip has on this machine.
 
     python scripts/uv_like_pip.py UV pip install ...
 
-Where to find packages is a matter of the machine: its mirror, a folder of wheels, its certificate, its
-proxy. pip is told in configuration files (of the machine, the user, the environment) and in variables, and
-uv reads neither. This script asks pip itself (`pip config list`), sets uv's own variables to match, and
-becomes uv. What those variables say already stays. Indexes are merged as pip merges them: the best version
-of all counts.
+A machine may have its own mirror, folder of wheels, certificate or proxy. pip reads these from configuration
+files (of the machine, the user, the environment) and from variables, but uv reads neither. This script gets
+the configuration from pip itself (`pip config list`), sets uv's variables to match, and replaces its process
+by uv. Variables of uv that are already set are not changed. Indexes are merged as pip merges them: the best
+version in any of them is installed.
 
-It is run by the environment's Python, whose pip counts. The standard library is all that it needs.
+It is run by the Python of the environment, whose pip is used, and needs only the standard library.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-# A later section of pip's configuration replaces an earlier one, key by key; empty values do not count.
+#: Sections of pip's configuration; a later one replaces an earlier one, key by key, except by empty values.
 SECTIONS = ("global", "install", ":env:")
-# pip's key: uv's variable, and what stands between several values (pip: any white space).
+#: pip's key -> uv's variable, and the separator of its values (pip separates them by any white space).
 LISTS = {
     "extra-index-url": ("UV_INDEX", " "),
     "find-links": ("UV_FIND_LINKS", ","),
     "constraint": ("UV_CONSTRAINT", " "),
     "trusted-host": ("UV_INSECURE_HOST", " "),
 }
+#: pip's key -> uv's variable, for keys with a single value.
 SINGLE = {
     "index-url": "UV_DEFAULT_INDEX",
     "client-cert": "SSL_CLIENT_CERT",
@@ -38,7 +39,7 @@ SINGLE = {
 
 
 def configured(listing: str) -> dict[str, str]:
-    """pip's options by name, from the output of `pip config list`: lines of the form section.key='value'."""
+    """Return pip's options by name from the output of `pip config list`, lines like section.key='value'."""
     options: dict[str, dict[str, str]] = {section: {} for section in SECTIONS}
     for line in listing.splitlines():
         name, separator, value = line.partition("=")
@@ -55,7 +56,7 @@ def configured(listing: str) -> dict[str, str]:
 
 
 def variables(options: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
-    """uv's variables for these options of pip, less those that are set already."""
+    """Return uv's variables for these options of pip, without those that are already set."""
     result = {"UV_INDEX_STRATEGY": "unsafe-best-match"}
     for key, (name, separator) in LISTS.items():
         if key in options:
@@ -76,7 +77,7 @@ def variables(options: Mapping[str, str], environment: Mapping[str, str]) -> dic
 
 
 def main(words: list[str]) -> None:
-    """Set uv's variables as pip is configured, and run the command of these words in place of this one."""
+    """Set uv's variables to pip's configuration, and replace this process by the command `words`."""
     listing = subprocess.run(
         [sys.executable, "-m", "pip", "config", "list"], stdout=subprocess.PIPE, text=True, check=False
     ).stdout

@@ -1,8 +1,8 @@
-"""A cell is one measurement, and a file that is written as soon as it is done: OUT/cells/<phase>/<name>.json.
+"""A cell is one measurement; its result is written to OUT/cells/<phase>/<name>.json as soon as it is done.
 
-A file has the cell's settings, of which others are refused, and either its figures or the last lines of the
-error with which it failed. What has a file is not measured again; who removes the file has it measured again.
-A file that was cut off is as none.
+The file has the settings of the cell, and either its figures or the last lines of its error. A cell with a
+file is not measured again; to repeat it, remove the file. A file with other settings is refused, and one that
+was cut off is treated as missing.
 """
 
 from __future__ import annotations
@@ -16,50 +16,58 @@ from rag_r1.rollouts.provenance_facts import commit_facts
 from rag_r1.runs.state_file import StateFile
 from rag_r1.system.child_processes import last_lines
 
-#: Lines of an error that are kept.
+#: Number of lines of an error that are kept.
 _LINES = 12
 
 
 @dataclass(frozen=True)
 class Cell:
-    """`settings`: all that decides what is measured, beside the machine; `what`: it in words, for a page."""
+    """A measurement of a phase."""
 
     phase: str
     name: str
-    what: str
+    #: A description for the page.
+    label: str
+    #: All settings on which the figures depend, besides the machine.
     settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
 class Result:
-    """Of a cell that was measured: `figures`; of one that failed: `error`, its last lines."""
+    """The result of a cell."""
 
+    #: Empty for a cell that failed.
     figures: dict[str, Any] = field(default_factory=dict)
+    #: The last lines of the error; None for a cell that was measured.
     error: str | None = None
+    #: The commit of this project that measured the cell.
     commit: str | None = None
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Result:
-        """From a cell's file. Raises KeyError or TypeError if it is none."""
+        """Read the contents of a cell's file. Raises KeyError or TypeError if they have another form."""
         return cls(dict(content["figures"]), content["error"], content["commit"])
 
 
 class CellStore:
-    """The cells in a folder OUT."""
+    """The results of the cells in a folder OUT."""
 
     def __init__(self, out: Path):
         self._folder = out / "cells"
 
     def read(self, cell: Cell) -> Result | None:
-        """None if the cell was not run to its end. Raises RunError for one with other settings."""
+        """Return the result of a cell, or None if it has none.
+
+        Raises RunError if the file has other settings.
+        """
         return self._file(cell).read(Result.of)
 
     def write(self, cell: Cell, figures: Mapping[str, Any]) -> None:
-        """Keep the figures of a cell. Raises OSError."""
+        """Write the figures of a cell. Raises OSError."""
         self._write(cell, figures, None)
 
     def fail(self, cell: Cell, log: Path | str) -> None:
-        """Keep the end of a log, or of an error's text, as a cell's error. Raises OSError."""
+        """Write the last lines of a log, or of an error's text, as the error of a cell. Raises OSError."""
         self._write(cell, {}, last_lines(log, _LINES))
 
     def _write(self, cell: Cell, figures: Mapping[str, Any], error: str | None) -> None:

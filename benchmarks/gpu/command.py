@@ -1,8 +1,9 @@
 """The command line of benchmarks/gpu.py.
 
-One process at a time measures into OUT. A start ends what an earlier one has left behind, compares machine
-and settings, then runs the phases in turn, and prints their tables. Its status is 0 if all cells of these
-phases were measured, 1 if some have failed, and 3 if the time was over before.
+Only one process at a time may measure into OUT. The command ends leftover processes of an earlier run,
+compares machine and settings with those of OUT, runs the phases in turn, and prints their tables. Its exit
+status is 0 if all cells of these phases were measured, 1 if some have failed, and 3 if some are left because
+the time is over.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.gpu.cells import CellStore
-from benchmarks.gpu.machine import as_begun, begin
+from benchmarks.gpu.machine import begin, recorded_plan
 from benchmarks.gpu.phases import PHASES
 from benchmarks.gpu.plan import Plan
 from benchmarks.gpu.report import section, write_section
@@ -25,7 +26,7 @@ from rag_r1.runs.start_checks import StartChecks
 
 
 def main(description: str, arguments: Sequence[str] | None = None) -> int:
-    """Measure, or write the page."""
+    """Measure, or write the page; returns the exit status."""
     return command_main(RunError, OSError, resumable=True)(_main)(_parser(description).parse_args(arguments))
 
 
@@ -41,7 +42,7 @@ def _main(args: argparse.Namespace) -> int:
         small_data=args.small_data,
     )
     if args.report:
-        write_section(args.report, section(as_begun(plan)))
+        write_section(args.report, section(recorded_plan(plan)))
         return 0
     plan.out.mkdir(parents=True, exist_ok=True)
     with hold_out(plan.out):
@@ -49,7 +50,7 @@ def _main(args: argparse.Namespace) -> int:
 
 
 def _measure(plan: Plan, phases: Sequence[str], minutes: float) -> int:
-    """Check all phases, then run them in turn; returns STOPPED if cells are left, 1 if one has failed."""
+    """Check all phases and run them in turn; returns STOPPED if cells are left, 1 if one has failed, or 0."""
     stop_leftovers(plan.out)
     mark_children(plan.out)
     with StartChecks() as checks:
@@ -67,7 +68,7 @@ def _measure(plan: Plan, phases: Sequence[str], minutes: float) -> int:
 
 
 def _parser(description: str) -> argparse.ArgumentParser:
-    """The parser of the command line."""
+    """Return the parser of the command line."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="benchmarks/gpu.py", description=description, formatter_class=raw)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the cells")

@@ -1,7 +1,7 @@
-"""veRL's FSDP engine alone, without Ray and vLLM, made from a composed recipe as veRL's worker makes it.
+"""Runs veRL's FSDP engine without Ray and vLLM, built from a composed recipe as veRL's worker builds it.
 
-One process is the whole group of ranks: NCCL on a GPU, gloo on a CPU. Rows are random ids, and the loss is
-the mean of -log p, which passes through the same layers as a policy's loss.
+One process is the whole group of ranks, with NCCL on a GPU and gloo on a CPU. Rows are random token ids, and
+the loss is the mean of -log p, whose gradients pass through the same layers as those of a policy's loss.
 """
 
 from __future__ import annotations
@@ -28,20 +28,21 @@ from rag_r1.config.recipes import Recipe
 from rag_r1.system.child_processes import free_port
 from rag_r1.training.composition import compose_recipe
 
-#: Of a step.
+#: The parts of a training step.
 PARTS = ("forward and backward", "optimizer step")
+#: Returns a context manager for a part of a step, such as a meter.
 Around = Callable[[str], AbstractContextManager]
 
 
 def compose(plan: Plan, recipe: str, model: Path, *overrides: str) -> DictConfig:
-    """A recipe on this machine, with a model. Raises RunError."""
+    """Compose a recipe for this machine with a model. Raises RunError if that fails."""
     data = ["data.train_files=none", "data.val_files=none", "rag_r1.retriever.url=http://127.0.0.1:1"]
     names = [plan.platform, f"actor_rollout_ref.model.path='{model}'", "trainer.n_gpus_per_node=1"]
     return compose_recipe(Recipe.find(recipe), [*names, *data, *overrides])
 
 
 class LoneEngine:
-    """The engine of the actor in `config`; `engine` is veRL's."""
+    """The actor's engine of a composed recipe; the attribute `engine` is veRL's object."""
 
     def __init__(self, config: DictConfig):
         _join_alone()
@@ -62,8 +63,10 @@ class LoneEngine:
     def step(
         self, rows: Sequence[torch.Tensor], tokens: int, around: Around = lambda part: nullcontext()
     ) -> float:
-        """A training step in micro batches of `tokens`; returns the norm of the gradients. Its two parts,
-        `PARTS`, run in a block of `around` each."""
+        """Make a training step in micro batches of `tokens`, and return the norm of the gradients.
+
+        Each of its two parts (PARTS) runs in a block of `around`.
+        """
         with self.engine.train_mode():
             self.engine.optimizer_zero_grad()
             with around(PARTS[0]):
@@ -72,26 +75,28 @@ class LoneEngine:
                 return self.engine.optimizer_step()
 
     def log_probs(self, rows: Sequence[torch.Tensor], tokens: int) -> list[torch.Tensor]:
-        """Log-probs of the rows' tokens from the second on, in 32 bits."""
+        """Return the log-probs of each row's tokens from the second on, in 32 bits."""
         with self.engine.eval_mode():
             data = self._batch(rows, tokens)
             output = self.engine.forward_backward_batch(data, None, forward_only=True)
         return [row[:-1].float().cpu() for row in output["model_output"]["log_probs"].unbind()]
 
     def trained(self) -> dict[str, torch.Tensor]:
-        """Copies of the trained weights, on the CPU."""
+        """Return copies of the trained weights on the CPU, by name."""
         named = ((n, p.detach()) for n, p in self.engine.module.named_parameters() if p.requires_grad)
         local = ((n, p.to_local() if hasattr(p, "to_local") else p) for n, p in named)
         return {name: value.cpu().clone() for name, value in local}
 
     def sent(self, *, base: bool) -> tuple[dict[str, torch.Tensor], dict[str, Any] | None]:
-        """What vLLM would be sent, by name, and PEFT's configuration: with `base` the weights, without them
-        the adapters alone."""
+        """Return the tensors that vLLM would receive, by name, and PEFT's configuration.
+
+        With `base` these are the weights of the base model, and otherwise only the adapters.
+        """
         sent, config = self.engine.get_per_tensor_param(base_sync_done=not base)
         return dict(sent), config
 
     def gather(self, *, trains_adapters: bool) -> None:
-        """Make each tensor for vLLM in turn, and drop it."""
+        """Make each tensor for vLLM in turn, and discard it."""
         sent, _ = self.engine.get_per_tensor_param(
             layered_summon=self._layered, base_sync_done=trains_adapters
         )
@@ -99,7 +104,7 @@ class LoneEngine:
             pass
 
     def _batch(self, rows: Sequence[torch.Tensor], tokens: int) -> Any:
-        """The rows, token ids each, as a batch of veRL whose micro batches have at most `tokens`."""
+        """Return rows of token ids as a batch of veRL, whose micro batches have at most `tokens`."""
 
         def nested(lists: Sequence[torch.Tensor]) -> torch.Tensor:
             return torch.nested.as_nested_tensor(list(lists), layout=torch.jagged)
@@ -120,20 +125,21 @@ class LoneEngine:
 
 
 def random_rows(count: int, length: int, vocabulary: int) -> list[torch.Tensor]:
-    """Rows of random token ids, the same each time."""
+    """Return rows of random token ids, which are the same for every call."""
     generator = torch.Generator().manual_seed(0)
     return list(torch.randint(0, vocabulary, (count, length), generator=generator))
 
 
 def _loss(model_output: dict[str, Any], data: Any, dp_group: Any = None) -> tuple[torch.Tensor, dict]:
+    """Return the mean of -log p, in the form of veRL's loss functions."""
     tokens = tu.get_non_tensor_data(data, "batch_num_tokens", default=None)
     return -(model_output["log_probs"].values() * data["loss_mask"].values()).sum() / tokens, {}
 
 
 def _join_alone() -> None:
-    """Make the group of this one process, if there is none."""
+    """Make a process group of this process only, if there is none."""
     if torch.distributed.is_initialized():
         return
-    alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
-    os.environ.update(alone, MASTER_PORT=str(free_port()))
+    variables = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
+    os.environ.update(variables, MASTER_PORT=str(free_port()))
     initialize_global_process_group_ray(timeout_second=60)

@@ -1,7 +1,8 @@
-"""The provenance of a measurement, and the refusal to mix two machines or two settings in one folder.
+"""Records the provenance of measurements, and refuses to mix two machines or two settings in one folder.
 
-GPUs, driver, processor, versions and the plan's settings must be those with which OUT was begun. The commit
-may change, so that a phase that failed can be mended while a GPU is there: each cell names its own.
+GPUs, driver, processor, versions and the plan's settings must be those with which the folder OUT was created.
+The commit may change, so that a phase that failed can be repaired while the GPU is available; each cell
+records the commit that measured it.
 """
 
 from __future__ import annotations
@@ -21,20 +22,26 @@ _COMPARED = ("platform", "processor", "cores", "gpus")
 
 
 def provenance_of(out: Path) -> dict[str, Any]:
-    """OUT/provenance.json; {} before the first start. Raises RunError."""
+    """Read OUT/provenance.json, or return {} if there is none. Raises RunError if it cannot be read."""
     return read_marker(out / PROVENANCE, "choose another --out")
 
 
-def as_begun(plan: Plan) -> Plan:
-    """The plan with the sizes with which its folder was begun, for a report on another machine."""
+def recorded_plan(plan: Plan) -> Plan:
+    """Return the plan with the sizes recorded when its folder was created.
+
+    With them a report can be written on another machine.
+    """
     settings = provenance_of(plan.out).get("settings", {})
     return replace(plan, **{key: settings[key] for key in ("miniature", "gpu_bytes") if key in settings})
 
 
 def begin(plan: Plan) -> None:
-    """Write OUT/provenance.json at the first start, and compare with it at the others. Raises RunError."""
+    """Write OUT/provenance.json if there is none, and otherwise compare machine and settings with it.
+
+    Raises RunError if they differ.
+    """
     machine = machine_facts()
-    now = json_roundtrip(
+    current = json_roundtrip(
         {
             "machine": {name: machine[name] for name in _COMPARED},
             "driver": driver_version(),
@@ -44,10 +51,10 @@ def begin(plan: Plan) -> None:
             "random_weights": plan.random_weights,
         }
     )
-    if before := provenance_of(plan.out).get("settings"):
-        refuse_changes(plan.out, flatten(before), flatten(now))
+    if recorded := provenance_of(plan.out).get("settings"):
+        refuse_changes(plan.out, flatten(recorded), flatten(current))
         return
     started = datetime.now(timezone.utc).isoformat("T", "seconds")
     write_provenance(
-        plan.out, {"settings": now, "machine": machine, "commit": commit_facts(), "started": started}
+        plan.out, {"settings": current, "machine": machine, "commit": commit_facts(), "started": started}
     )

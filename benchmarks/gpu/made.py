@@ -1,4 +1,8 @@
-"""Files and folders that are made once: whole or not at all, however often the work is killed."""
+"""Makes files and folders that appear only when they are complete, however often the work is killed.
+
+Inputs of the phases, such as models and indexes, are made this way: if one exists, it is complete and is used
+again.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +16,10 @@ from rag_r1.io.atomic_files import atomic_file
 
 @contextmanager
 def made_once(path: Path) -> Iterator[Path]:
-    """The part in which the block makes a file or a folder, which then gets its name. What a killed start has
-    left of the part is removed first. Raises OSError."""
+    """Yield a temporary path, at which the block makes a file or a folder; it is then moved to `path`.
+
+    The leftovers of a killed attempt are removed first. Raises OSError.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(path) as part:
         if part.is_dir():

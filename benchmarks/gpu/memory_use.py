@@ -1,9 +1,10 @@
-"""Peaks of memory: on a GPU what PyTorch has allocated and what the whole GPU holds; on a CPU resident bytes.
+"""Measures peaks of memory: of PyTorch and of the whole GPU, or of resident bytes on a CPU.
 
-`PeakMeter` measures within this process, which may be the only one on its GPU: peaks of what PyTorch has
-allocated and reserved are exact, and what the GPU holds is read a hundred times a second. On a CPU the
-resident bytes count, above those at the meter's start. `TrainingMeter` watches processes that this one has
-started, once a second: the whole GPU, with vLLM in it, by nvidia-smi; on a CPU their resident bytes together.
+`PeakMeter` measures this process, which must be the only one on its GPU. The peaks of the memory that PyTorch
+has allocated and reserved are exact; the used memory of the GPU is read a hundred times a second. On a CPU it
+measures the resident bytes above those at its start. `PhaseMeter` keeps such peaks by phase. `TrainingMeter`
+watches the processes that this one has started, once a second: by nvidia-smi the whole GPU, including vLLM,
+and on a CPU the sum of their resident bytes.
 """
 
 from __future__ import annotations
@@ -21,41 +22,43 @@ from rag_r1.system.gpu_driver import gpu_memory_used
 
 
 class Sampler:
-    """Reads a number in a thread for the length of a block: `values`, each with the seconds since its
-    begin."""
+    """Reads a number repeatedly in a thread during a block.
+
+    `values` has pairs of the seconds since the begin of the block and the number.
+    """
 
     def __init__(self, read: Callable[[], float], every_s: float):
         self._read, self._every_s = read, every_s
-        self._over = threading.Event()
+        self._finished = threading.Event()
         self.values: list[tuple[float, float]] = []
 
     def __enter__(self) -> Self:
-        self._began = time.monotonic()
+        self._started = time.monotonic()
         self._sample()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
         return self
 
     def __exit__(self, *unused: object) -> None:
-        self._over.set()
+        self._finished.set()
         self._thread.join()
         self._sample()
 
     @property
     def peak(self) -> float:
-        """The highest."""
+        """The highest number."""
         return max(value for _, value in self.values)
 
     def _run(self) -> None:
-        while not self._over.wait(self._every_s):
+        while not self._finished.wait(self._every_s):
             self._sample()
 
     def _sample(self) -> None:
-        self.values.append((time.monotonic() - self._began, self._read()))
+        self.values.append((time.monotonic() - self._started, self._read()))
 
 
 class PeakMeter:
-    """Peaks of this process within blocks; see the top of the module. Bytes."""
+    """Measures the peaks of this process within blocks, in bytes."""
 
     def __init__(self) -> None:
         import torch
@@ -65,8 +68,11 @@ class PeakMeter:
 
     @contextmanager
     def peak(self) -> Iterator[dict[str, float]]:
-        """Filled when the block ends: `used`, on a GPU `allocated` and `reserved`, and the block's
-        `seconds`."""
+        """Yield a dict that is filled at the end of the block.
+
+        It has the peak of `used` bytes, on a GPU also of `allocated` and `reserved` ones, and the `seconds`
+        of the block.
+        """
         gc.collect()
         if self._gpu:
             self._gpu.empty_cache()
@@ -91,7 +97,7 @@ class PeakMeter:
 
 
 class PhaseMeter:
-    """The same by phase: `peaks` has those of the last block of each."""
+    """Measures peaks by phase; `peaks` has those of the last block of each phase."""
 
     def __init__(self) -> None:
         self._meter = PeakMeter()
@@ -99,21 +105,21 @@ class PhaseMeter:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """A block of this phase."""
+        """Measure a block of this phase."""
         with self._meter.peak() as peak:
             yield
         self.peaks[name] = peak
 
     def seconds(self, *names: str) -> float:
-        """The seconds of the last blocks of these phases together."""
+        """Return the sum of the seconds of the last blocks of these phases."""
         return sum(self.peaks[name]["seconds"] for name in names)
 
 
 class TrainingMeter(Sampler):
-    """The memory of a training that this process starts in the block; see the top of the module."""
+    """Measures the memory of a training that this process starts in the block, in bytes."""
 
     def __init__(self) -> None:
-        super().__init__(lambda: gpu_memory_used() or _of_children(), 1.0)
+        super().__init__(lambda: gpu_memory_used() or _resident_of_children(), 1.0)
 
     @property
     def timeline(self) -> list[tuple[int, float]]:
@@ -125,11 +131,11 @@ def _resident() -> float:
     return float(psutil.Process().memory_info().rss)
 
 
-def _of_children() -> float:
+def _resident_of_children() -> float:
     total = 0.0
     for process in psutil.Process().children(recursive=True):
         try:
             total += process.memory_info().rss
-        except psutil.Error:  # ended meanwhile
+        except psutil.Error:  # the process has ended
             continue
     return total

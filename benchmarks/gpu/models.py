@@ -1,8 +1,8 @@
-"""Models of real shapes without a download: random weights, with the tokenizer of the demo.
+"""Makes models of real shapes without a download, with random weights and the tokenizer of the demo.
 
-Memory and speed depend on the shape alone. The tokenizer has fewer tokens than such a model; ids beyond it
-decode to nothing, so a policy of random weights writes turns of full length. A miniature has one size,
-`tiny`, with layers wide enough for nf4.
+Memory and speed depend only on the shape. The tokenizer has fewer tokens than such a model; ids beyond it
+decode to nothing, so a policy with random weights writes turns of full length. A miniature has a single size,
+`tiny`, whose layers are wide enough for nf4.
 """
 
 from __future__ import annotations
@@ -18,17 +18,22 @@ from rag_r1.training.preflight.memory.shape import SHAPES, ModelShape
 
 PROTOCOL = "rag_r1_mq"
 _TINY = ModelShape("tiny", 2, 64, 128, 4, 2, SHAPES["demo"].vocabulary, tied=True, head=16)
-_OF_TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+)
 
 
 def shape_for(size: str) -> ModelShape:
-    """The shape of a size."""
+    """Return the shape of a size, such as `7B`."""
     return _TINY if size == _TINY.name else SHAPES[size]
 
 
 def check_models(plan: Plan, sizes: set[str]) -> None:
-    """Raises RunError if a model is missing that may not be made."""
-    missing = sorted(size for size in sizes if not _is_there(plan, size))
+    """Raise RunError if a model is missing and random weights are not allowed."""
+    missing = sorted(size for size in sizes if not _exists(plan, size))
     if missing and not plan.random_weights:
         raise RunError(
             f"{plan.models} has no model {' and none '.join(missing)}: put a model's folder of that name "
@@ -37,21 +42,24 @@ def check_models(plan: Plan, sizes: set[str]) -> None:
 
 
 def model_folder(plan: Plan, size: str) -> Path:
-    """The folder of a size, which is made if it is not there. Raises RunError, OSError."""
+    """Return the folder of a model, which is made unless it exists.
+
+    Raises RunError if the model is missing and may not be made, and OSError if it cannot be written.
+    """
     check_models(plan, {size})
     folder = plan.models / size
-    if not _is_there(plan, size):
+    if not _exists(plan, size):
         with made_once(folder) as part:
             _save(shape_for(size), part)
     return folder
 
 
-def _is_there(plan: Plan, size: str) -> bool:
+def _exists(plan: Plan, size: str) -> bool:
     return (plan.models / size / "config.json").is_file()
 
 
 def _save(shape: ModelShape, folder: Path) -> None:
-    """Write a model of that shape with random weights, and the tokenizer of the demo."""
+    """Write a model of this shape with random weights, and the tokenizer of the demo."""
     import torch
     from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
@@ -72,8 +80,8 @@ def _save(shape: ModelShape, folder: Path) -> None:
     )
     torch.manual_seed(0)
     on_gpu = torch.cuda.is_available()
-    with torch.device("cuda" if on_gpu else "cpu"):  # minutes on a CPU for 7 billion parameters
+    with torch.device("cuda" if on_gpu else "cpu"):  # 7 billion parameters would take minutes on a CPU
         model = Qwen2ForCausalLM(config).to(torch.bfloat16 if on_gpu else torch.float32)
     model.save_pretrained(folder)
-    for name in filter(lambda name: (demo / name).is_file(), _OF_TOKENIZER):
+    for name in filter(lambda name: (demo / name).is_file(), _TOKENIZER_FILES):
         shutil.copyfile(demo / name, folder / name)

@@ -1,7 +1,7 @@
-"""What one start measures with: its folder, the sizes, and where models and data are.
+"""The settings of a run: its folder, its sizes, and the folders of models and data.
 
-Every process of a measurement gets the same plan, as JSON. `miniature` has the same phases in sizes for two
-cores of a CPU; everything else is the same code.
+Every worker process gets the same plan, as JSON. A `miniature` runs the same code in sizes for two cores of a
+CPU.
 """
 
 from __future__ import annotations
@@ -13,44 +13,49 @@ from typing import Any
 
 from rag_r1.system.gpu_driver import gpu_memory
 
-#: Bytes of a GPU where there is none, as in the preflight's estimates.
+#: Bytes of GPU memory that are assumed if there is no GPU, as in the preflight's estimates.
 _GPU = 80e9
 _FOLDERS = ("out", "models", "small_model", "small_data", "corpus")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """`models`: a folder with one folder for each size, such as `7B`; with `random_weights` those that are
-    missing are made there. Of recipes/real_small: `small_model`, its model; `corpus`, HotpotQA's passages;
-    `small_data`, what its README makes of them, if that was made before."""
+    """The settings of a run."""
 
+    #: The folder OUT, for cells, logs and runs.
     out: Path
+    #: A folder with one folder for each size of model, such as `7B`.
     models: Path
     miniature: bool = False
+    #: Whether missing models are made with random weights.
     random_weights: bool = False
+    #: The model of recipes/real_small; None if it is made by pip.
     small_model: Path | None = None
+    #: HotpotQA's passages for recipes/real_small.
     corpus: Path | None = None
+    #: The data of recipes/real_small, if its README's commands were run before.
     small_data: Path | None = None
+    #: Memory of the GPU, in bytes.
     gpu_bytes: float = _GPU
 
     @classmethod
     def of(cls, out: Path, models: Path | None = None, **values: Any) -> Plan:
-        """For this machine, with absolute paths; by default the models are in OUT/models."""
+        """Make a plan for this machine, with absolute paths; by default the models are in OUT/models."""
         gpu = {} if values.get("miniature") else {"gpu_bytes": gpu_memory() or _GPU}
         paths = {key: value.resolve() for key, value in values.items() if isinstance(value, Path)}
         return cls(out.resolve(), (models or out / "models").resolve(), **{**gpu, **values, **paths})
 
     @property
     def platform(self) -> str:
-        """The override that puts a recipe on this machine."""
+        """The override that adapts a recipe to this machine."""
         return "platform=cpu" if self.miniature else "platform=gpu_sdpa"
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        """The plan of a text that `to_json` made."""
+        """Read a plan from the text that `to_json` returns."""
         values = json.loads(text)
         return cls(**values | {name: values[name] and Path(values[name]) for name in _FOLDERS})
 
     def to_json(self) -> str:
-        """The plan as a text in JSON."""
+        """Return the plan as JSON."""
         return json.dumps(asdict(self), default=str)

@@ -1,6 +1,7 @@
-"""The section of docs/results/gpu.md that is made from cells, between two marks; the rest of the page stays.
+"""Writes the section of docs/results/gpu.md that has the results of the cells.
 
-It says what was measured, on which machine, and names each cell that has not been run and each that failed.
+The section is between two marks; the rest of the page is not changed. It has the machine, a table for each
+phase, and the names of all cells that failed or were not run.
 """
 
 from __future__ import annotations
@@ -24,21 +25,24 @@ BEGIN, END = "<!-- made by benchmarks/gpu.py: begin -->", "<!-- made by benchmar
 
 
 def section(plan: Plan, phases: Iterable[str] = PHASES) -> str:
-    """The tables of these phases, in Markdown, from the cells in the plan's folder."""
+    """Return the section for these phases in Markdown, from the cells in the plan's folder."""
     store, page = CellStore(plan.out), Page()
     results = {name: {cell: store.read(cell) for cell in cells_of(PHASES[name], plan)} for name in phases}
-    if any(result for of_phase in results.values() for result in of_phase.values()):
+    if any(result for phase_results in results.values() for result in phase_results.values()):
         page.text(_machine(plan))
-    for name, of_phase in results.items():
-        _add_phase(page, PHASES[name], of_phase)
-    missing = [_not_run(PHASES[name], of_phase) for name, of_phase in results.items()]
+    for name, phase_results in results.items():
+        _add_phase(page, PHASES[name], phase_results)
+    missing = [_not_run(PHASES[name], phase_results) for name, phase_results in results.items()]
     if any(missing):
         page.text("Not run:").bullets(filter(None, missing))
     return str(page)
 
 
 def write_section(path: Path, text: str) -> None:
-    """Replace the section in a page. Raises RunError for a page without the two marks, and OSError."""
+    """Replace the section in a page.
+
+    Raises RunError if the page lacks the two marks, and OSError if it cannot be read or written.
+    """
     page = path.read_text(encoding="utf-8")
     marked = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
     if len(marked.findall(page)) != 1:
@@ -47,18 +51,18 @@ def write_section(path: Path, text: str) -> None:
 
 
 def _machine(plan: Plan) -> str:
-    """The sentence on machine, versions and commit."""
+    """Return the sentence about machine, versions and commit."""
     provenance = provenance_of(plan.out)
     machine, settings = provenance["machine"], provenance["settings"]
     versions = settings["versions"]
     packages = [f"{name} {versions[name]}" for name in ("torch", "vllm", "verl") if name in versions]
-    where = ", ".join(machine["gpus"]) or f"no GPU; {machine['processor']}"
-    what = "In miniature, on a CPU: no figure is one of a GPU. " if plan.miniature else ""
+    processor = ", ".join(machine["gpus"]) or f"no GPU; {machine['processor']}"
+    warning = "In miniature, on a CPU: no figure is one of a GPU. " if plan.miniature else ""
     commit = (provenance["commit"] or {}).get("sha", "unknown")[:8]
     begun = f"begun {provenance['started'][:10]} with commit {commit}"
     driver = f"driver {settings['driver']}" if settings["driver"] else "no driver"
-    facts = [where, driver, f"{machine['cores']} cores", *packages, begun]
-    return what + ", ".join(map(table_cell, facts)) + "."
+    facts = [processor, driver, f"{machine['cores']} cores", *packages, begun]
+    return warning + ", ".join(map(table_cell, facts)) + "."
 
 
 def _add_phase(page: Page, phase: ModuleType, results: dict[Cell, Result | None]) -> None:
@@ -71,17 +75,19 @@ def _add_phase(page: Page, phase: ModuleType, results: dict[Cell, Result | None]
     if measured:
         rows = [row for cell, result in measured.items() for row in phase.rows(cell, result.figures)]
         page.table(phase.HEAD, rows, "l" * len(phase.HEAD))
-    page.bullets(f"{cell.what}: failed: {table_cell(_last(result))}" for cell, result in failed.items())
+    page.bullets(f"{cell.label}: failed: {table_cell(_last_line(result))}" for cell, result in failed.items())
 
 
-def _last(result: Result) -> str:
+def _last_line(result: Result) -> str:
+    """Return the last line of a result's error."""
     return (result.error or "").splitlines()[-1]
 
 
 def _not_run(phase: ModuleType, results: dict[Cell, Result | None]) -> str | None:
+    """Return the line with the cells of a phase that were not run, or None if all were."""
     missing: Sequence[Cell] = [cell for cell, result in results.items() if result is None]
     if not missing:
         return None
     if len(missing) == len(results) > 6:
-        return f"{phase.TITLE}: none of {len(missing)} cells, from {missing[0].what} to {missing[-1].what}"
-    return f"{phase.TITLE}: {'; '.join(cell.what for cell in missing)}"
+        return f"{phase.TITLE}: none of {len(missing)} cells, from {missing[0].label} to {missing[-1].label}"
+    return f"{phase.TITLE}: {'; '.join(cell.label for cell in missing)}"

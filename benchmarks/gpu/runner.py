@@ -1,9 +1,10 @@
-"""Runs the cells of a phase, in processes of their own, until they are done or the phase's minutes are over.
+"""Runs the cells of a phase in worker processes, until they are done or the phase's minutes are over.
 
-Cells of one group share a process, in their order: an engine or a server that takes long to start serves all
-of them. The process writes each cell as soon as it is done. If it fails, the first cell without a file is
-recorded with the end of its log, and a new process goes on with the rest. If the minutes are over, it is
-ended with all that it has started; its open cell is measured again, or gone on with, by the next start.
+The cells of a group share a process, in their order, so that an engine or a server that takes long to start
+serves all of them. The process writes each cell as soon as it is done. If it fails, the first cell without a
+file gets the end of the log as its error, and a new process continues with the rest. When the minutes are
+over, the process is ended with all its children; the next run of the command repeats, or resumes, the cell
+that was being measured.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from rag_r1.runs.processes import run_and_wait, stop_leftovers
 from rag_r1.system.child_processes import bind_to_parent
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Seconds of a phase that are left for ending its processes, at most half of it.
+#: Seconds of a phase, at most half of it, that are reserved for ending its processes.
 _END_S = 45.0
 
 
@@ -31,32 +32,35 @@ class OutOfTime(Exception):
 
 
 def cells_of(phase: ModuleType, plan: Plan) -> list[Cell]:
-    """Returns all cells of a phase, of all its groups."""
+    """Return all cells of a phase."""
     return [cell for group in phase.groups(plan) for cell in group]
 
 
 def run_phase(phase: ModuleType, plan: Plan, minutes: float) -> None:
-    """Measure what is open of a phase. Raises RunError for cells with other settings."""
+    """Measure the cells of a phase that have no file. Raises RunError if a file has other settings."""
     name, store = phase.__name__.rpartition(".")[2], CellStore(plan.out)
     seconds = 60 * minutes
     deadline = time.monotonic() + max(seconds - _END_S, seconds / 2)
     try:
         for group in phase.groups(plan):
-            for cells in _open(store, group):
+            for cells in _open_cells(store, group):
                 print(f"{name}: {', '.join(cell.name for cell in cells)}", flush=True)
                 _measure(name, plan, store, cells, deadline)
     except OutOfTime:
         print(f"{name}: its {minutes:g} minutes are over; the same command goes on", flush=True)
 
 
-def _open(store: CellStore, group: Sequence[Cell]) -> Iterator[list[Cell]]:
-    """The cells of a group without a file, as long as there are any."""
+def _open_cells(store: CellStore, group: Sequence[Cell]) -> Iterator[list[Cell]]:
+    """Yield the cells of a group without a file, again and again until there are none."""
     while cells := [cell for cell in group if store.read(cell) is None]:
         yield cells
 
 
 def _measure(phase: str, plan: Plan, store: CellStore, cells: Sequence[Cell], deadline: float) -> None:
-    """Run one process; afterwards at least one of the cells has a file."""
+    """Run one process, after which at least one of the cells has a file.
+
+    Raises OutOfTime at the deadline.
+    """
 
     def check_time() -> None:
         if time.monotonic() > deadline:
@@ -81,6 +85,8 @@ def _measure(phase: str, plan: Plan, store: CellStore, cells: Sequence[Cell], de
     except RunError:
         print(f"{phase}: failed; see {log}", flush=True)
     finally:
-        stop_leftovers(plan.out)  # Ray's processes end seconds after a training, beside the next cell's
-    if left := [cell for cell in cells if store.read(cell) is None]:
-        store.fail(left[0], log)
+        stop_leftovers(
+            plan.out
+        )  # Ray's processes outlive a training by seconds, and would disturb the next cell
+    if missing := [cell for cell in cells if store.read(cell) is None]:
+        store.fail(missing[0], log)

@@ -1,7 +1,7 @@
-"""vLLM's server by itself: generation, and its sleep.
+"""Measures vLLM's server alone: its generation and its sleep.
 
-Sleep is part of vLLM's routes for development, which a server has with VLLM_SERVER_DEV_MODE=1; its CPU build
-has none.
+Sleep belongs to vLLM's routes for development, which a server has with VLLM_SERVER_DEV_MODE=1. vLLM's build
+for a CPU has no sleep.
 """
 
 from __future__ import annotations
@@ -16,11 +16,15 @@ from rag_r1.inference.vllm_server import vllm_server
 from rag_r1.io.bounded_http import bounded_http_client
 from rag_r1.system.gpu_driver import gpu_memory_used
 
+#: Time limit of a request, in seconds.
 _WAIT_S = 300.0
 
 
 def generation(model: Path, log: Path, prompts: Sequence[Sequence[int]], options: Sequence[str]) -> dict:
-    """Seconds until a server is ready, tokens a second for all prompts at once, and the GPU's bytes."""
+    """Return the seconds until a server is ready, its tokens per second, and the used bytes of the GPU.
+
+    All prompts are generated at once.
+    """
     started = time.monotonic()
     with vllm_server(model, log, options=options) as url:
         ready_s = time.monotonic() - started
@@ -35,8 +39,11 @@ def generation(model: Path, log: Path, prompts: Sequence[Sequence[int]], options
 
 
 def sleep(model: Path, log: Path, prompts: Sequence[Sequence[int]], options: Sequence[str]) -> dict:
-    """Seconds and the GPU's bytes of a sleep of level 1 (weights in host memory) and of waking up, and
-    whether greedy tokens are the same afterwards."""
+    """Return the seconds of a sleep of level 1 (weights in host memory) and of waking up.
+
+    The result also has the used bytes of the GPU, awake and asleep, and says whether the server generates the
+    same greedy tokens afterwards.
+    """
     os.environ["VLLM_SERVER_DEV_MODE"] = "1"
     with vllm_server(model, log, options=["--enable-sleep-mode", *options]) as url:
         before, _ = _generate(url, prompts)
@@ -55,7 +62,7 @@ def sleep(model: Path, log: Path, prompts: Sequence[Sequence[int]], options: Seq
 
 
 def _generate(url: str, prompts: Sequence[Sequence[int]]) -> tuple[list[list[int]], float]:
-    """128 greedy tokens for each prompt, all in one request; and its seconds."""
+    """Generate 128 greedy tokens for each prompt in one request; returns them and the seconds."""
     body: dict[str, Any] = {"model": "policy", "prompt": list(map(list, prompts)), "max_tokens": 128}
     body |= {"temperature": 0.0, "ignore_eos": True, "return_token_ids": True}
     started = time.monotonic()
@@ -66,6 +73,7 @@ def _generate(url: str, prompts: Sequence[Sequence[int]]) -> tuple[list[list[int
 
 
 def _post(url: str, route: str) -> float:
+    """Send an empty POST request, and return its seconds."""
     started = time.monotonic()
     with bounded_http_client(_WAIT_S) as client:
         client.post(url.removesuffix("/v1") + route).raise_for_status()

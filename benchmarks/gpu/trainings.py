@@ -1,8 +1,8 @@
-"""Whole trainings through veRL, Ray and vLLM on the demo's questions, and what veRL logs of their steps.
+"""Runs whole trainings through veRL, Ray and vLLM on the demo's questions, and reads the metrics of steps.
 
-A training's folder has the demo's world, its index and a retrieval server's log, the training's log, its
-checkpoints and veRL's metrics. Data and index that are there are used again, so a start after a kill goes on
-from the last checkpoint of a recipe that resumes.
+The folder of a training has the demo's world and its index, the logs of the retrieval server and of the
+training, the checkpoints and veRL's metrics. Existing data and indexes are used again, so that after a kill a
+training resumes from its last checkpoint if its recipe allows it.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from rag_r1.demo.world import demo_protocol, write_demo
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 from rag_r1.training.metrics_files import MetricsFile
 
-#: What is kept of a step's metrics, by the beginning of their names.
+#: Prefixes of the metrics that are kept for each step.
 _KEPT = ("timing_s/", "perf/", "training/rollout_probs_diff", "search/score", "search/searches", "actor/grad")
 _KEPT += ("search/logprob_gap", "actor/pg_loss", "actor/lr", "response_length/mean")
-#: Seconds after which a training that hangs is ended; the phase's minutes end before.
+#: Seconds after which a hanging training is ended; the minutes of a phase usually end before.
 _AT_MOST_S = 3600.0
-#: Few processes: each takes seconds to start.
+#: Overrides for few processes, since each takes seconds to start.
 FEW = (
     "actor_rollout_ref.rollout.agent.num_workers=1",
     "reward.num_workers=1",
     "transfer_queue.backend.SimpleStorage.num_data_storage_units=1",
     "actor_rollout_ref.rollout.enforce_eager=true",
 )
-#: A step of the demo in small, without validation, as in tests/e2e/demo_training.py.
+#: Overrides for a small step of the demo without validation, as in tests/e2e/demo_training.py.
 SMALL = (
     "data.train_batch_size=4",
     "actor_rollout_ref.actor.ppo_mini_batch_size=4",
@@ -47,7 +47,7 @@ SMALL = (
     "trainer.val_before_train=false",
     "trainer.test_freq=-1",
 )
-#: vLLM's log-probs are compared with the actor's.
+#: Overrides with which vLLM's log-probs are compared with those of the actor.
 COMPARED = (
     "actor_rollout_ref.rollout.calculate_log_probs=true",
     "algorithm.rollout_correction.bypass_mode=false",
@@ -55,17 +55,22 @@ COMPARED = (
 
 
 def training_cell(
-    phase: str, name: str, what: str, recipe: str, overrides: Sequence[str], size: str | None = None
+    phase: str, name: str, label: str, recipe: str, overrides: Sequence[str], size: str | None = None
 ) -> Cell:
-    """The cell of a training on the demo's questions, with few processes, in which vLLM's log-probs are
-    compared with the actor's. `size`: of the model; None for the demo's policy."""
+    """Return the cell of a training on the demo's questions, with the overrides FEW and COMPARED.
+
+    `size` is the size of the model, or None for the demo's policy.
+    """
     changes = [*FEW, *COMPARED, *overrides]
-    return Cell(phase, name, what, {"recipe": recipe, "overrides": changes, "size": size})
+    return Cell(phase, name, label, {"recipe": recipe, "overrides": changes, "size": size})
 
 
 @contextmanager
 def training_command(plan: Plan, cell: Cell, folder: Path) -> Iterator[list[str]]:
-    """veRL's command for the training of a cell, while its retrieval server runs. Raises RunError."""
+    """Run the retrieval server of a cell's training, and yield veRL's command for the training.
+
+    Raises RunError if the server does not start or the model is missing.
+    """
     data, index = folder / "data", folder / "index"
     if not data.exists():
         with made_once(data) as part:
@@ -93,7 +98,10 @@ def training_command(plan: Plan, cell: Cell, folder: Path) -> Iterator[list[str]
 
 
 def run_training(plan: Plan, cell: Cell, folder: Path) -> dict[str, Any]:
-    """Run the training of a cell to its end; its figures. Raises RunError with the end of its log."""
+    """Run the training of a cell, and return its figures.
+
+    Raises RunError, with the end of its log, if it fails.
+    """
     os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")  # FlashInfer compiles at its first use
     folder.mkdir(parents=True, exist_ok=True)
     with training_command(plan, cell, folder) as command, TrainingMeter() as meter:
@@ -103,7 +111,7 @@ def run_training(plan: Plan, cell: Cell, folder: Path) -> dict[str, Any]:
 
 
 def metrics_by_step(metrics: Path) -> dict[str, dict[str, float]]:
-    """The metrics of each step that are kept."""
+    """Return the metrics of each step that are kept."""
     steps: dict[str, dict[str, float]] = {}
     for step, values in MetricsFile(metrics).new_lines():
         kept = {
@@ -116,7 +124,7 @@ def metrics_by_step(metrics: Path) -> dict[str, dict[str, float]]:
 
 
 def step_median(figures: Mapping[str, Any], name: str) -> float | None:
-    """The median of a metric over the steps that have it; None if none has."""
+    """Return the median of a metric over the steps that have it, or None if no step has it."""
     values = [step[name] for step in figures["steps"].values() if name in step]
     return median(values) if values else None
 
@@ -129,7 +137,7 @@ _METRICS = ("step", "gen", "old_log_prob", "ref", "update_actor", "update_weight
 
 
 def training_row(name: str, figures: Mapping[str, Any]) -> list[object]:
-    """The row of a training: medians over its steps."""
+    """Return the row of a training, with medians over its steps."""
 
     def cell_of(metric: str, digits: int = 2) -> str:
         value = step_median(figures, metric)

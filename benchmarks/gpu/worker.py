@@ -1,8 +1,8 @@
-"""A process that measures cells of one phase, and writes each as soon as it is done.
+"""Measures cells of one phase in a separate process, and writes each as soon as it is done.
 
     python -m benchmarks.gpu.worker PLAN PHASE CELL...
 
-PLAN is a Plan in JSON. SIGTERM ends it as Ctrl-C does, so that what it has started is ended, too.
+PLAN is a Plan in JSON. SIGTERM ends the process as Ctrl-C does, so that its children are ended, too.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The rules that drop entities, facts and questions that have two right answers in the corpus.
+"""Finds entities, facts and questions that have two right answers in the corpus, so that they are dropped.
 
-An entity is left out if another page has its name, in its title or as the name that its text begins with. A
-fact is left out if another passage states another year for that name. A question that asks for an entity by
-two facts is dropped if any other passage names both. A question whose answer it holds itself is dropped, too.
+An entity is left out if another page has its name, in the title or at the beginning of the text. A fact is
+left out if another passage states another year for the same name. A question that asks for an entity by two
+facts is dropped if another passage names both. A question that contains its own answer is dropped, too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rag_r1.data.evidence import base_title
 _QUOTED_YEAR = re.compile(rf'"([^"]{{2,80}})" \((?:[\w ]+, )?({YEAR})\)')
 _LIFE_YEAR = re.compile(rf"({NAME}) \((?:born )?(?:[^()]{{0,20}} )?({YEAR})\s?[)–-]")
 _FIRST_NAME = re.compile(r"^[\"“]?(.{2,80}?)[\"”]?(?: ?\(|, | (?:is|was|are|were) )")
-#: Relation -> where a passage states such a year for a name, which may contradict another passage.
+#: Relation -> pattern of a name and its year in any passage; such a year may contradict another passage.
 _YEAR_RELATIONS = {"birth year": _LIFE_YEAR, "release year": _QUOTED_YEAR}
 
 
@@ -27,7 +27,7 @@ class Rivals:
     """The names, years and dates in the whole corpus, which may make a second answer right."""
 
     def __init__(self, pages: Iterable[tuple[str, str, str]]) -> None:
-        """`pages`: the passage id, title and text of every passage."""
+        """`pages` are the id, title and text of every passage."""
         self._owners: dict[str, set[str]] = defaultdict(set)
         self._years: dict[tuple[str, str], set[str]] = defaultdict(set)
         self._texts: dict[str, str] = {}
@@ -45,23 +45,23 @@ class Rivals:
                 self._dates[date_forms(date)[1]].add(passage_id)
 
     def shares_name(self, title: str) -> bool:
-        """Whether another page has the name of this title."""
+        """Return whether another page has the name in this title."""
         return len(self._owners[name_key(base_title(title))] | {title}) > 1
 
     def contradict(self, title: str, relation: str, value: str) -> bool:
-        """Whether a passage states another year for an entity of this name."""
+        """Return whether a passage states another year for an entity of this name."""
         return bool(self._years.get((relation, name_key(base_title(title))), set()) - {value})
 
     def holders(self, values: Sequence[str]) -> set[str]:
-        """The ids of the passages that hold all of these values: names, years, or dates in any form."""
+        """Return the ids of the passages that contain all of these values: names, years, and dates."""
         return set.intersection(*map(self._holding, values))
 
     def names(self, passage_id: str, name: str) -> bool:
-        """Whether a passage holds a name."""
+        """Return whether a passage contains a name."""
         return name in self._texts[passage_id]
 
     def _holding(self, value: str) -> set[str]:
-        """The ids of the passages that hold a value."""
+        """Return the ids of the passages that contain a value."""
         if re.fullmatch(DATE, value):
             return self._dates[date_forms(value)[1]]
         if value not in self._holders:
@@ -70,5 +70,5 @@ class Rivals:
 
 
 def tells_its_answer(question: str, golds: Iterable[str]) -> bool:
-    """Whether an answer stands in the question, in whole words and any case."""
+    """Return whether the question contains one of its answers, as whole words in any case."""
     return any(re.search(rf"(?<!\w){re.escape(gold)}(?!\w)", question, re.IGNORECASE) for gold in golds)

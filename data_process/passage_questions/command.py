@@ -2,10 +2,10 @@
 
     rag-r1 passage-questions --corpus corpus.jsonl.gz --out data/made
 
-Written for an encyclopedia, whose passages begin with what their page is about. Five kinds: one_hop (a fact),
-bridge (a fact of the entity that a fact names), two_facts (the entity that two facts lead to), comparison
-(which came first) and yes_no. Facts that disagree, names that two pages have and questions with two right
-answers in the corpus are dropped by rule.
+The rules are written for an encyclopedia, whose passages begin by saying what their page is about. There are
+five kinds of questions: one_hop (a fact), bridge (a fact of the entity that a fact names), two_facts (the
+entity that has two facts), comparison (which came first) and yes_no. Facts that disagree, names that two
+pages share and questions with two right answers in the corpus are dropped.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ evidence (supporting_ids, supporting_titles); summary.json, with the counts and 
 settings.yaml. No entity is in both files. `rag-r1 data --train questions:made=DIR/train.jsonl` reads them.
 """
 Share = Annotated[float, Field(gt=0, lt=1), Constraint("a number between 0 and 1")]
-#: A question, and the split in which its entities are.
+#: A question, and the split of its entities.
 SplitQuestion = tuple[MadeQuestion, str]
 
 
@@ -100,8 +100,10 @@ def _check_corpus(paths: Sequence[Path]) -> None:
 
 
 def write_questions(args: PassageQuestionsArguments) -> dict[str, Any]:
-    """Make the questions and write the files of `args.out`; returns the summary. Raises DataError for a row
-    that is not a passage, and if no question can be made."""
+    """Make the questions, write the files in `args.out` and return the summary.
+
+    Raises DataError for a row that is not a passage, or if no question can be made.
+    """
     passages = read_passages(args.corpus, not args.no_progress)
     rows, dropped = make_rows(passages, args.seed, args.per_kind, args.test_share, not args.no_progress)
     if not rows:
@@ -128,7 +130,10 @@ def write_questions(args: PassageQuestionsArguments) -> dict[str, Any]:
 
 
 def read_passages(paths: Sequence[Path], progress: bool) -> list[Passage]:
-    """The passages of a corpus. Raises DataError, with file and line, for a row that is not a passage."""
+    """Read the passages of a corpus.
+
+    Raises DataError, with file and line, for a row that is not a passage.
+    """
     corpus = Corpus(paths)
     passages = []
     for row, position in corpus.rows(progress=progress):
@@ -141,8 +146,11 @@ def read_passages(paths: Sequence[Path], progress: bool) -> list[Passage]:
 def make_rows(
     passages: Sequence[Passage], seed: int, per_kind: int, test_share: float, progress: bool = False
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """Make the questions of a corpus; returns them as rows, at most `per_kind` of each kind, and how many
-    entities, facts and questions each rule dropped. `test_share`: share of the entities that are in test."""
+    """Make the questions of a corpus.
+
+    Returns the questions as rows, at most `per_kind` of each kind, and the number of entities, facts and
+    questions that each rule dropped. `test_share` is the share of the entities that are in test.
+    """
     pages = [(p.id or "", clean(p.title), clean(p.contents.partition("\n")[2])) for p in passages if p.title]
     rivals = Rivals(pages)
     dropped = Counter[str]()
@@ -155,7 +163,7 @@ def make_rows(
         if kind == "yes_no":  # the last drawn may be one without its counterpart
             sample = _balance_answers(sample)
         rows += [_row(question, split) for question, split in sample]
-    # In no order of kinds: a validation of the first 120 is one of all kinds.
+    # The kinds are mixed, so that a validation on the first 120 rows covers all of them.
     rows.sort(key=lambda row: hash_words(seed, "order", row["question"]))
     return rows, {rule: count for rule, count in dropped.items() if count}
 
@@ -163,7 +171,7 @@ def make_rows(
 def _usable_questions(
     writer: QuestionWriter, rivals: Rivals, dropped: Counter[str], progress: bool
 ) -> dict[str, list[SplitQuestion]]:
-    """All questions of a writer, by kind, without those that a rule drops; these are counted in `dropped`."""
+    """Return the questions of a writer by kind; those that a rule drops are counted in `dropped` instead."""
     questions_by_kind: dict[str, list[SplitQuestion]] = {kind: [] for kind in KINDS}
     text_counts: Counter[str] = Counter()
     for question in tqdm(writer.questions(), "writing questions", unit=" questions", disable=not progress):
@@ -188,8 +196,7 @@ def _usable_questions(
 
 
 def _draw(questions: Iterable[SplitQuestion], count: int, seed: int) -> list[SplitQuestion]:
-    """At most `count` questions, in turn from each relation, so that frequent relations do not fill the
-    set."""
+    """Draw at most `count` questions, in turn from each relation, so that no relation fills the set."""
     by_relation: dict[str, list[SplitQuestion]] = defaultdict(list)
     for pair in sorted(questions, key=lambda pair: hash_words(seed, "draw", pair[0].question)):
         by_relation[pair[0].relation].append(pair)
@@ -198,8 +205,10 @@ def _draw(questions: Iterable[SplitQuestion], count: int, seed: int) -> list[Spl
 
 
 def _balance_answers(pairs: Sequence[SplitQuestion]) -> list[SplitQuestion]:
-    """The first questions of each answer, equally many of each in each split and relation: otherwise a policy
-    that always says yes to a form of question is rewarded for it."""
+    """Return the first questions of each answer, equally many for each in every split and relation.
+
+    Otherwise a policy that always says yes to one form of question would be rewarded for it.
+    """
     answers = {question.golds[0] for question, _ in pairs}
     answer_counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for question, split in pairs:
@@ -215,7 +224,7 @@ def _balance_answers(pairs: Sequence[SplitQuestion]) -> list[SplitQuestion]:
 
 
 def _row(question: MadeQuestion, split: str) -> dict[str, Any]:
-    """A question as a row of the file of its split."""
+    """Return a question as a row of its split's file."""
     return {
         "id": f"{question.kind}-{hash_words(0, question.question):016x}",
         "question": question.question,

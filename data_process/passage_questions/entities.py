@@ -1,8 +1,9 @@
-"""The entities of a corpus, each with the name that a question calls it by, and the links between them.
+"""Finds the entities of a corpus, their names in questions, and the links between them.
 
-A title's words in parentheses become words of the question: `the 1950 film "Broken Arrow"`, `the composer
-Buddy Baker`. An entity without a name that tells it from others is left out. A link is a fact whose value is
-the whole name of another entity of the right kind, whose page also shows the right profession.
+`read_entities` reads the facts of each page. Words in the parentheses of a title become part of the name, as
+in `the 1950 film "Broken Arrow"` or `the composer Buddy Baker`; an entity whose name is still ambiguous is
+left out. `Links` follows a fact to another entity: its value must be the whole name of exactly one entity of
+the right kind, and that entity's page must show a profession that fits the relation.
 """
 
 from __future__ import annotations
@@ -22,14 +23,17 @@ from rag_r1.data.evidence import base_title
 
 @dataclass(frozen=True)
 class Entity:
-    """The subject of a page. `base`: its title without parentheses; `name`: what a question calls it; `text`:
-    of its passage, without the title."""
+    """The subject of a page."""
 
+    #: Id of its passage.
     id: str
     title: str
+    #: The title without parentheses.
     base: str
+    #: The name in a question.
     name: str
     page: PageFacts
+    #: Text of its passage, without the title.
     text: str = field(repr=False)
 
     @property
@@ -38,17 +42,17 @@ class Entity:
         return self.page.kind
 
     def value(self, relation: str) -> str | None:
-        """The value of one of its facts; None if it is not known."""
+        """Return the value of one of its facts, or None if it is not known."""
         fact = self.page.facts.get(relation)
         return fact.value if fact else None
 
     def forms(self, relation: str) -> tuple[str, ...]:
-        """All forms of a fact's value, which must be known."""
+        """Return all forms of a fact's value. Raises KeyError if the fact is not known."""
         return self.page.facts[relation].forms
 
 
 _WRITER_WORDS = r"\b(?:writ|author|novel|poet|playwright|journalist|historian|philosopher|scholar)"
-#: Relation -> the kinds that it leads to, and a pattern that the first sentence of the page there must have.
+#: Relation -> kinds of the linked entity, and a pattern that the first sentence of its page must match.
 LINKS: dict[str, tuple[tuple[str, ...], str]] = {
     "director": (("person",), r"\b(?:film|director|directed|filmmaker|screenwriter|actor|actress)"),
     "artist": (("person", "band"), r"\b(?:sing|music|rapper|song|DJ|guitar|pian|band|album)"),
@@ -60,7 +64,7 @@ LINKS: dict[str, tuple[tuple[str, ...], str]] = {
     "band": (("band",), ""),
     "album": (("album",), ""),
 }
-#: Kinds whose names stand without quotation marks and without a noun.
+#: Kinds whose names are written without quotation marks and without a noun before them.
 _UNQUOTED = ("person", "organisation", "publication", "place", "taxon")
 #: Kind -> the last words in a title's parentheses that fit it.
 _TITLE_NOUNS = {
@@ -74,8 +78,10 @@ _TITLE_NOUNS = {
 
 
 def read_entities(passages: Iterable[Passage], rivals: Rivals, dropped: Counter[str]) -> list[Entity]:
-    """The entities of pages whose kind is known and whose name no other page has, with their facts. What is
-    left out is counted in `dropped`, by the rule that leaves it out."""
+    """Return the entities of all pages of a known kind with an unambiguous name, with their facts.
+
+    Entities and facts that are left out are counted in `dropped`, by rule.
+    """
     entities = []
     for passage in passages:
         if passage.id is None or not passage.title:
@@ -97,12 +103,12 @@ def read_entities(passages: Iterable[Passage], rivals: Rivals, dropped: Counter[
 
 
 def clean(text: str) -> str:
-    """The text with HTML's escapes resolved and each white space made one blank."""
+    """Resolve the HTML escapes of a text, and replace each run of white space by one blank."""
     return " ".join(html.unescape(text).split())
 
 
 def name_of(title: str, page: PageFacts, text: str) -> str | None:
-    """What a question calls the subject of a page; None if its title does not tell it from others."""
+    """Return the name of a page's subject in questions, or None if its title gives no unambiguous one."""
     base = base_title(title)
     inside = title[len(base) :].strip(" ()")
     quoted = base if page.kind in (*_UNQUOTED, "band") else f'"{base}"'
@@ -141,8 +147,11 @@ class Links:
             self._by_name.setdefault(name_key(entity.base), []).append(entity)
 
     def follow(self, entity: Entity, relation: str) -> Entity | None:
-        """The entity that the fact names; None unless there is exactly one of the right kind, and its page
-        says what LINKS requires."""
+        """Return the entity that the fact names.
+
+        None unless exactly one entity of the right kind has that name, and its page fits the relation
+        (LINKS).
+        """
         value = entity.value(relation)
         kinds, required = LINKS[relation]
         matches = [target for target in self._by_name.get(name_key(value or ""), ()) if target.kind in kinds]
@@ -160,8 +169,10 @@ class Links:
         return target if re.search(required, first_sentence(target.text)) else None
 
     def root(self, entity: Entity) -> str:
-        """The title at the end of an entity's links, after at most four: all pages that lead to it are in the
-        same split."""
+        """Return the title at the end of an entity's links, after at most four of them.
+
+        All pages that lead to this title are in the same split.
+        """
         chain = [entity]
         while len(chain) < 5:
             followed = (self.follow(chain[-1], relation) for relation in LINKS if chain[-1].value(relation))

@@ -1,8 +1,9 @@
-"""Facts of a passage, and the rules that read their values: one for each way in which a relation is said.
+"""The rules that read facts from a passage, one for each way in which a relation is expressed.
 
 A rule takes the first sentence (`opening`) and the whole text, and yields every value that it finds, with all
-forms of the answer. It yields nothing for what it does not fully understand: a date that is disputed, a
-nationality with a hyphen. A relation with two values (two directors, say) is left out by kinds.py.
+forms of the answer. It yields nothing if it does not fully understand the text, as with a disputed date or a
+hyphenated nationality. The table in `kinds.py` says which rules read which kind of page; a relation for which
+a rule yields two values (two directors, say) is left out there.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ Values = Iterator[tuple[str, tuple[str, ...]]]
 
 @dataclass(frozen=True)
 class Fact:
-    """What a passage says about its subject. `forms`: the forms of the answer, the usual one first."""
+    """A statement of a passage about its subject."""
 
     relation: str
     value: str
+    #: The forms of the value as an answer, the usual one first.
     forms: tuple[str, ...]
 
 
@@ -40,7 +42,7 @@ _ARTISTS = (
     "band|group|singer|rapper|musician|artist|duo|trio|songwriter|singer-songwriter|composer|author|writer|"
     "novelist|guitarist|DJ|producer|pianist|recording artist|poet|playwright|journalist|historian"
 )
-#: Between `by` and a name: `the American rock band`.
+#: Words between `by` and a name, such as `the American rock band`.
 _DESCRIPTOR = rf"(?:(?:the )?(?:[\w\-–&/]+ ){{0,6}}?(?:{_ARTISTS})s? )?"
 _UNCERTAIN = re.compile(r"\bc\.|circa|\bor\b|\?|bapti[sz]ed|O\.S\.|Old Style|disputed|probably|\bca\.|/")
 #: Adjectives that may stand before the nationality of a person.
@@ -48,7 +50,7 @@ _BEFORE_NATION = (
     "former|retired|late|professional|prominent|noted|independent|award-winning|Grammy Award-winning|"
     "pioneering|leading|influential|contemporary|young"
 )
-#: What follows a word for a nationality that is not one there: `American football`.
+#: Words after a nationality that show that no nationality is meant, as in `American football`.
 _NO_NATION = re.compile(
     r"[-–/]|,? (?:and|or|&)\b|,? ?born| (?:football|rules|literature|language|gridiron|Idol|folk music|Civil|"
     r"Revolutionary|Army|Navy|Air|League|Premier|Open|descent|Film|Television|Academy|Parliament)\b"
@@ -56,8 +58,10 @@ _NO_NATION = re.compile(
 
 
 def life_of(opening: str) -> tuple[str | None, str | None]:
-    """Birth and death as full dates or years, from the parentheses after a person's name; None for each that
-    is not given, or is uncertain."""
+    """Return birth and death, as full dates or years, from the parentheses after a person's name.
+
+    Either is None if it is missing or uncertain.
+    """
     match = LIFE.match(opening)
     if match is None or _UNCERTAIN.search(match["life"]):
         return None, None
@@ -70,19 +74,19 @@ def life_of(opening: str) -> tuple[str | None, str | None]:
 
 
 def year_of_life(which: int, opening: str, text: str) -> Values:
-    """The year of birth (0) or death (1)."""
+    """Yield the year of birth (`which` 0) or death (1)."""
     if date := life_of(opening)[which]:
         yield date[-4:], (date[-4:],)
 
 
 def date_of_life(which: int, opening: str, text: str) -> Values:
-    """The full date of birth (0) or death (1)."""
+    """Yield the full date of birth (`which` 0) or death (1)."""
     if (date := life_of(opening)[which]) and re.fullmatch(DATE, date):
         yield date_forms(date)[1], date_forms(date)
 
 
 def nationality(opening: str, text: str) -> Values:
-    """The one nationality that follows `is a`, of a person or a band."""
+    """Yield the nationality of a person or a band after `is a`, if it is the only one there."""
     match = LIFE.match(opening)
     description = match["rest"] if match else opening
     is_ = re.search(rf" {IS} an? (?:(?:{_BEFORE_NATION}) )*(?P<what>[^.;]*)", description)
@@ -95,7 +99,7 @@ def nationality(opening: str, text: str) -> Values:
 
 
 def birthplace(opening: str, text: str) -> Values:
-    """Town and region, where they follow the date of birth."""
+    """Yield town and region, if they follow the date of birth."""
     match = LIFE.match(opening)
     if match is None or _UNCERTAIN.search(match["life"]):
         return
@@ -109,15 +113,17 @@ def birthplace(opening: str, text: str) -> Values:
 
 
 def named(pattern: str, opening: str, text: str) -> Values:
-    """The text that the first group of a pattern matches, without quotation marks."""
+    """Yield the first group of each match of a pattern, without quotation marks."""
     for match in re.finditer(pattern, text):
         value = match[1].strip(' ,"')
         yield value, (value,)
 
 
 def _subject_matches(pattern: str, opening: str, text: str) -> list[re.Match[str]]:
-    """The matches of a pattern in the text, if one is in the first sentence or in one that begins with the
-    subject (`It`, `The film`), else []: a match elsewhere may be about something else."""
+    """Return the matches of a pattern in the text, if one of them is surely about the subject, else [].
+
+    That is so in the first sentence and in a sentence that begins with the subject (`It`, `The film`).
+    """
     nouns = "film|movie|picture|documentary|album|EP|song|single|track|book|novel|play|series|show"
     subject = rf"It|This|(?:The|This) (?:{nouns})"
     sentences = re.findall(
@@ -128,7 +134,7 @@ def _subject_matches(pattern: str, opening: str, text: str) -> list[re.Match[str
 
 
 def released(nouns: str, opening: str, text: str) -> Values:
-    """The year before the noun, and the years of all releases that the passage tells."""
+    """Yield the year before the noun, and the years of all releases that the passage mentions."""
     if "traditional" in opening:
         return
     if match := re.search(
@@ -142,8 +148,10 @@ def released(nouns: str, opening: str, text: str) -> Values:
 
 
 def person_after(lead: str, opening: str, text: str) -> Values:
-    """The one person who stands after words such as `directed by` (`lead`). For several people it yields two
-    values, so the relation is left out."""
+    """Yield the person who is named after words such as `directed by` (the pattern `lead`).
+
+    For several people it yields two values, so that the relation is left out.
+    """
     for match in _subject_matches(rf"(?:{lead}) {_DESCRIPTOR}({NAME})?({_NAME_END})?", opening, text):
         if match[1] is None or match[2] is None:  # several people, or a name that is not understood
             yield match[0], ()
@@ -153,7 +161,7 @@ def person_after(lead: str, opening: str, text: str) -> Values:
 
 
 def artist(nouns: str, opening: str, text: str) -> Values:
-    """The person or band that a record is by. `nouns`: what such a record is called, as alternatives."""
+    """Yield the artist of a record; `nouns` are the alternatives for the word `album` or `song`."""
     word = rf"{UPPER}[\w'’\-.!$]*"
     recorded = r"(?:LP |album )?(?:(?:(?:co-)?written and )?(?:recorded|performed) )?"
     end = (
@@ -173,7 +181,7 @@ def artist(nouns: str, opening: str, text: str) -> Values:
 
 
 def founded(opening: str, text: str) -> Values:
-    """The years of all foundings: in the first sentence in any words, later only of the subject itself."""
+    """Yield the years of all foundings; after the first sentence only those of the subject itself."""
     when = rf"(?:on|in) (?:{DATE}|(?:\w+ )?{YEAR})\b"
     words = "(?:ounded|stablished|ormed|ncorporated|aunched|pened)"
     founding = rf"{words} (?:[\w',-]+ ){{0,6}}?{when}"
@@ -185,9 +193,11 @@ def founded(opening: str, text: str) -> Values:
 
 
 def place(names: str, ambiguous: str, opening: str, text: str) -> Values:
-    """The only one of the places `names` that the passage names, if the first sentence says `in ... NAME`;
-    nothing if the passage has one of the words `ambiguous`, which may mean another place. Both are
-    alternatives of a pattern."""
+    """Yield the place in which the subject is, if the passage names only one of the places `names`.
+
+    The first sentence must say `in ... NAME`. A passage with one of the words `ambiguous`, which may mean
+    another place, yields nothing. Both arguments are alternatives of a pattern.
+    """
     if re.search(rf"\b(?:{ambiguous})\b", text):
         return
     excluded = "n|'s| County| City| Avenue| Street"

@@ -1,10 +1,10 @@
-"""Tells of what kind a page is (a person, a film, ...), and reads the facts that such a page has.
+"""Recognises the kind of a page (a person, a film, ...), and reads the facts of that kind.
 
     read_facts("Alien (film)", "Alien is a 1979 science-fiction film directed by Ridley Scott. ...")
         kind film; release year: 1979; director: Ridley Scott
 
-The kind is what the first sentence says: `TITLE is a ... NOUN`. A kind is an entry of the table KINDS; a
-relation for which a passage has two values is left out.
+The first sentence tells the kind: `TITLE is a ... NOUN`. The table KINDS lists the kinds, each with the rules
+that read its facts. A relation is left out if its rule finds two values in the passage.
 """
 
 from __future__ import annotations
@@ -24,39 +24,41 @@ from rag_r1.data.evidence import base_title
 
 @dataclass(frozen=True)
 class PageFacts:
-    """The kind of a page (`person`, `film`, ...), its facts by relation, the noun for its subject, and the
-    relations that were left out because the passage has two values."""
+    """The kind of a page and its facts."""
 
+    #: A key of KINDS, such as `film`.
     kind: str
+    #: Relation -> fact.
     facts: dict[str, Fact]
+    #: The noun for the subject of the page.
     noun: str
+    #: Relations that were left out because the passage has two values.
     disagreeing: tuple[str, ...] = ()
 
 
 def read_facts(title: str, text: str) -> PageFacts | None:
-    """The facts of a page; None if its kind is not known."""
+    """Read the facts of a page; returns None if its kind is not known."""
     base, opening = base_title(title), first_sentence(text)
     for kind, (noun_of, rules) in KINDS.items():
         if (noun := noun_of(base, opening)) is None:
             continue
         facts = {relation: dict(rule(opening, text)) for relation, rule in rules.items()}
-        unique = {relation: [*values.items()][0] for relation, values in facts.items() if len(values) == 1}
-        return PageFacts(
-            kind,
-            {relation: Fact(relation, *value) for relation, value in unique.items()},
-            noun,
-            tuple(relation for relation, values in facts.items() if len(values) > 1),
-        )
+        unique: dict[str, Fact] = {}
+        for relation, forms_of in facts.items():
+            if len(forms_of) == 1:
+                [(value, forms)] = forms_of.items()
+                unique[relation] = Fact(relation, value, forms)
+        return PageFacts(kind, unique, noun, tuple(name for name, values in facts.items() if len(values) > 1))
     return None
 
 
 def name_key(name: str) -> str:
-    """A key that is the same for a name with and without `The`, in any case."""
+    """Return a key that is the same for a name with and without `The`, in any case."""
     return name.casefold().removeprefix("the ")
 
 
 def first_sentence(text: str) -> str:
-    """The text up to the first full stop that ends a sentence and does not stand in parentheses."""
+    """Return the text up to the first full stop that ends a sentence and is not in parentheses."""
     depth = 0
     for match in re.finditer(r"[()]|(?<=[\w\"'’)\]])[.!?]\"?(?= [\"“]?[A-Z0-9])", text):
         if match[0] in "()":
@@ -68,24 +70,26 @@ def first_sentence(text: str) -> str:
 
 _ABBREVIATION = re.compile(r"\b(?:[A-Z]|St|Dr|Mr|Mrs|Ms|Jr|Sr|vs|No|Vol|feat|Inc|Ltd|Co|Mt|Ft)$")
 _IN_PARENTHESES = re.compile(r"\s*\((?:[^()]|\([^()]*\))*\)")
-#: Words before a noun with which another phrase has begun, so that the noun belongs to that phrase.
+#: Words that begin another phrase; a noun after one of them belongs to that phrase.
 _CLAUSE = re.compile(r"\b(?:by|of|in|from|for|about|on|who|that|and|at|to|with|where|which|as|held|has)\b")
-#: What may follow a noun: anything but a further noun, to which it would be an adjective.
+#: What may follow the noun. A further noun may not, since the first would only describe it.
 _AFTER_NOUN = (
     r"(?=[.,;:]|$| (?:by|of|in|from|for|about|on|who|that|and|at|to|with|where|which|as|held|has|is|was|set|"
     r"near|within|based|co|starring|featuring|consisting|making|playing|north|south|east|west|situated|led|"
     r"between|under|through|comedy|just|built|made|run|serving|owned|\w+ed|\w+ly|written|known|taken|shot|"
     r"off|whose|operating|belonging|fronted)\b)"
 )
-#: Occupations that say what a person is only with the word before them.
+#: Occupations that are only clear together with the word before them.
 _VAGUE = (
     "player|driver|coach|manager|artist|officer|designer|personality|host|executive|editor|general|runner"
 )
 
 
 def _thing(nouns: str, fixed_noun: str, base: str, opening: str) -> str | None:
-    """The noun of a first sentence such as `BASE is a ... NOUN`, with NOUN one of `nouns`, or `fixed_noun` in
-    its place, if that is not empty; None if the sentence is not such a one."""
+    """Return the noun of a first sentence `BASE is a ... NOUN`, where NOUN is one of `nouns`.
+
+    A non-empty `fixed_noun` is returned in its place. Returns None if the sentence has another form.
+    """
     if re.search(rf"\(.{{0,60}}?\bborn\b|\((?:[^()]* )?{YEAR} ?[–-] ?[^()]*{YEAR}\)", opening[:200]):
         return None  # a person
     match = re.match(
@@ -97,8 +101,10 @@ def _thing(nouns: str, fixed_noun: str, base: str, opening: str) -> str | None:
 
 
 def _person(base: str, opening: str) -> str | None:
-    """The occupation with which the description of a person ends, or `person` if it is not known; None if the
-    page is not about a person."""
+    """Return the occupation at the end of a person's description, or `person` if it is not known.
+
+    Returns None if the page is not about a person.
+    """
     match = LIFE.match(opening)
     is_life = match and re.search(rf"born|\bb\. |{YEAR}", match["life"])
     name, description = match.group("name", "rest") if is_life else (opening[: len(base)], opening)
@@ -159,14 +165,16 @@ _WHERE = {
 
 
 class PageKind(NamedTuple):
-    """A kind of pages. `noun_of`: the noun for the subject of a page, from its base title and first sentence,
-    None if it is not of this kind; `rules`: relation -> the rule that reads it."""
+    """A kind of pages."""
 
+    #: Returns the noun for the subject of a page, from its base title and first sentence; None if the page is
+    #: not of this kind.
     noun_of: Callable[[str, str], str | None]
+    #: Relation -> the rule that reads it from the first sentence and the text.
     rules: dict[str, Callable[[str, str], Values]]
 
 
-#: The kinds by name; the first that fits a page is taken.
+#: The kinds by name. A page has the first kind that fits.
 KINDS: dict[str, PageKind] = {
     "person": PageKind(
         _person,

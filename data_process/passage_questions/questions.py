@@ -1,7 +1,8 @@
-"""Writes questions about entities: one fact, a bridge over a second page, two facts that lead to a page, and
-comparisons and yes/no questions of two pages of a kind.
+"""Writes questions about the entities of a corpus.
 
-Which of several wordings is taken, and which entities are paired, a hash of the seed and the titles decides.
+A question asks for one fact, for a fact of a linked page (a bridge), for the entity that has two facts, or
+compares two entities of one kind. The wordings come from `templates.py`. A hash of the seed and the titles
+decides which wording is used and which entities are paired, so that the same corpus gives the same questions.
 """
 
 from __future__ import annotations
@@ -31,14 +32,17 @@ KINDS = ("one_hop", "bridge", "two_facts", "comparison", "yes_no")
 
 @dataclass(frozen=True)
 class MadeQuestion:
-    """A question with its gold answers and the entities that it is about, whose pages are its evidence.
-    `relation`: what it asks for; `values`: for two facts, what no other passage may name together."""
+    """A question with its gold answers and its evidence."""
 
+    #: One of KINDS.
     kind: str
+    #: The relation, or the path of relations, that the question asks for.
     relation: str
     question: str
     golds: tuple[str, ...]
+    #: The entities of the question, whose pages are its evidence.
     entities: tuple[Entity, ...]
+    #: For `two_facts`: the values that no other passage may name together.
     values: tuple[str, ...] = ()
 
 
@@ -50,7 +54,7 @@ class QuestionWriter:
         self._splits = {entity.id: split_of(links.root(entity), seed, test_share) for entity in entities}
 
     def questions(self) -> Iterator[MadeQuestion]:
-        """Yields all questions of all kinds."""
+        """Yield all questions of all kinds."""
         for entity in self.entities:
             yield from self.one_hop(entity)
             yield from self.bridge(entity)
@@ -60,19 +64,19 @@ class QuestionWriter:
         yield from self.nationalities()
 
     def split(self, question: MadeQuestion) -> str | None:
-        """The split of all entities of a question; None if they are in both."""
+        """Return the split of a question's entities, or None if they are in both splits."""
         splits = {self._splits[entity.id] for entity in question.entities}
         return splits.pop() if len(splits) == 1 else None
 
     def one_hop(self, entity: Entity) -> Iterator[MadeQuestion]:
-        """Yields a question for each fact of an entity."""
+        """Yield a question for each fact of an entity."""
         for relation, wordings in ONE_HOP.get(entity.kind, {}).items():
             if entity.value(relation):
                 text = self._draw(wordings, entity.title, relation).format(name=entity.name)
                 yield MadeQuestion("one_hop", relation, text, entity.forms(relation), (entity,))
 
     def bridge(self, entity: Entity) -> Iterator[MadeQuestion]:
-        """Yields questions for the facts of each entity that a fact of this one names."""
+        """Yield questions for the facts of each entity to which a fact of this one links."""
         for relation, wordings in DESCRIPTIONS.get(entity.kind, {}).items():
             if (target := self.links.follow(entity, relation)) is None:
                 continue
@@ -84,7 +88,7 @@ class QuestionWriter:
                     yield MadeQuestion("bridge", path, text, target.forms(fact), (entity, target))
 
     def two_facts(self, entity: Entity) -> Iterator[MadeQuestion]:
-        """Yields questions for the entity itself, which name two of its facts."""
+        """Yield questions that name two facts of an entity and ask for the entity."""
         for relations, wordings in TWO_FACTS.get(entity.kind, {}).items():
             values = {relation: entity.value(relation) for relation in relations}
             if not all(values.values()) or entity.page.noun == "person":
@@ -92,12 +96,14 @@ class QuestionWriter:
             facts = {name.replace(" ", "_"): value for name, value in values.items()}
             text = self._draw(wordings, entity.title, *relations).format(noun=entity.page.noun, **facts)
             dates = [value for name, value in values.items() if name.endswith(" date")]
-            telling = tuple(dates or (str(value).removeprefix("the ") for value in values.values()))
-            yield MadeQuestion("two_facts", ", ".join(relations), text, names_of(entity), (entity,), telling)
+            unique = tuple(dates or (str(value).removeprefix("the ") for value in values.values()))
+            yield MadeQuestion("two_facts", ", ".join(relations), text, names_of(entity), (entity,), unique)
 
     def comparisons(self) -> Iterator[MadeQuestion]:
-        """Yields questions which of two came first, and whether one came before the other. Ties are left
-        out."""
+        """Yield questions about which of two came first, and whether one came before the other.
+
+        Ties are left out.
+        """
         for (kind, relation), (wordings, orders) in ORDERS.items():
             for one, other in self._pairs(kind, relation, _closeness(relation)):
                 a, b = one.value(relation), other.value(relation)
@@ -112,7 +118,10 @@ class QuestionWriter:
                 yield MadeQuestion("yes_no", f"{relation} before", text, (answer,), (other, one))
 
     def same_values(self) -> Iterator[MadeQuestion]:
-        """Yields questions whether two have the same value, at most as many with no as with yes."""
+        """Yield questions about whether two entities have the same value.
+
+        At most as many have the answer `no` as have the answer `yes`.
+        """
         for (kind, relation), wording in SAME_VALUE.items():
             equal = list(self._pairs(kind, relation, lambda entity, r=relation: entity.value(r)))
             mixed = self._pairs(kind, relation, _all_alike)
@@ -123,22 +132,25 @@ class QuestionWriter:
                 yield MadeQuestion("yes_no", f"same {relation}", text, (answer,), (one, other))
 
     def nationalities(self) -> Iterator[MadeQuestion]:
-        """Yields questions whether two people of one occupation both have a certain nationality."""
+        """Yield questions about whether two people of one occupation both have a certain nationality."""
         for one, other in self._pairs("person", "nationality", _occupation):
             nation, other_nation = one.value("nationality"), other.value("nationality")
             if nation != other_nation and not self._differ_surely("nationality", one, other):
                 continue
             answer = "yes" if nation == other_nation else "no"
             if answer == "yes" and hash_words(self.seed, one.title, other.title) % 2:
-                continue  # so many are American that half of the pairs with yes are as many as those with no
+                continue  # half of the pairs with yes: most people are American, so they would outnumber no
             text = f"Are {one.name} and {other.name} both {nation}?"
             if "death year" in one.page.facts or "death year" in other.page.facts:
                 text = f"Were {one.name} and {other.name} both {nation}?"
             yield MadeQuestion("yes_no", "both nationality", text, (answer,), (one, other))
 
     def _differ_surely(self, relation: str, one: Entity, other: Entity) -> bool:
-        """Whether two values differ. Nationalities can overlap: those may not be related, and neither passage
-        may name the nation or the country of the other."""
+        """Return whether two values certainly differ.
+
+        Nationalities can overlap, so they must not be related, and neither passage may name the nationality
+        or the country of the other entity.
+        """
         a, b = one.value(relation) or "", other.value(relation) or ""
         if relation != "nationality" or a == b:
             return a != b
@@ -149,8 +161,11 @@ class QuestionWriter:
     def _pairs(
         self, kind: str, relation: str, group_of: Callable[[Entity], str | None]
     ) -> Iterator[tuple[Entity, Entity]]:
-        """Yields the neighbours in an order by hash, among the entities of a kind that have the fact, with
-        the same split and the same `group_of` them; entities whose group is None are left out."""
+        """Yield pairs of entities of a kind that have the fact, in the same split and the same group.
+
+        The members of a group are sorted by a hash, and neighbours are paired. `group_of` returns the group
+        of an entity, or None to leave it out.
+        """
         groups: dict[tuple[str, str], list[Entity]] = defaultdict(list)
         for entity in self.entities:
             if entity.kind == kind and entity.value(relation) and (group := group_of(entity)) is not None:
@@ -161,12 +176,12 @@ class QuestionWriter:
             yield from zip(members[1::2], members[2::2], strict=False)
 
     def _draw(self, wordings: Sequence[str], *words: str) -> str:
-        """The wording that a hash of the seed and these words chooses."""
+        """Return the wording that a hash of the seed and these words selects."""
         return wordings[hash_words(self.seed, "wording", *words) % len(wordings)]
 
 
 def names_of(entity: Entity) -> tuple[str, ...]:
-    """The forms of an entity as an answer: its name, the one without an article, and a person's full name."""
+    """Return the forms of an entity as an answer: with and without article, and a person's full name."""
     forms = [entity.base, entity.base.removeprefix("The ")]
     full = LIFE.match(entity.text) if entity.kind == "person" else None
     if full and re.fullmatch(NAME, full["name"]) and full["name"].split()[-1] == entity.base.split()[-1]:
@@ -175,8 +190,11 @@ def names_of(entity: Entity) -> tuple[str, ...]:
 
 
 def names_both(question: MadeQuestion, rivals: Rivals) -> bool:
-    """Whether a passage other than the question's own names both of its facts. One that names the answer as
-    well is about it, except where the fact is a date."""
+    """Return whether another passage names both facts of a `two_facts` question.
+
+    A passage that also names the answer is about the same entity and does not count, unless the fact is a
+    date.
+    """
     [entity] = question.entities
     passage_ids = rivals.holders(question.values) - {entity.id}
     is_date = len(question.values) == 1
@@ -184,15 +202,15 @@ def names_both(question: MadeQuestion, rivals: Rivals) -> bool:
 
 
 def _occupation(entity: Entity) -> str | None:
-    """The group of a person: the occupation, None if it is not known."""
+    """Return the occupation of a person as a group, or None if it is not known."""
     return None if entity.page.noun == "person" else entity.page.noun
 
 
 def _closeness(relation: str) -> Callable[[Entity], str | None]:
-    """The function that groups entities for comparisons: people by occupation, all others together."""
+    """Return the function that groups entities for comparisons: people by occupation, others together."""
     return _occupation if relation == "birth year" else _all_alike
 
 
 def _all_alike(entity: Entity) -> str:
-    """The one group of all entities."""
+    """Return the same group for every entity."""
     return ""

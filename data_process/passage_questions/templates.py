@@ -1,7 +1,7 @@
 """The wordings of the questions, by kind of entity and relation.
 
-A wording has fields in braces: `{name}` is what a question calls the entity (or the description of one),
-`{one}` and `{other}` are two names, and those of TWO_FACTS are relations, whose blanks are underscores.
+A wording has fields in braces. `{name}` is the name of the entity, or a description of it; `{one}` and
+`{other}` are two names; the fields of TWO_FACTS are relations, with underscores in place of blanks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DIRECTED = ("Who directed {name}?", "Who is the director of {name}?", "By whom 
 _WROTE = ("Who wrote {name}?", "Who is the author of {name}?")
 _RECORDED = ("Who recorded {name}?", "Which artist or band released {name}?")
 
-#: Kind -> relation -> what a question for the fact is.
+#: Kind -> relation -> questions for the fact.
 ONE_HOP: dict[str, dict[str, Wordings]] = {
     "person": {
         "birth year": _BORN,
@@ -55,7 +55,7 @@ ONE_HOP: dict[str, dict[str, Wordings]] = {
 
 _DIRECTOR = ("the director of {name}", "the person who directed {name}")
 _PERFORMER = ("the performer of {name}", "the artist or band that recorded {name}")
-#: Kind -> relation -> what a bridge question calls the entity that the fact names.
+#: Kind -> relation -> descriptions of the entity that the fact names, for bridge questions.
 DESCRIPTIONS: dict[str, dict[str, Wordings]] = {
     "person": {
         "band": ("the band of which {name} has been a member", "the band with which {name} has performed")
@@ -75,7 +75,7 @@ DESCRIPTIONS: dict[str, dict[str, Wordings]] = {
     "series": {"creator": ("the creator of {name}", "the person who created {name}")},
 }
 
-#: Kind of that entity -> relation -> what a bridge question asks about it.
+#: Kind of the described entity -> relation -> bridge questions for its fact.
 BRIDGES: dict[str, dict[str, Wordings]] = {
     "person": {
         "birth year": _BORN,
@@ -89,7 +89,7 @@ BRIDGES: dict[str, dict[str, Wordings]] = {
     "album": {"release year": _RELEASED, "artist": _RECORDED},
 }
 
-#: Kind -> two relations -> what a question for the entity that has both facts is.
+#: Kind -> two relations -> questions for the entity that has both facts.
 TWO_FACTS: dict[str, dict[tuple[str, ...], Wordings]] = {
     "person": {
         ("nationality", "birth date"): (
@@ -129,7 +129,7 @@ _FOUNDINGS = (
     ("Which was founded first, {one} or {other}?",),
     ("Was {one} founded before {other}?", "Is {one} older than {other}?"),
 )
-#: Kind and relation -> which of two came first; and whether the one came before the other.
+#: Kind and relation -> questions for which of two came first, and for whether one came before the other.
 ORDERS: dict[tuple[str, str], tuple[Wordings, Wordings]] = {
     ("person", "birth year"): (
         ("Who was born first, {one} or {other}?", "Who was born earlier, {one} or {other}?"),
@@ -150,7 +150,7 @@ ORDERS: dict[tuple[str, str], tuple[Wordings, Wordings]] = {
     ("publication", "founding year"): _FOUNDINGS,
 }
 
-#: Kind and relation -> whether two have the same value.
+#: Kind and relation -> question for whether two entities have the same value.
 SAME_VALUE: dict[tuple[str, str], str] = {
     ("person", "birth year"): "Were {one} and {other} born in the same year?",
     ("film", "release year"): "Were {one} and {other} released in the same year?",

@@ -1,8 +1,8 @@
-"""The words and patterns that the rules share: nations, states, countries, occupations and names.
+"""The words and patterns that the rules share: nationalities, states, countries, occupations and names.
 
-A rule puts these patterns into its own: STATES_PATTERN, COUNTRIES_PATTERN and OCCUPATIONS are alternatives,
-to be put into `(?:...)`, UPPER and NAME are whole. Of names that begin alike the longest must be the first
-alternative. NATION_REGEX is compiled; what it matches is a key of NATIONS.
+Rules build these patterns into their own. STATES_PATTERN, COUNTRIES_PATTERN and OCCUPATIONS are lists of
+alternatives, which need a `(?:...)` around them; of names that begin alike the longer one must come first.
+UPPER and NAME are complete patterns. NATION_REGEX is compiled, and its matches are keys of NATIONS.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import re
 
 from rag_r1.data.answer_forms import NATIONS
 
-#: Groups of nationalities of which one person may have two, as parts or successors of one state, or by
-#: descent (British and Pakistani). Two of a group are never contrasted with each other.
+#: Groups of nationalities of which a person may have two: as parts or successors of one state, or by descent
+#: (British and Pakistani). No question contrasts two nationalities of a group.
 RELATED: tuple[frozenset[str], ...] = tuple(
     frozenset(group)
     for group in (
@@ -26,7 +26,7 @@ RELATED: tuple[frozenset[str], ...] = tuple(
     )
 )
 
-#: The U.S. states whose names are of nothing else, which leaves out Georgia, New York and Washington.
+#: The U.S. states with unambiguous names, that is, without Georgia, New York and Washington.
 STATES_PATTERN = (
     "Alabama|Alaska|Arizona|Arkansas|California|Colorado|Connecticut|Delaware|Florida|Hawaii|Idaho|Illinois|"
     "Indiana|Iowa|Kansas|Kentucky|Louisiana|Maine|Maryland|Massachusetts|Michigan|Minnesota|Mississippi|"
@@ -34,8 +34,8 @@ STATES_PATTERN = (
     "Oklahoma|Oregon|Pennsylvania|Rhode Island|South Carolina|South Dakota|Tennessee|Texas|Utah|Vermont|"
     "Virginia|West Virginia|Wisconsin|Wyoming"
 )
-#: Not looked for: a state that is no more, countries such that a place may be said to be in two of them, and
-#: the one form in NATIONS that is not a country.
+#: Names in NATIONS that are left out: a former country, countries where a place may be said to be in two of
+#: them, and the one form that is not a country.
 _NOT_COUNTRIES = {
     *("Soviet Union", "Ireland", "Northern Ireland", "United Kingdom", "Puerto Rico", "United States"),
     "New Zealander",
@@ -64,10 +64,10 @@ OCCUPATIONS = (
     "quarterback|pornographic actress|executive|banker|statesman|translator|librettist|YouTuber|racer"
 )
 
-#: A capital letter: Latin, plain or with an accent.
+#: A Latin capital letter, plain or with an accent.
 UPPER = "[A-ZÀ-ÖØ-ÞĀĂĄĆČĎĐĒĘĚĞĪİŁŃŇŌŐŘŚŞŠŤŪŮŹŻŽ]"
 _WORD = rf"(?:(?:Jr|Sr|St)\.|(?:{UPPER}\.)+|{UPPER}[\w'’\-]*)"
-#: The name of a person: two to five words.
+#: The name of a person, of two to five words.
 NAME = rf"{_WORD}(?: (?:(?:de|da|di|du|van|von|der|den|del|dos|la|le|el|al|bin|ibn|ten|ter) )*{_WORD}){{1,4}}"
 
 
@@ -75,5 +75,5 @@ NATION_REGEX = re.compile(rf"\b(?:{'|'.join(sorted(NATIONS, key=len, reverse=Tru
 
 
 def are_related(one: str, other: str) -> bool:
-    """Whether a person of one nationality may have the other, too."""
+    """Return whether a person of one nationality may also have the other."""
     return one == other or any({one, other} <= group for group in RELATED)

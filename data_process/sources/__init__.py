@@ -1,12 +1,12 @@
-"""The sources of questions, by name.
+"""The table of all sources of questions, by name.
 
-A source is an entry of the table SOURCES: a function that turns a row of its file, or of its Hub data set,
-into a `Question`, and what must be known to read the file. Adding one is adding an entry.
+Each entry of SOURCES has a function that converts a row of the source's file or Hub data set to a `Question`,
+and the facts that are needed to read the file. To add a source, add an entry.
 
-A row is checked against its source first. It must have the columns of one of the source's layouts, and not
-those by which another source is recognised: a file given under a wrong name is refused row by row, and the
-message says what it looks like. (FlashRAG gives all of its sets the same three columns; there the name cannot
-be checked.)
+A row is checked against its source before it is converted. It must have the columns of one of the source's
+layouts, and must not have the columns by which another source is recognised. A file that is given under a
+wrong name is therefore refused, and the message names the source that it looks like. (FlashRAG gives all of
+its sets the same three columns; there the name cannot be checked.)
 """
 
 from __future__ import annotations

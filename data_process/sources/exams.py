@@ -1,8 +1,8 @@
 """Exam sources: multiple choice (MedQA, MedMCQA) and word problems (GSM8K).
 
-A question of multiple choice is asked with its options, one on a line, `A. text`. Right answers are the text
-of the right option, its letter, and both as they stand in the question. Score such rows by the reward term
-`choice` (rag_r1/rewards/terms/choice.py): an answer that lists all options would contain the right one.
+A multiple-choice question is asked with its options, one on each line, as `A. text`. The gold answers are the
+text of the right option, its letter, and its whole line. Such rows should be scored with the reward term
+`choice` (rag_r1/rewards/terms/choice.py), since an answer that lists all options would contain the right one.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ from rag_r1.data.files.row_files import short_text
 
 
 def medqa(row: Row) -> Question:
-    """MedQA, US (Jin et al., 2021): options by letter; the level is the exam's step, `meta_info`."""
+    """Convert a row of MedQA, US (Jin et al., 2021), with options by letter.
+
+    The level is the step of the exam, `meta_info`.
+    """
     return _lettered_choice(row, text_of(row, "meta_info"))
 
 
 def medqa_zh(row: Row) -> Question:
-    """MedQA, Chinese, as BigBio has it: `choices`, and the right one's text in `answer`."""
+    """Convert a row of Chinese MedQA in BigBio's layout: `choices`, and the right one's text in `answer`."""
     choices, answers = texts_of(row, "choices"), texts_of(row, "answer")
     valid = len(answers) == 1 and answers[0] in choices
     expect(valid, "`answer` must be one of the choices", row["answer"])
@@ -30,19 +33,22 @@ def medqa_zh(row: Row) -> Question:
 
 
 def medmcqa(row: Row) -> Question:
-    """MedMCQA (Pal et al., 2022): `opa` ... `opd` and `cop`, the right one's number from 0 (-1 in the test
-    set, which has no answers), or options by letter."""
+    """Convert a row of MedMCQA (Pal et al., 2022): `opa` ... `opd` with `cop`, or options by letter.
+
+    `cop` is the number of the right option, from 0; it is -1 in the test set, which has no answers.
+    """
     if "opa" not in row:
         return _lettered_choice(row)
-    right = row["cop"]
+    index = row["cop"]
     choices = [text_of(row, f"op{letter}") for letter in "abcd"]
-    valid = isinstance(right, int) and not isinstance(right, bool) and 0 <= right < len(choices)
-    expect(valid, "`cop` must be the number of the right option, 0 to 3", right)
-    return _multiple_choice(row, choices, right)
+    valid = isinstance(index, int) and not isinstance(index, bool) and 0 <= index < len(choices)
+    expect(valid, "`cop` must be the number of the right option, 0 to 3", index)
+    return _multiple_choice(row, choices, index)
 
 
 def gsm8k(row: Row) -> Question:
-    """GSM8K (Cobbe et al., 2021): the number after `####`, with and without commas."""
+    """Convert a row of GSM8K (Cobbe et al., 2021); its golds are the number after `####`, with and without
+    commas."""
     solution, mark, number = text_of(row, "answer").rpartition("####")
     number = number.strip()
     expect(mark and number, "`answer` must end in #### and a number", solution or number)
@@ -50,26 +56,28 @@ def gsm8k(row: Row) -> Question:
 
 
 def _lettered_choice(row: Row, level: str | None = None) -> Question:
-    """The question of a row with `options` by letter and the right one's letter in `answer_idx`; `answer`, if
-    the row has it, must be its text."""
-    options, right = row["options"], text_of(row, "answer_idx")
+    """Convert a row with `options` by letter and the letter of the right option in `answer_idx`.
+
+    If the row also has an `answer`, it must be the text of that option.
+    """
+    options, letter = row["options"], text_of(row, "answer_idx")
     expect(isinstance(options, Mapping), "`options` must be texts by letter", options)
-    options = {letter: option for letter, option in sorted(options.items()) if option is not None}
+    options = {key: option for key, option in sorted(options.items()) if option is not None}
     ordered = list(options) == list(ascii_uppercase[: len(options)])
     expect(ordered, "`options` must be texts by letter, from A on", options)
-    expect(right in options, f"`answer_idx` must be one of {', '.join(options)}", right)
-    if "answer" in row and row["answer"] != options[right]:
+    expect(letter in options, f"`answer_idx` must be one of {', '.join(options)}", letter)
+    if "answer" in row and row["answer"] != options[letter]:
         raise ValueError(
-            f"`answer` is {short_text(row['answer'])}, but option {right} is {short_text(options[right])}"
+            f"`answer` is {short_text(row['answer'])}, but option {letter} is {short_text(options[letter])}"
         )
-    return _multiple_choice(row, list(options.values()), list(options).index(right), level)
+    return _multiple_choice(row, list(options.values()), list(options).index(letter), level)
 
 
-def _multiple_choice(row: Row, choices: Sequence[Any], right: int, level: str | None = None) -> Question:
-    """The question with its choices, of which the one with the number `right`, from 0, is the answer."""
+def _multiple_choice(row: Row, choices: Sequence[Any], index: int, level: str | None = None) -> Question:
+    """Return the question with its choices; the one with this index, from 0, is the answer."""
     valid = all(isinstance(choice, str) and choice.strip() for choice in choices)
     expect(valid, "the options must be texts", choices)
     letters = zip(ascii_uppercase, choices, strict=False)
     lines = [f"{letter}. {' '.join(choice.split())}" for letter, choice in letters]
-    golds = [choices[right], ascii_uppercase[right], lines[right]]
+    golds = [choices[index], ascii_uppercase[index], lines[index]]
     return row_question(row, golds, {"question_type": "multiple_choice", "level": level}, options=lines)

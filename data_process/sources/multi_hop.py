@@ -1,8 +1,8 @@
 """Multi-hop sources: HotpotQA, 2WikiMultihopQA and MuSiQue.
 
-Beside the answers they name the passages that support them, the type of the question, and the number of hops
-in which it is answered; MuSiQue also names the answer of each hop. The paragraphs themselves are not kept:
-the policy has to find them.
+In addition to the answers, the rows name the passages that support them, the type of the question, and the
+number of hops it needs; MuSiQue also has the answer of each hop. The paragraphs themselves are not kept,
+since the policy has to find them.
 """
 
 from __future__ import annotations
@@ -22,12 +22,16 @@ from data_process.sources.source_kind import (
 )
 from rag_r1.data.files.questions import Question, id_of, texts_of
 
-#: Hops of 2WikiMultihopQA's types (Ho et al., 2020); only the last needs four passages.
+#: 2WikiMultihopQA's types of questions (Ho et al., 2020) -> number of hops; only the last needs four
+#: passages.
 _HOPS = {"compositional": 2, "inference": 2, "comparison": 2, "bridge_comparison": 4}
 
 
 def hotpotqa(row: Row) -> Question:
-    """HotpotQA (Yang et al., 2018): two hops each; the level is `easy`, `medium` or `hard`."""
+    """Convert a row of HotpotQA (Yang et al., 2018); every question has two hops.
+
+    The level is `easy`, `medium` or `hard`.
+    """
     metadata = {
         "question_type": optional_text(row, "type"),
         "level": optional_text(row, "level"),
@@ -38,8 +42,11 @@ def hotpotqa(row: Row) -> Question:
 
 
 def two_wiki(row: Row) -> Question:
-    """2WikiMultihopQA. The aliases of its answers are a file of their own (`id_aliases.json`), which is not
-    read; its test set has no answers."""
+    """Convert a row of 2WikiMultihopQA.
+
+    The aliases of its answers are in a separate file (`id_aliases.json`), which is not read. The test set has
+    no answers.
+    """
     kind = optional_text(row, "type")
     titles = supporting_titles(row)
     metadata = {"question_type": kind, "hops": _HOPS.get(kind), "supporting_titles": titles}
@@ -47,8 +54,11 @@ def two_wiki(row: Row) -> Question:
 
 
 def musique(row: Row) -> Question:
-    """MuSiQue (Trivedi et al., 2022). Ids begin with the number of hops and the shape of the question,
-    `3hop1__`; the shape is the type. Rows of MuSiQue-Full that cannot be answered are refused."""
+    """Convert a row of MuSiQue (Trivedi et al., 2022).
+
+    An id begins with the shape of the question, such as `3hop1__`, which gives the type and the number of
+    hops. Raises ValueError for rows of MuSiQue-Full that cannot be answered.
+    """
     if row.get("answerable") is False:
         raise ValueError("cannot be answered (`answerable` is false): use MuSiQue-Ans, or leave them out")
     shape = re.match(r"((\d)hop\d?)_", id_of(row, IDS) or "")
@@ -62,9 +72,11 @@ def musique(row: Row) -> Question:
 
 
 def supporting_titles(row: Row) -> list[str] | None:
-    """Titles of the supporting facts, each once: from pairs of title and sentence (the raw files), from
-    `{"title": [...], "sent_id": [...]}` (the Hub), or from a list of such objects; None if the row has
-    none."""
+    """Return the titles of the supporting facts, each once, or None if the row has none.
+
+    The facts are pairs of title and sentence (the raw files), `{"title": [...], "sent_id": [...]}` (the Hub),
+    or a list of objects with a title.
+    """
     if "supporting_facts" not in row:
         return None
     facts = row["supporting_facts"]
@@ -77,7 +89,7 @@ def supporting_titles(row: Row) -> list[str] | None:
 
 
 def _step_answers(row: Row) -> list[str] | None:
-    """The answers of MuSiQue's single-hop questions, each once; None if the row has none."""
+    """Return the answers of MuSiQue's single-hop questions, each once, or None if the row has none."""
     steps = row.get("question_decomposition")
     if steps is None:
         return None
@@ -89,7 +101,7 @@ def _step_answers(row: Row) -> list[str] | None:
 
 
 def _title(fact: Any) -> Any:
-    """The title of a supporting fact; None if the fact has neither form."""
+    """Return the title of a supporting fact, or None if the fact has neither of the two forms."""
     if isinstance(fact, dict):
         return fact.get("title")
     return fact[0] if isinstance(fact, list) and len(fact) == 2 else None

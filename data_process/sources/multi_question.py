@@ -1,14 +1,15 @@
-"""Rows of N questions: published ones, and rows joined from single questions.
+"""Makes rows that ask several questions at once, from published sets or from single questions.
 
 MEM1's sets, `nq_hotpotqa_train_multi_N` (arXiv 2506.15841; also in Agentic RAG-R1), join N questions by `; `
-in one prompt; the gold answers are a list of aliases for each, and the answer is `a1; a2; ...`. Our own
-layout is `{"questions": [text, ...], "golden_answers": [[alias, ...], ...]}`.
+in one prompt. Their gold answers are a list of aliases for each question, and an answer has the form
+`a1; a2; ...`. Our own layout is `{"questions": [text, ...], "golden_answers": [[alias, ...], ...]}`.
 
-The row asks all questions and says how to answer. Its gold answers are the joined ones, one for each
-combination of aliases, so exact match works as it does elsewhere: all must be right, in order. Combinations
-multiply; if there are more than `COMBINATIONS`, only the first aliases of each question are combined, and the
-k-th aliases of all questions are joined, so that each alias still stands in a gold answer at its place: the
-reward term `each_answer` needs no more. All aliases are kept in `part_answers`, too.
+The text of a row asks all questions and says how to answer. There is one gold answer for each combination of
+aliases, so that exact match works as it does for single questions: all parts must be right, in order. The
+number of combinations grows quickly. If there are more than `COMBINATIONS`, only the first aliases of each
+question are combined; in addition the k-th aliases of all questions are joined, so that each alias is still
+in a gold answer at its place, which is all that the reward term `each_answer` needs. `part_answers` keeps all
+aliases.
 """
 
 from __future__ import annotations
@@ -21,15 +22,18 @@ from typing import Any
 from data_process.sources.source_kind import IDS, Row, expect
 from rag_r1.data.files.questions import Question, clean_question, id_of, texts_of
 
-#: Most joined gold answers of a row.
+#: Maximum number of joined gold answers of a row.
 COMBINATIONS = 256
 _INSTRUCTION = "Answer these {n} questions in order, and separate the answers by semicolons: {questions}"
-#: In MEM1's prompt, what stands before the questions.
+#: The words before the questions in MEM1's prompt.
 _PUBLISHED_PREFIX = "Answer the following questions:"
 
 
 def n_questions(row: Row) -> Question:
-    """The question of a row that asks several: MEM1's layout, or `questions` and `golden_answers`."""
+    """Convert a row with several questions, in MEM1's layout or with `questions` and `golden_answers`.
+
+    Raises ValueError if a question is blank or has no answer, or if the numbers of both differ.
+    """
     if "questions" in row:
         questions, golds = texts_of(row, "questions"), row["golden_answers"]
     else:
@@ -48,8 +52,7 @@ def n_questions(row: Row) -> Question:
 
 
 def join(questions: Sequence[Question], own_id: str | None = None) -> Question:
-    """One question that asks all of `questions`. Its titles and steps are those of all, its hops their
-    sum."""
+    """Join questions to one. Its titles and step answers are those of all questions, its hops their sum."""
     metadata = [question.metadata for question in questions]
     hops = [values.get("hops") for values in metadata]
     common: dict[str, Any] = {"hops": sum(hops) if all(hops) else None}
@@ -61,8 +64,10 @@ def join(questions: Sequence[Question], own_id: str | None = None) -> Question:
 
 
 def combinations(answers: Sequence[Sequence[str]]) -> list[str]:
-    """The joined gold answers, `a1; a2`: at least one, and at most `COMBINATIONS`. `answers`: the aliases of
-    each question's answer."""
+    """Return the joined gold answers, such as `a1; a2`: at least one and at most `COMBINATIONS`.
+
+    `answers` has the aliases of the answer to each question.
+    """
     longest = max_aliases = max(map(len, answers))
     if prod(map(len, answers)) <= COMBINATIONS:
         return ["; ".join(parts) for parts in product(*answers)]
@@ -78,7 +83,7 @@ def combinations(answers: Sequence[Sequence[str]]) -> list[str]:
 def _join(
     questions: list[str], answers: list[list[str]], own_id: str | None, merged: dict[str, Any]
 ) -> Question:
-    """One question of these texts and the aliases of their answers; `merged`: further metadata."""
+    """Join question texts with the aliases of their answers; `merged` is further metadata of the result."""
     parts = [" ".join(question.split()) for question in questions]
     sentences = [part if part.endswith("?") else f"{part}?" for part in parts]
     text = _INSTRUCTION.format(n=len(parts), questions="; ".join(sentences)) if len(parts) > 1 else parts[0]
@@ -88,7 +93,7 @@ def _join(
 
 
 def _questions_text(row: Row) -> str:
-    """The questions of one of MEM1's rows, as one text."""
+    """Return the questions of one of MEM1's rows, as one text."""
     if isinstance(row.get("question"), str) and row["question"].strip():
         return row["question"]
     prompt = row["prompt"]
@@ -100,13 +105,13 @@ def _questions_text(row: Row) -> str:
 
 
 def _split_questions(text: str) -> list[str]:
-    """The questions of a text that joins them by `; `; each ends with a question mark."""
+    """Split a text of questions that are joined by `; `; each question ends with a question mark."""
     parts = text.strip().split("?; ")
     return [f"{part.strip()}?" for part in parts[:-1]] + [parts[-1].strip()]
 
 
 def _target(row: Row) -> Any:
-    """The gold answers of veRL's column."""
+    """Return the gold answers from veRL's column `reward_model`."""
     model = row["reward_model"]
     truth = model.get("ground_truth") if isinstance(model, dict) else None
     target = truth.get("target") if isinstance(truth, dict) else truth

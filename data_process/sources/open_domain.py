@@ -1,8 +1,8 @@
 """Open-domain sources: NQ, TriviaQA, PopQA, Bamboogle and ASearcher.
 
 FlashRAG publishes most of them as `{"id", "question", "golden_answers"}`; the other layouts are those of the
-sets' own files. Each function reads a row that has the columns of one of its source's layouts, which
-`__init__.py` lists.
+original files. Each function converts a row to a `Question`. The row is known to have the columns of one of
+the source's layouts, which `__init__.py` lists.
 """
 
 from __future__ import annotations
@@ -22,15 +22,17 @@ from rag_r1.data.files.questions import Question, texts_of
 
 
 def nq(row: Row) -> Question:
-    """Natural Questions. NQ-open has `answer`, a list (Lee et al., 2019)."""
+    """Convert a row of Natural Questions; NQ-open (Lee et al., 2019) has a list in `answer`."""
     key = "golden_answers" if "golden_answers" in row else "answer"
     expect(isinstance(row[key], list), f"`{key}` must be a list of texts", row[key])
     return row_question(row)
 
 
 def triviaqa(row: Row) -> Question:
-    """TriviaQA (Joshi et al., 2017): the answer and its aliases. `NormalizedAliases` are left out: they are
-    the aliases without case and punctuation, which scoring removes anyway."""
+    """Convert a row of TriviaQA (Joshi et al., 2017); its golds are the answer and its aliases.
+
+    `NormalizedAliases` are left out: they lack only case and punctuation, which scoring ignores anyway.
+    """
     if "golden_answers" in row:
         return row_question(row)
     upper = "Answer" in row
@@ -43,8 +45,11 @@ def triviaqa(row: Row) -> Question:
 
 
 def popqa(row: Row) -> Question:
-    """PopQA (Mallen et al., 2023): one hop; the type is the relation that is asked for. Supporting titles are
-    those of the supporting `paragraphs` if the row has any, else the page of the question's subject."""
+    """Convert a row of PopQA (Mallen et al., 2023); every question has one hop.
+
+    The type is the relation that the question asks for. The supporting titles are those of the supporting
+    `paragraphs` if the row has any, and otherwise the page of the question's subject.
+    """
     golds = row_golds(row) if "golden_answers" in row else _json_texts(row, "possible_answers")
     titles = supporting_paragraphs(row) or ([row["s_wiki_title"]] if row.get("s_wiki_title") else None)
     valid = not titles or all(isinstance(title, str) for title in titles)
@@ -54,15 +59,18 @@ def popqa(row: Row) -> Question:
 
 
 def bamboogle(row: Row) -> Question:
-    """Bamboogle (Press et al., 2022): two hops each."""
+    """Convert a row of Bamboogle (Press et al., 2022); every question has two hops."""
     answer = next(key for key in ("golden_answers", "answer", "Answer") if key in row)
     key = "question" if "question" in row else "Question"
     return row_question(row, texts_of(row, answer), {"hops": 2}, key=key)
 
 
 def asearcher(row: Row) -> Question:
-    """ASearcher's training sets (`answer` and `aug_answer` are lists; the type is the `source` of the row)
-    and its test sets (`answer` is a text)."""
+    """Convert a row of ASearcher.
+
+    Its training sets have lists in `answer` and `aug_answer`, and the type in `source`; its test sets have a
+    text in `answer`.
+    """
     golds = texts_of(row, "answer") + optional_texts(row, "aug_answer")
     if any(isinstance(gold, str) and "####" in gold for gold in golds):
         raise ValueError("not of asearcher: it looks like gsm8k, whose answers end in ####")
@@ -70,7 +78,7 @@ def asearcher(row: Row) -> Question:
 
 
 def supporting_paragraphs(row: Row) -> list[str] | None:
-    """Titles of the paragraphs that are marked as supporting, each once; None if there are no paragraphs."""
+    """Return the titles of the supporting paragraphs, each once, or None if the row has no paragraphs."""
     if "paragraphs" not in row:
         return None
     items = row["paragraphs"]
@@ -81,7 +89,7 @@ def supporting_paragraphs(row: Row) -> list[str] | None:
 
 
 def _json_texts(row: Row, key: str) -> list[Any]:
-    """The texts under a key, which is a list, or a text that is a JSON list. Raises ValueError for others."""
+    """Return the texts under a key that holds a list or a JSON list. Raises ValueError for anything else."""
     value = row[key]
     if isinstance(value, str):
         try:

@@ -1,8 +1,9 @@
-"""The description of a source: its columns, its reader and its place on the Hub.
+"""Describes a source of questions: its columns, its converter and its location on the Hub.
 
-`SourceKind.read_row` checks a row against the source before it is read: it must have the columns of one of
-the layouts in which the source is published. FlashRAG puts further columns under `metadata`; they count as
-the row's own. A column that is null counts as missing.
+`SourceKind.read_row` checks a row against the source before it converts it: the row must have the columns of
+one of the layouts in which the source is published. FlashRAG puts further columns under `metadata`; they are
+treated as columns of the row. A column that is null counts as missing. The functions above the classes are
+the parts from which the converters in this package are made.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from rag_r1.data.files.questions import Question, clean_question, id_of, keys_of
 from rag_r1.data.files.row_files import short_text
 from rag_r1.io.errors import DataError
 
-#: Keys under which a row may have its source's own id.
+#: Keys under which a row may have its id in the source.
 IDS = ("id", "_id", "idx", "question_id", "realidx", "qid", "QuestionId")
 _FLASHRAG = "RUC-NLPIR/FlashRAG_datasets"
 
@@ -30,8 +31,10 @@ def row_question(
     key: str = "question",
     options: Sequence[str] = (),
 ) -> Question:
-    """The question under `key`, with these golds or those of the row, and the source's own id. Raises
-    ValueError with what is wrong with the row."""
+    """Return the question under `key`, with `golds` (default: those of the row) and the row's id.
+
+    Raises ValueError, saying what is wrong with the row.
+    """
     text = text_of(row, key)
     return clean_question(
         text, row_golds(row) if golds is None else golds, id_of(row, IDS), metadata, options=options
@@ -39,34 +42,34 @@ def row_question(
 
 
 def row_golds(row: Row) -> list[Any]:
-    """The gold answers in FlashRAG's column, else in `answer`."""
+    """Return the gold answers from FlashRAG's column, or else from `answer`."""
     return texts_of(row, "golden_answers" if "golden_answers" in row else "answer")
 
 
 def optional_text(row: Row, key: str) -> str | None:
-    """The text under a key; None if the row has no such key."""
+    """Return the text under a key, or None if the row has no such key."""
     return text_of(row, key) if key in row else None
 
 
 def optional_texts(row: Mapping[str, Any], key: str) -> list[Any]:
-    """The texts under a key; [] if the row has no such key, or nothing under it."""
+    """Return the texts under a key, or [] if the row has no such key or an empty value."""
     return texts_of(row, key) if row.get(key) else []
 
 
 def expect(valid: object, expectation: str, value: object) -> None:
-    """Raise ValueError, `EXPECTATION, not VALUE`, unless `valid`."""
+    """Raise ValueError with the message `EXPECTATION, not VALUE` unless `valid`."""
     if not valid:
         raise ValueError(f"{expectation}, not {short_text(value)}")
 
 
 @dataclass(frozen=True)
 class HubSplit:
-    """A split of a Hub data set. `files`: the file of its repository that is read instead of the set, if
-    any."""
+    """A split of a Hub data set."""
 
     dataset: str
     config: str | None
     split: str
+    #: The file of the repository that is read instead of the data set, if any.
     files: str | None = None
 
     def __str__(self) -> str:
@@ -74,53 +77,59 @@ class HubSplit:
 
 
 def hub_splits(dataset: str, config: str | None, train: str | None, validation: str) -> dict[str, HubSplit]:
-    """The splits of a Hub data set, by `train` and `validation`; `train` is None if it has none."""
+    """Return the splits of a Hub data set by role (`train`, `validation`); a `train` of None is left out."""
     splits = {"train": train, "validation": validation}
     return {role: HubSplit(dataset, config, split) for role, split in splits.items() if split}
 
 
 def flashrag(config: str, train: str | None, validation: str) -> dict[str, HubSplit]:
-    """The splits of FlashRAG's copy of a set; `train` is None if it has none."""
+    """Return the splits of FlashRAG's copy of a set by role; a `train` of None is left out."""
     return hub_splits(_FLASHRAG, config, train, validation)
 
 
 @dataclass(frozen=True)
 class SourceKind:
-    """A source of questions. `convert` raises ValueError, saying what is wrong with a row."""
+    """A source of questions."""
 
     name: str
     description: str
+    #: Converts a row; raises ValueError, saying what is wrong with it.
     convert: Callable[[dict[str, Any]], Question]
-    #: The columns of each layout; a row has all of one of them.
+    #: The columns of each layout; a row must have all columns of one of them.
     layouts: tuple[tuple[str, ...], ...]
-    #: Columns that, together, only its raw rows have: by them they are recognised.
+    #: Columns by which a row of this source is recognised: no other source has all of them.
     own_columns: tuple[str, ...] = ()
-    #: Further columns that are read.
+    #: Further columns that the converter reads.
     further_columns: tuple[str, ...] = ()
     #: Columns of a CSV file that may hold a JSON list.
     list_columns: tuple[str, ...] = ("golden_answers",)
-    #: Its splits on the Hub, `train` and `validation`.
+    #: Role (`train`, `validation`) -> split on the Hub.
     hub: Mapping[str, HubSplit] = field(default_factory=dict)
-    #: The key of its JSON file under which the rows stand in an array, if they do.
+    #: The key under which the source's JSON file has the array of rows, if it has one.
     array_key: str | None = None
-    #: The columns of its CSV file, if that has no header.
+    #: The columns of the source's CSV file, if it may lack a header.
     csv_header: tuple[str, ...] | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """All columns that are read of a table."""
+        """All columns of a table that are read."""
         columns = [column for layout in self.layouts for column in layout]
         return tuple(dict.fromkeys([*columns, *self.own_columns, *self.further_columns, *IDS, "metadata"]))
 
     def check_columns(self, name: str, columns: Collection[str], kinds: Mapping[str, SourceKind]) -> None:
         """Raise DataError, with the table's `name` and its columns, if it is not a table of this source.
-        `kinds`: all sources by name."""
+
+        `kinds` has all sources by name.
+        """
         if fault := self._fault(set(columns), kinds):
             raise DataError(f"{name}: {fault}; its columns are {keys_of(columns)}")
 
     def read_row(self, row: Any, kinds: Mapping[str, SourceKind]) -> Question:
-        """The question of a row. Raises ValueError with what is wrong with the row; a row that is a
-        ValueError itself, because it could not be read, is raised. `kinds`: all sources by name."""
+        """Check a row and convert it to a question; `kinds` has all sources by name.
+
+        Raises ValueError, saying what is wrong with the row. If a row could not be read, it is a ValueError
+        itself, which is raised.
+        """
         if isinstance(row, ValueError):
             raise row
         if not isinstance(row, dict):
@@ -135,7 +144,7 @@ class SourceKind:
         return self.convert(fields)
 
     def _fault(self, columns: set[str], kinds: Mapping[str, SourceKind]) -> str | None:
-        """Why a row or table with these columns is not of this source; None if it is."""
+        """Return why these columns do not belong to this source, or None if they do."""
         recognised = [
             kind.name for kind in kinds.values() if kind.own_columns and columns.issuperset(kind.own_columns)
         ]

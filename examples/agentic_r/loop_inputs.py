@@ -1,8 +1,9 @@
-"""The inputs of the loops of a seed: the agent's warm start, an encoder, a world and its first index.
+"""Makes the inputs of the loops of a seed: the agent's warm start, an encoder, a world and its first index.
 
-Everything is made once and then only read: the warm start and the untrained encoder for all seeds, the world
-and its index for each. The recipe of an arm is what `rag-r1 iterate` reads. A short hash identifies what a
-run depends on, so that runs that depend on something else are not mixed with it.
+Each input is made once and then only read. The warm start and the untrained encoder serve all seeds; every
+seed has its world and the index of that world. `LoopInputs.write_recipe` writes the recipe of an arm, which
+`rag-r1 iterate` reads. A short hash of everything that a run depends on is stored with it, so that runs made
+with different settings are never compared.
 """
 
 from __future__ import annotations
@@ -29,16 +30,19 @@ from rag_r1.retriever.training.options import read_recipe
 from rag_r1.runs.settings import refuse_changes
 from rag_r1.tools.retrieval.local_server import build_index
 
-#: The numbers of questions from which training data are made, and of held-out ones.
+#: Number of questions for the retriever's training data, and of held-out questions.
 DATA_QUESTIONS, HELD_OUT = 150, 150
-#: The numbers of passages that are scored for each search, and of negatives of a row.
+#: Number of passages that are scored for each search, and of negatives in each training row.
 CANDIDATES, NEGATIVES = 6, 4
 RETRIEVER_RECIPE = RECIPES / "agentic_r" / "retriever_demo.yaml"
 
 
 def runs_hash() -> str:
-    """A short hash of what a run depends on besides its seed: the warm start, the numbers of questions, and
-    the recipes. Only runs with the same hash are compared."""
+    """Return a short hash of everything that a run depends on besides its seed.
+
+    That is the warm start, the numbers of questions and passages, and the recipes. Only runs with the same
+    hash are compared.
+    """
     sizes = [DATA_QUESTIONS, HELD_OUT, CANDIDATES, NEGATIVES, TRAIN]
     recipes = [path.read_text(encoding="utf-8") for path in (RECIPE, RETRIEVER_RECIPE)]
     return short_hash([warm_start_hash(), sizes, recipes])
@@ -46,16 +50,21 @@ def runs_hash() -> str:
 
 @dataclass(frozen=True)
 class LoopInputs:
-    """The inputs of the loops of a seed: its folder, the agent's warm start and the untrained encoder."""
+    """The inputs of the loops of a seed."""
 
+    #: The seed's folder, with its data, index, loops and variants.
     folder: Path
+    #: The agent's warm start.
     policy: Path
+    #: The untrained encoder.
     encoder: Path
 
     @classmethod
     def make(cls, out: Path, seed: int) -> LoopInputs:
-        """Make the inputs of a seed in `out`, as far as they are missing; returns them. Raises RunError if
-        the seed's folder was made with another `runs_hash`."""
+        """Make those inputs of a seed that are missing in `out`, and return all of them.
+
+        Raises RunError if the seed's folder was made with another `runs_hash`.
+        """
         folder = (out / f"seed{seed}").resolve()
         hash_file = folder / "made_of"
         if hash_file.exists():
@@ -73,13 +82,13 @@ class LoopInputs:
         return cls(folder, policy.resolve(), encoder.resolve())
 
     def write_recipe(self, arm: str, seed: int) -> Path:
-        """Write the recipe of an arm; returns its file."""
+        """Write the recipe of an arm and return its path."""
         path = self.folder / f"{arm}.yaml"
         write_text(path, yaml.safe_dump(self.plan(arm, seed), sort_keys=False))
         return path
 
     def plan(self, arm: str, seed: int) -> dict[str, Any]:
-        """The recipe of an arm, for `rag-r1 iterate`."""
+        """Return the recipe of an arm for `rag-r1 iterate`; the control has no `data` and no `retriever`."""
         data = self.folder / "data"
         plan: dict[str, Any] = {
             "agent": {
@@ -91,7 +100,7 @@ class LoopInputs:
                 "overrides": [
                     f"data.train_files={data / 'train.parquet'}",
                     f"data.val_files={data / 'val.parquet'}",
-                    # Each round begins its trainings anew, with other questions first.
+                    # Each round shuffles the questions differently.
                     f"data.seed={seed + 1}{{round}}",
                 ],
             },
@@ -117,8 +126,7 @@ class LoopInputs:
 
 
 def limits() -> dict[str, Any]:
-    """Options of `rag-r1 eval` and `rag-r1 retriever data`: the demo's prompt, and the limits of the
-    recipe."""
+    """Return options of `rag-r1 eval` and `rag-r1 retriever data`: the demo's prompt, the recipe's limits."""
     data = yaml.safe_load(RECIPE.read_text(encoding="utf-8"))["data"]
     return {
         "prompt": str(PROMPT_FILE),
@@ -129,14 +137,14 @@ def limits() -> dict[str, Any]:
 
 
 def agent_keys() -> list[str]:
-    """The keys of the recipe's block rag_r1 that hold wherever the agent plays."""
+    """Return the keys of the recipe's block `rag_r1` that apply in training and in evaluation."""
     return limit_keys(yaml.safe_load(RECIPE.read_text(encoding="utf-8"))["rag_r1"])
 
 
 def eval_arguments(
     policy: Path, policy_url: str, retriever_url: str, questions: Path, out: Path, query: Mode
 ) -> EvalArguments:
-    """The arguments that evaluate a served policy as the loop does, with its limits and keys."""
+    """Return the arguments that evaluate a served policy as the loop does, with the same limits and keys."""
     return EvalArguments(
         model="policy",
         base_url=policy_url,
@@ -151,10 +159,10 @@ def eval_arguments(
 
 
 def encoder_options(inputs: LoopInputs, seed: int) -> dict[str, Any]:
-    """The options of `rag-r1 retriever train`: those of the recipe, with this encoder and seed."""
+    """Return the options of `rag-r1 retriever train`: the recipe's, with this encoder and seed."""
     return {**read_recipe(str(RETRIEVER_RECIPE)), "model": str(inputs.encoder), "seed": seed}
 
 
 def worlds(seed: int) -> tuple[DemoData, MisleadingWorld, MisleadingWorld]:
-    """The data of a seed, its train world and its test world."""
+    """Return the data of a seed, its train world and its test world."""
     return misleading_data(seed, DATA_QUESTIONS, HELD_OUT)

@@ -1,4 +1,8 @@
-"""Writes the result page of Agentic-R in miniature: tables, plots and the verdict on the claim."""
+"""Writes the result pages of Agentic-R in miniature: tables, plots and the verdict on the claim.
+
+`run.py` passes the finished loops, as recorded in their `arm.json`; `variants.py` passes the figures of its
+variants. The claim is that training the retriever raises EM by `GAIN` over the control, with fewer searches.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +13,19 @@ from typing import Any
 from rag_r1.runs import pictures
 from rag_r1.runs.markdown import Claim, Page, number
 
-#: The least gain in EM of the loop over its control, for the claim to hold.
+#: The claim holds if the loop's EM exceeds that of its control by at least this much.
 GAIN = 0.10
 _COLORS = {"loop": pictures.BLUE, "control": pictures.GREY}
 _LABELS = {"loop": "with the retriever's training", "control": "first index throughout"}
 
 
 def last_row(run: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The row of the last evaluation in a loop's table."""
+    """Return the row of the last evaluation in a loop's table."""
     return run["rows"][-1]
 
 
 def claims_of(runs: Sequence[Mapping[str, Any]]) -> list[Claim]:
-    """The claim for each seed both of whose loops are finished, and whether it holds."""
+    """Return the claim for each seed with both loops finished, and whether it holds."""
     claims = []
     for seed in sorted({run["seed"] for run in runs}):
         arms = {run["arm"]: last_row(run) for run in runs if run["seed"] == seed}
@@ -35,7 +39,7 @@ def claims_of(runs: Sequence[Mapping[str, Any]]) -> list[Claim]:
 
 
 def markdown(runs: Sequence[Mapping[str, Any]]) -> str:
-    """The page in Markdown: a table of all evaluations, and the claims."""
+    """Return the page in Markdown, with a table of all evaluations and the claims."""
     rows = []
     for run in runs:
         served = "first"
@@ -64,7 +68,7 @@ def markdown(runs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def variants_table(variants_by_seed: Mapping[int, Mapping[str, Mapping[str, Any]]]) -> str:
-    """The page of variants.py in Markdown. `variants_by_seed`: seed -> variant -> figures."""
+    """Return the page of variants.py in Markdown; `variants_by_seed` is seed -> variant -> figures."""
     rows = [
         [
             seed,
@@ -83,7 +87,7 @@ def variants_table(variants_by_seed: Mapping[int, Mapping[str, Mapping[str, Any]
 
 
 def draw(runs: Sequence[Mapping[str, Any]], path: Path) -> list[Path]:
-    """Draw EM and searches of each loop by evaluation; returns the paths of the pictures."""
+    """Draw EM and searches of each loop by evaluation, and return the paths of the pictures."""
     steps = max(([row["after"] for row in run["rows"]] for run in runs), key=len, default=[])
     titles = {"em": "Held-out exact match", "searches": "Searches a question"}
 

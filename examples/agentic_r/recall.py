@@ -1,7 +1,7 @@
 """Measures the recall of an index in the misleading world, over its held-out facts.
 
-Each fact is searched for once, with the agent's first query: the name, in the mode that the index's encoder
-was trained for. The server is the real one.
+Each fact is searched for once, with the query that the agent sends first: the entity's name, in the query
+mode for which the index's encoder was trained. The index is served by the real retrieval server.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ _TIMEOUT_S = 60.0
 
 
 def recall_of(index: Path, questions: list[Question], world: MisleadingWorld, mode: Mode) -> dict[str, float]:
-    """The share of all facts of the questions whose passage is among the first k, `{"recall@1": ...,
-    "recall@3": ...}`. Raises RunError if the server does not start, and httpx.HTTPError if it does not
-    answer."""
+    """Return the share of the questions' facts whose passage is among the first k: `{"recall@1": ..., ...}`.
+
+    Raises RunError if the server does not start, and httpx.HTTPError if it does not answer.
+    """
     facts = [(question, number) for question in questions for number in range(len(question.lookups))]
     with tempfile.TemporaryDirectory() as folder:
         with retrieval_process(index, Path(folder) / "server.log", "--device", "cpu") as url:
@@ -37,21 +38,19 @@ def recall_of(index: Path, questions: list[Question], world: MisleadingWorld, mo
                 for ids in _search(url, texts[start : start + _BATCH], max(KS))
             ]
     gold_ids = [world.passage_of(question.lookups[number])["id"] for question, number in facts]
-    return {
-        f"recall@{k}": sum(w in ids[:k] for w, ids in zip(gold_ids, results, strict=True)) / len(gold_ids)
-        for k in KS
-    }
+    ranked = list(zip(gold_ids, results, strict=True))
+    return {f"recall@{k}": sum(gold_id in ids[:k] for gold_id, ids in ranked) / len(ranked) for k in KS}
 
 
 def _query(question: Question, number: int, mode: Mode, separator: str) -> str:
-    """The text that the server is sent for a fact of a question, the one with this number from 0."""
+    """Return the query text for one fact of a question; `number` counts its facts from 0."""
     history = tuple(fact.entity for fact in question.lookups[:number])
     name = question.lookups[number].entity
     return build_retriever_query(question.text, name, mode, separator, history=history)
 
 
 def _search(url: str, queries: Sequence[str], k: int) -> list[list[str]]:
-    """The ids of the first k passages for each query."""
+    """Return the ids of the first k passages for each query."""
     body = {"queries": list(queries), "topk": k, "return_scores": True}
     with bounded_http_client(_TIMEOUT_S, base_url=url) as client:
         results = client.post("/retrieve", json=body).raise_for_status().json()["result"]

@@ -2,21 +2,22 @@
 
     python -m examples.agentic_r.run --seeds 0 1 2
 
-makes the agent's warm start (examples/agentic_r/warm_start.py) and an untrained encoder once, and for each
-seed a world (examples/agentic_r/world.py), its questions and the first index. Then `rag-r1 iterate` runs
-twice, with real trainings:
+The command makes the agent's warm start (examples/agentic_r/warm_start.py) and an untrained encoder once, and
+for each seed a world (examples/agentic_r/world.py), its questions and the first index. Then it runs
+`rag-r1 iterate` twice, with real trainings:
 
-    loop      two rounds: agent, data, retriever, index, reload; and the agent once more
-    control   the same agent trainings with the first index; up to the first retriever it is the same run
+    loop      two rounds of agent, data, retriever, index and reload, and a last training of the agent
+    control   the same trainings of the agent with the first index; the steps before the first retriever are
+              copied from the loop
 
     OUT/warm-HASH, OUT/encoder       the agent's warm start, the untrained encoder
     OUT/seed0/data, index            the world and its first index
-    OUT/seed0/loop, control          the loops, with rounds.md and rounds.png of their own
+    OUT/seed0/loop, control          the loops, each with its rounds.md and rounds.png
     OUT/seed0/loop.yaml, ...         their recipes
     OUT/agentic_r.md, agentic_r.png  the table and the picture of all seeds in the folder
 
-What is finished is not repeated; what was interrupted goes on. `python -m examples.agentic_r.variants`
-then compares retrievers with the same data and agent. (This is not in rag_r1/demo, on which the loop stands.)
+Finished steps are not repeated, and an interrupted run resumes when the command is repeated. Afterwards,
+`python -m examples.agentic_r.variants` compares retrievers with the same data and agent.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from rag_r1.runs.lock import hold_out
 from rag_r1.runs.state_file import StateFile
 
 ARMS = ("loop", "control")
-#: Until the first retriever both arms are the same run.
+#: The steps before the first retriever, which both arms have in common.
 _SHARED_STEPS = ("start", "round1/agent", "round1/agent_evaluation")
 DEFAULT_OUT = OUTPUTS / "agentic_r"
 FINISHED = "arm.json"
@@ -50,13 +51,13 @@ _DESCRIPTION = """\
 Train a retriever with the agent and the agent with the retriever (Agentic-R), on this machine and with
 everything real and small: an invented world in which similarity misleads, the demo's policy, an encoder of
 two layers, veRL, vLLM, the retrieval server. The control has the same trainings of the agent and keeps the
-first index. Some twenty minutes a seed on two cores, and three for the agent's warm start. Run again, it goes
-on where it was interrupted.
+first index. This takes about twenty minutes a seed on two cores, and three for the agent's warm start. An
+interrupted run resumes when the command is repeated.
 """
 
 
 class MiniatureArguments(Arguments):
-    """Which seeds and loops are run, and the folder for them."""
+    """The seeds and loops to run, and their folder."""
 
     seeds: Seeds = argument("seeds of the worlds and their questions", ("SEED", ...), default=[0])
     arms: list[Literal["loop", "control"]] = argument(
@@ -75,7 +76,7 @@ def run_arm(inputs: LoopInputs, arm: str, seed: int, rounds: int) -> None:
         return
     if arm == "control":
         _copy_shared_steps(inputs.folder / "loop", out)
-    # The agent is trained once more after the last round, so the control has a round more.
+    # The loop trains the agent once more after its last round; the control needs another round for that.
     count = rounds if arm == "loop" else rounds + 1
     words = ["--recipe", str(inputs.write_recipe(arm, seed)), "--rounds", str(count), "--out", str(out)]
     print(f"seed {seed}: {arm}", flush=True)
@@ -88,8 +89,10 @@ def run_arm(inputs: LoopInputs, arm: str, seed: int, rounds: int) -> None:
 
 
 def _copy_shared_steps(loop: Path, control: Path) -> None:
-    """Copy the steps that both arms have in common into the control, if it has not begun. Raises RunError if
-    the loop is not finished."""
+    """Copy the steps that both arms have in common into the control, unless its folder exists.
+
+    Raises RunError if the loop is not finished.
+    """
     if control.exists():
         return
     if not (loop / FINISHED).exists():
@@ -102,8 +105,10 @@ def _copy_shared_steps(loop: Path, control: Path) -> None:
 
 
 def measure_recall(inputs: LoopInputs, seed: int, rounds: int) -> dict[str, dict[str, float]]:
-    """Measure the recall of the passages that state the held-out facts, unless that is done; returns it by
-    index: `first`, and `round 1` and so on."""
+    """Measure the recall of the held-out facts' passages, or read it if it has been measured.
+
+    Returns it by index: `first`, `round 1`, and so on.
+    """
     path = inputs.folder / "recall.json"
     if path.exists():
         return json.loads(path.read_text(encoding="utf-8"))
@@ -117,8 +122,10 @@ def measure_recall(inputs: LoopInputs, seed: int, rounds: int) -> dict[str, dict
 
 
 def finished_loops(out: Path) -> list[dict[str, Any]]:
-    """The finished loops in the folder with this `runs_hash`, by seed and arm, each with the recall of its
-    seed's indexes."""
+    """Return the finished loops in the folder that have the present `runs_hash`, by seed and arm.
+
+    Each has the recall of its seed's indexes.
+    """
     runs = [run for run in finished_runs(out, FINISHED, ARMS) if run["made_of"] == runs_hash()]
     for run in runs:
         measured = out / f"seed{run['seed']}" / "recall.json"
@@ -128,7 +135,7 @@ def finished_loops(out: Path) -> list[dict[str, Any]]:
 
 @command_main(RunError)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 0 when the page is written, 1 with the reason if not."""
+    """Run the command; returns 0 when the page is written, or 1 with the reason."""
     args = read_arguments(
         MiniatureArguments, arguments, prog="python -m examples.agentic_r.run", description=_DESCRIPTION
     )

@@ -1,12 +1,13 @@
 """Scripted episodes for the warm start in the misleading world, with randomly drawn behaviour.
 
-`ScriptedSearcher` plays the policy's part in a real episode (`rag_r1.agent.Episode`). It searches for a name;
-if the passage that comes back lacks the fact, it asks again, with a word for what it wants to know beside the
-name, or it guesses; after a second miss it guesses. With a fact it goes on to the next, or answers too early.
+`ScriptedSearcher` takes the place of the policy in a real episode (`rag_r1.agent.Episode`). It searches for a
+name. If the returned passage lacks the fact, it either searches again, adding a word for the relation to the
+name, or guesses; after a second miss it always guesses. When it has a fact, it searches for the next one, or
+answers too early.
 
-Its search knows nothing of similarity: it returns the passage that is wanted, or another one about the name,
-drawn at random. So the policy learns to read each kind of passage, whatever the retriever with which it is
-trained later.
+Its search does not rank by similarity: it returns the right passage or, at random, another one with the same
+title. The policy therefore learns to read each kind of passage, independently of the retriever with which it
+is trained later.
 """
 
 from __future__ import annotations
@@ -33,11 +34,13 @@ GOLD_SHARE = 0.6
 
 @dataclass(frozen=True)
 class BehaviourRates:
-    """How often the script searches: `search`, the share of questions that are searched for at all; `go_on`,
-    of facts after which it searches for the next; `again`, of first misses after which it searches again."""
+    """How often the script does the right thing, as shares from 0 to 1."""
 
+    #: Share of the questions for which the script searches at all.
     search: float
+    #: Share of the facts after which it searches for the next one.
     go_on: float
+    #: Share of the first misses after which it searches again.
     again: float
 
 
@@ -47,23 +50,23 @@ RIGHT = BehaviourRates(search=1.0, go_on=1.0, again=1.0)
 
 @dataclass
 class NoisySearch:
-    """A search that returns the right passage, or, drawn at random, another one about the same name."""
+    """A search that returns the right passage or, at random, another one with the same title."""
 
     by_title: Mapping[str, Sequence[dict[str, str]]]
     rng: random.Random
-    #: The right passage of the next search; the script sets it.
+    #: The right passage for the next search, which the script sets.
     gold: dict[str, str] | None = None
 
     @classmethod
     def of(cls, world: MisleadingWorld, rng: random.Random) -> NoisySearch:
-        """A search over a world's passages."""
+        """Return a search over a world's passages."""
         by_title = defaultdict(list)
         for passage in world.world.passages:
             by_title[_title(passage)].append(passage)
         return cls(by_title, rng)
 
     async def search(self, queries: Sequence[str]) -> list[list[Document]]:
-        """One passage for each query, whatever it says."""
+        """Return one passage for each query; the text of the query does not matter."""
         return [self._draw() for _ in queries]
 
     def _draw(self) -> list[Document]:
@@ -76,7 +79,7 @@ class NoisySearch:
 
 @dataclass
 class ScriptedSearcher(Script):
-    """A script that searches for one fact after the other, and draws whether it does so rightly."""
+    """A script that searches for one fact after the other, and at random makes mistakes."""
 
     question: Question
     world: MisleadingWorld
@@ -85,14 +88,14 @@ class ScriptedSearcher(Script):
     rng: random.Random
     habits: BehaviourRates = MIXED
     _lookups: list[Lookup] = field(default_factory=list)
-    _searches: int = 0  # the number of searches for the present fact
+    _searches: int = 0  # number of searches for the current fact
 
     def turn(self, context: str) -> str:
-        """The text of the next turn: what the script does depends on the last passage in the context."""
+        """Return the text of the next turn, which depends on the last passage in the context."""
         fact = self.question.lookups[len(self._lookups)]
         if not self._searches:
-            searches = bool(self._lookups) or self._draws(self.habits.search)
-            return self._search(fact) if searches else self._guess()
+            wants_search = bool(self._lookups) or self._draws(self.habits.search)
+            return self._search(fact) if wants_search else self._guess()
         if _text(self.world.passage_of(fact)) in context[context.rfind("<information>") :]:
             return self._after_fact(fact)
         if self._searches == 1 and self._draws(self.habits.again):
@@ -100,7 +103,7 @@ class ScriptedSearcher(Script):
         return self._guess()
 
     def _after_fact(self, fact: Lookup) -> str:
-        """The turn after a passage with the fact: a search for the next fact, or an answer."""
+        """Return the turn after a passage with the fact: a search for the next fact, or an answer."""
         self._lookups.append(fact)
         self._searches = 0
         if len(self._lookups) < len(self.question.lookups) and self._draws(self.habits.go_on):
@@ -109,7 +112,7 @@ class ScriptedSearcher(Script):
         return answer_turn(thought, answer)
 
     def _search(self, fact: Lookup) -> str:
-        """A turn that searches for a fact, a second time with a word for what is to be known."""
+        """Return a turn that searches for a fact; the second search adds a word for the relation."""
         query = fact.entity if not self._searches else f"{fact.entity} {WORDING[fact.relation][2]}"
         self._searches += 1
         self.search.gold = self.world.passage_of(fact)
@@ -124,8 +127,10 @@ class ScriptedSearcher(Script):
 
 
 def scripted_rows(setup: AgentSetup, habits: BehaviourRates, seed: str, step: int) -> list[TrainingRow]:
-    """The training rows of a batch of scripted episodes about a new world. They depend on nothing but these
-    arguments."""
+    """Return the training rows of a batch of scripted episodes about a new world.
+
+    The same arguments give the same rows.
+    """
     rng = random.Random(f"{seed}-{step}")
     world = fresh_misleading_world(rng)
     search = NoisySearch.of(world, rng)

@@ -1,23 +1,24 @@
-"""Compares retriever variants of the miniature: baselines and ablations of Agentic-R's.
+"""Compares retriever variants of the miniature: baselines and ablations of Agentic-R's retriever.
 
     python -m examples.agentic_r.variants --seeds 0 1 2
 
-takes finished loops of `python -m examples.agentic_r.run`: the data of their last round (trajectories,
-candidates and both scores) and their last agent, which stays as it is. From the same scores rows are selected
-anew, an encoder is trained and indexed, and the agent plays the held-out questions:
+The command needs finished loops of `python -m examples.agentic_r.run`. It uses the data of their last round
+(trajectories, candidates and both scores) and their last agent, which is not trained further. For each
+variant it selects training rows by the scores, trains an encoder, builds an index, and lets the agent answer
+the held-out questions:
 
     BM25         no encoder
-    untrained    the encoder from which all others are trained, the query alone
-    agentic      GAC and LR, the question beside the query
-    plain        the query alone
-    history      also the queries before
+    untrained    the encoder from which all others are trained; the query alone is sent
+    agentic      rows selected by GAC and LR; the question is sent with the query
+    plain        the same rows; the query alone is sent
+    history      the same rows; the earlier queries are sent, too
     LR only      rows selected by relevance
     GAC only     rows selected by the correctness of the final answer
 
     OUT/seed0/variants/NAME     rows, training, index, evaluation
     OUT/variants.md             the table of all seeds in the folder
 
-A variant that is finished is not repeated; one that was interrupted is made anew.
+A finished variant is not repeated; an interrupted one starts again.
 """
 
 from __future__ import annotations
@@ -51,10 +52,11 @@ from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 
 
 class Variant(NamedTuple):
-    """A retriever. `utility`: the scores by which its rows are selected, None if it is not trained; `query`:
-    what its queries are sent with."""
+    """How the retriever of a variant is trained and queried."""
 
+    #: The scores by which its training rows are selected; None if it is not trained.
     utility: str | None
+    #: What is sent together with a query.
     query: Mode
 
 
@@ -78,20 +80,22 @@ held-out questions: BM25; the untrained encoder; and encoders trained on the dat
   LR only    rows selected by relevance
   GAC only   rows selected by correctness
 
-It takes some eight minutes a seed on two cores. What is finished is not repeated.
+This takes about eight minutes a seed on two cores. Finished variants are not repeated.
 """
 
 
 class VariantsArguments(Arguments):
-    """Which loops are compared."""
+    """The loops whose retrievers are compared."""
 
     seeds: list[int] = argument("seeds of finished loops", ("SEED", ...), default=[0])
     out: Path = argument("folder of the loops", "DIR", default=DEFAULT_OUT)
 
 
 def run_variant(inputs: LoopInputs, seed: int, name: str, policy: Path, policy_url: str) -> dict[str, Any]:
-    """Train the retriever of a variant and let the agent play with it, as far as that is not done; returns
-    its figures. Raises RunError."""
+    """Train the retriever of a variant, let the agent use it, and return the figures; a finished one is read.
+
+    Raises RunError if one of the commands fails.
+    """
     folder = _folder(inputs, name)
     if (folder / _FINISHED).exists():
         return json.loads((folder / _FINISHED).read_text(encoding="utf-8"))
@@ -120,7 +124,10 @@ def run_variant(inputs: LoopInputs, seed: int, name: str, policy: Path, policy_u
 
 
 def _run_missing_variants(out: Path, seed: int) -> None:
-    """Run the variants of a seed that are not finished. Raises RunError if its loop is not."""
+    """Run the variants of a seed that are not finished.
+
+    Raises RunError if the seed's loop is not finished.
+    """
     inputs = LoopInputs.make(out, seed)
     _last_data(inputs)  # raises RunError, before the policy is served
     if all((_folder(inputs, name) / _FINISHED).exists() for name in VARIANTS):
@@ -132,7 +139,7 @@ def _run_missing_variants(out: Path, seed: int) -> None:
 
 
 def finished_variants(out: Path) -> dict[int, dict[str, Any]]:
-    """The figures of all finished variants in the folder, as seed -> variant -> figures."""
+    """Return the figures of all finished variants in the folder, as seed -> variant -> figures."""
     variants: dict[int, dict[str, Any]] = {}
     for path in out.glob(f"seed*/variants/*/{_FINISHED}"):
         seed, name = int(path.parents[2].name.removeprefix("seed")), path.parent.name.replace("_", " ")
@@ -147,7 +154,7 @@ def _folder(inputs: LoopInputs, name: str) -> Path:
 
 
 def _train(inputs: LoopInputs, seed: int, utility: str, query: Mode, folder: Path) -> tuple[int, Path]:
-    """Select rows and train an encoder on them; returns the number of rows, and the encoder."""
+    """Select rows and train an encoder on them; returns the number of rows and the encoder's folder."""
     scores, rows, training = _last_data(inputs), folder / "rows.jsonl", folder / "training"
     selection = SelectArguments(
         utility=utility,
@@ -166,7 +173,10 @@ def _train(inputs: LoopInputs, seed: int, utility: str, query: Mode, folder: Pat
 
 
 def _last_data(inputs: LoopInputs) -> Path:
-    """The folder with the data of the loop's last round. Raises RunError if the loop is not finished."""
+    """Return the folder with the data of the loop's last round.
+
+    Raises RunError if the loop is not finished.
+    """
     loop = inputs.folder / "loop"
     if not (loop / FINISHED).exists():
         raise RunError(f"{loop} is not finished: run python -m examples.agentic_r.run first")
@@ -178,19 +188,19 @@ def _last_agent(inputs: LoopInputs) -> Path:
 
 
 def _rounds(inputs: LoopInputs) -> int:
-    """The number of the loop's rounds, after which its agent was trained once more."""
+    """Return the number of the loop's rounds, without the last training of the agent."""
     return json.loads((inputs.folder / "loop" / FINISHED).read_text(encoding="utf-8"))["rounds"]
 
 
 def _check(status: int) -> None:
-    """Raises RunError for the exit status of a command that failed."""
+    """Raise RunError if the exit status of a command is not 0."""
     if status:
         raise RunError(f"a command ended with status {status} (see above): run this one again")
 
 
 @command_main(RunError)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 0 when the table is written, 1 with the reason if not."""
+    """Run the command; returns 0 when the table is written, or 1 with the reason."""
     args = read_arguments(
         VariantsArguments, arguments, prog="python -m examples.agentic_r.variants", description=_DESCRIPTION
     )

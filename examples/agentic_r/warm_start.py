@@ -1,9 +1,10 @@
 """Makes the agent's warm start in the misleading world from scripted episodes.
 
-The embedded policy of `rag_r1_sq` reads, copies and searches already, with two passages a search. Here it
-gets one, so the retriever has to rank the right one first. It is trained on scripted episodes (traces.py),
-first by the script that does everything right, then by the one that often does not. It takes some minutes,
-once: the policy is kept in the outputs folder, not in the repository.
+The embedded policy of `rag_r1_sq` can already read, copy and search, with two passages for each search. Here
+a search returns one passage, so that the retriever has to rank the right one first. The policy is trained on
+scripted episodes (traces.py): first on those of the script that makes no mistakes (`RIGHT`), then on those of
+the script that makes many (`MIXED`), so that reinforcement learning has something to improve. This takes some
+minutes, once; the policy is kept in the outputs folder, not in the repository.
 """
 
 from __future__ import annotations
@@ -32,8 +33,10 @@ WARM = TrainingPhase(steps=80, warmup=5, lr=7e-4, matrix_lr=7e-4)
 
 
 def warm_start_hash() -> str:
-    """A short hash of what the warm start depends on: the forms of world and questions, the script's habits,
-    and the phases of its training."""
+    """Return a short hash of everything that the warm start depends on.
+
+    That is the form of the world and the questions, the script's habits, and the phases of the training.
+    """
     world = fresh_misleading_world(random.Random(0))
     questions = [question.text for question in draw_questions(world.world, 24, 0)]
     habits = [GOLD_SHARE, asdict(MIXED), asdict(RIGHT)]
@@ -41,25 +44,29 @@ def warm_start_hash() -> str:
 
 
 def warm_start(folder: Path, base: TrainingPhase = BASE, warm: TrainingPhase = WARM) -> Path:
-    """Write the policy into `folder`, if it is not there yet; returns the folder."""
+    """Make the warm start in `folder`, unless it exists, and return the folder."""
     if (folder / "config.json").exists():
         return folder
-    right = _train_phase(folder.with_name(f"{folder.name}-base"), policy_path(PROTOCOL), RIGHT, base, "base")
-    return _train_phase(folder, right, MIXED, warm, "warm")
+    base_folder = folder.with_name(f"{folder.name}-base")
+    _train_phase(base_folder, policy_path(PROTOCOL), RIGHT, base, "base")
+    return _train_phase(folder, base_folder, MIXED, warm, "warm")
 
 
 def budget() -> Budget:
-    """The limits of an episode in the recipe."""
+    """Return the limits of an episode in the recipe."""
     return recipe_budget(RECIPE)
 
 
 def protocol() -> Protocol:
-    """The agent's protocol, with the demo's prompt."""
+    """Return the agent's protocol with the demo's prompt."""
     return demo_protocol(PROTOCOL)
 
 
 def _train_phase(folder: Path, start: Path, habits: BehaviourRates, phase: TrainingPhase, seed: str) -> Path:
-    """Train the policy `start` on scripted episodes and write it into `folder`, if that is not there yet."""
+    """Train the policy in `start` on scripted episodes and write it into `folder`, unless that exists.
+
+    Returns `folder`.
+    """
     if (folder / "config.json").exists():
         return folder
     model, tokenizer = load_policy(start)

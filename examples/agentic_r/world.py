@@ -1,7 +1,8 @@
 """A demo world whose near-duplicate passages mislead similarity search.
 
-Each fact has a passage of its own, and beside it a near-duplicate that lacks the fact and whose wording is
-closer to what an agent asks for, as stubs, lists and disambiguation pages are in a real corpus:
+Each fact is stated in one passage, which has a near-duplicate without the fact. The wording of the
+near-duplicate is closer to the agent's query, as that of stubs, lists and disambiguation pages is in a real
+corpus:
 
     "Mara Torval"                                  "Mara Torval"
     Mara Torval was born in the town Karlen Ford.  Mara Torval was born in a town.
@@ -9,10 +10,10 @@ closer to what an agent asks for, as stubs, lists and disambiguation pages are i
     "Mara Torval"                                  "Mara Torval"
     Mara Torval was born in the year 1912.         Mara Torval, writer.
 
-A query is a name (`Mara Torval`), or a name and what is to be known of it (`Mara Torval born year`). A search
-that ranks by similarity finds near-duplicates first for the name, and those of the longer form for the second
-query too. And the name alone does not say which of the two facts about a person is wanted: only the question
-does.
+A query is a name (`Mara Torval`), or a name with words for the relation (`Mara Torval born year`). A search
+that ranks by similarity returns near-duplicates first for the name, and the longer near-duplicates also for
+the second form. Moreover, the name alone does not tell which of the two facts about a person is needed; only
+the question does.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ from rag_r1.demo.world import (
 from rag_r1.io.atomic_files import write_json_lines
 from rag_r1.protocols import Protocol
 
-#: Comparisons are left out: a policy of this size learns to order two years only in part.
+#: Comparisons are left out, since a policy of this size learns to order two years only in part.
 KINDS = ("one_hop", "bridge", "both")
-#: The number of questions for the agent's training.
+#: Number of questions for the agent's training.
 TRAIN = 800
-#: Relation -> (how a passage states the fact, how near-duplicates lack it, what a second query adds).
+#: Relation -> (sentence with the fact, sentences of the near-duplicates, words that a second query adds).
 WORDING = {
     "birthplace": (
         "{entity} was born in the town {value}.",
@@ -62,25 +63,24 @@ WORDING = {
 
 @dataclass(frozen=True)
 class MisleadingWorld:
-    """A world with its near-duplicates; `stated` has the passage of each fact, by (entity, relation)."""
+    """A world with its near-duplicates."""
 
     world: World
+    #: (entity, relation) -> the passage that states the fact.
     stated: dict[tuple[str, str], dict[str, str]]
 
     def passage_of(self, fact: Lookup) -> dict[str, str]:
-        """The passage that states a fact."""
+        """Return the passage that states a fact."""
         return self.stated[fact.entity, fact.relation]
 
 
 def make_misleading_world(world: World, seed: int | str) -> MisleadingWorld:
-    """The world with a passage for each fact and its near-duplicate; `seed` draws the wording of the
-    latter."""
+    """Return the world with a passage and a near-duplicate for each fact; `seed` draws the wordings."""
     rng = random.Random(f"misleading-{seed}-{world.split}")
     stated, passages = {}, []
     for relation, (statement, lacking, _) in WORDING.items():
         for entity, value in world.facts[relation].items():
             words = {"entity": entity, "value": value, "trade": rng.choice(TRADE)}
-            # The draws for a passage do not depend on the form of the others.
             name = f"{world.split}-{relation}-{len(passages) // 2}"
             passage = {"id": name, "contents": f'"{entity}"\n{statement.format(**words)}'}
             distractor = f'"{entity}"\n{rng.choice(lacking).format(**words)}'
@@ -91,19 +91,21 @@ def make_misleading_world(world: World, seed: int | str) -> MisleadingWorld:
 
 
 def fresh_misleading_world(rng: random.Random) -> MisleadingWorld:
-    """A new small world for one batch of supervised training."""
+    """Return a new small world for one batch of supervised training."""
     return make_misleading_world(fresh_world(rng), rng.randrange(1 << 48))
 
 
 def draw_questions(world: World, count: int, seed: int | str) -> list[Question]:
-    """`count` different questions, the KINDS in equal shares, in random order. As `world.make_questions`, but
-    with as many questions about years as about places, so that a person's name alone does not say what is
-    asked. Raises ValueError if the world is too small for that many."""
+    """Draw `count` different questions, with the KINDS in equal shares, in random order.
+
+    Unlike `make_questions` on its own, this gives as many questions about years as about places, so that a
+    person's name alone does not tell what is asked. Raises ValueError if the world is too small.
+    """
     return make_questions(world, count, seed, KINDS, _draw_question, "misleading-questions")
 
 
 def _draw_question(world: World, kind: str, rng: random.Random, id_: str) -> Question:
-    """A question of a kind about facts that are drawn from the world."""
+    """Draw facts from the world and return a question of this kind about them."""
     relation = rng.choice(("birthplace", "year"))
     people, companies = list(world.facts["birthplace"]), list(world.facts["founder"])
     word = {"birthplace": "Where", "year": "When"}[relation]
@@ -122,8 +124,11 @@ def _draw_question(world: World, kind: str, rng: random.Random, id_: str) -> Que
 
 
 def misleading_data(seed: int, train: int, val: int) -> tuple[DemoData, MisleadingWorld, MisleadingWorld]:
-    """The train and the test world of a seed, and questions about each: `val` have names that never occur in
-    training. Raises ValueError for more questions than a world has."""
+    """Return the data of a seed with its train world and its test world.
+
+    The data has `train` questions about the first and `val` questions about the second, whose names never
+    occur in training. Raises ValueError if a world has too few questions.
+    """
     worlds = [
         make_misleading_world(make_world(seed, split, people=people, places=places), seed)
         for split, people, places in (("train", 800, 250), ("test", 200, 45))
@@ -134,9 +139,12 @@ def misleading_data(seed: int, train: int, val: int) -> tuple[DemoData, Misleadi
 
 
 def write_misleading_data(out: Path, protocol: Protocol, seed: int, scored: int, val: int) -> None:
-    """Write the corpus of both worlds (`corpus.jsonl`) and three files of questions into the folder `out`:
-    about the train world for the agent (`train.parquet`) and `scored` others for the retriever's data
-    (`scored.parquet`), about the test world `val` held-out ones (`val.parquet`)."""
+    """Write the corpus of both worlds and three files of questions into the folder `out`.
+
+    `corpus.jsonl` has the passages. `train.parquet` has the agent's questions about the train world,
+    `scored.parquet` has `scored` others for the retriever's data, and `val.parquet` has `val` held-out
+    questions about the test world.
+    """
     data, train, test = misleading_data(seed, TRAIN + scored, val)
     out.mkdir(parents=True, exist_ok=True)
     write_json_lines(out / "corpus.jsonl", data.passages)
@@ -150,12 +158,12 @@ def write_misleading_data(out: Path, protocol: Protocol, seed: int, scored: int,
 
 
 def _row(world: MisleadingWorld, question: Question, n: int, split: str, protocol: Protocol) -> QuestionRow:
-    """The question number `n` of a split as a row, with its gold passages and the answers of its steps."""
+    """Return question number `n` of a split as a row, with its gold passages and the answers of its steps."""
     row = to_row(question, n, split, protocol)
     metadata = {
         "kind": question.kind,
         "supporting_ids": [world.passage_of(fact)["id"] for fact in question.lookups],
-        # Without a judge, a passage with one of them counts as relevant.
+        # Without a judge, a passage that contains one of these answers counts as relevant.
         "step_answers": [fact.value for fact in question.lookups],
     }
     return replace(row, metadata=metadata)

@@ -1,1 +1,1 @@
-"""BrowseComp-Plus with this project's agent and retrieval server."""
+"""Connects BrowseComp-Plus with this project's agent and retrieval server."""

@@ -1,4 +1,4 @@
-"""An adapter for BrowseComp-Plus: our retrieval server for its agents, our runs for its judge.
+"""Connects BrowseComp-Plus with our retrieval server and our trajectories.
 
 BrowseComp-Plus (arXiv 2508.06600, repository texttron/BrowseComp-Plus) evaluates search agents on 830 hard
 questions over a fixed corpus of about 100,000 documents. It has two interfaces, and this module serves both:
@@ -11,7 +11,7 @@ questions over a fixed corpus of about 100,000 documents. It has two interfaces,
 
     python -m examples.browsecomp_plus.run --records DIR --out runs/my-agent --model my-agent
 
-Nothing of the benchmark is imported: the class has its methods, not its base class.
+The benchmark is not imported: the class has the methods of `BaseSearcher` without inheriting from it.
 """
 
 from __future__ import annotations
@@ -58,8 +58,10 @@ class RetrievalServerSearcher:
         self._backend = str(status.get("indexes", {}).get(args.retriever_index, status).get("backend", ""))
 
     def search(self, query: str, k: int = 10) -> list[dict[str, Any]]:
-        """Search; returns at most `k` documents, best first: `{"docid", "score", "text"}`. Raises RunError if
-        the server does not answer."""
+        """Return at most `k` documents, best first, each as `{"docid", "score", "text"}`.
+
+        Raises RunError if the server does not answer.
+        """
         body = {"queries": [query], "topk": k, "return_scores": True, **self._index}
         hits = self._request("POST", "/retrieve", body)["result"][0]
         return [
@@ -68,8 +70,10 @@ class RetrievalServerSearcher:
         ]
 
     def get_document(self, docid: str) -> dict[str, Any] | None:
-        """The whole document, `{"docid", "text"}`; None if there is none. Raises RunError if the server does
-        not answer."""
+        """Return the whole document, `{"docid", "text"}`, or None if there is none with this id.
+
+        Raises RunError if the server does not answer.
+        """
         [document] = self._request("POST", "/documents", {"ids": [docid], **self._index})["result"]
         return document and {"docid": document["id"], "text": document["contents"]}
 
@@ -79,17 +83,20 @@ class RetrievalServerSearcher:
         return self._backend
 
     def search_description(self, k: int = 10) -> str:
-        """The description of the search tool, for the model."""
+        """Return the description of the search tool for the model."""
         return (
             f"Searches a collection of documents. Returns the {k} best, each with docid, score and snippet."
         )
 
     def get_document_description(self) -> str:
-        """The description of the tool that opens a document, for the model."""
+        """Return the description of the tool that opens a document, for the model."""
         return "Returns the whole document with the given docid."
 
     def _request(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The JSON object that the server answers with. Raises RunError if it answers with anything else."""
+        """Send a request and return the JSON object of the response.
+
+        Raises RunError for any other response.
+        """
         address = f"{self._client.base_url}{path}"
         try:
             answer = self._client.request(method, path, json=body)
@@ -101,11 +108,11 @@ class RetrievalServerSearcher:
 
 
 def to_benchmark_run(trajectory: Trajectory, query_id: str, model: str = "") -> dict[str, Any]:
-    """A trajectory in the benchmark's format.
+    """Convert a trajectory to the benchmark's format.
 
     `status` is `completed` if the agent gave an answer; the benchmark counts all others as wrong.
-    `retrieved_docids` are the documents that the policy was shown; the last element of `result` is the answer
-    that is judged. A model's thoughts are passed on as text, never interpreted.
+    `retrieved_docids` has the documents that were shown to the policy; the last element of `result` is the
+    answer that is judged. The model's thoughts are copied as text and never interpreted.
     """
     steps: list[dict[str, Any]] = []
     counts: dict[str, int] = {}
@@ -136,17 +143,17 @@ def to_benchmark_run(trajectory: Trajectory, query_id: str, model: str = "") -> 
 def _step(
     kind: str, output: str, tool: str | None = None, arguments: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """A step in the benchmark's format; `tool` and `arguments` are those of a call."""
+    """Return a step in the benchmark's format; only a tool call has `tool` and `arguments`."""
     return {"type": kind, "tool_name": tool, "arguments": arguments, "output": output}
 
 
 def query_id_of(record_id: str) -> str:
-    """The question's own id, `ID`, in the id of a record, `source/split/ID` or `source/split/ID#sample`."""
+    """Return the question's id, `ID`, from a record's id, `source/split/ID` or `source/split/ID#sample`."""
     return record_id.rpartition("/")[2].partition("#")[0]
 
 
 def write_runs(records: Iterable[dict[str, Any]], out: Path, model: str = "") -> int:
-    """Write one file for each record into a folder; returns their number.
+    """Write one file for each record into a folder, and return the number of files.
 
     Raises DataError for a record without an id, and for a second record of a question, since the benchmark
     would count both.
@@ -166,7 +173,7 @@ def write_runs(records: Iterable[dict[str, Any]], out: Path, model: str = "") ->
 
 
 class RunArguments(Arguments):
-    """Which records are converted, and into which folder."""
+    """The records to convert, and the folder for the benchmark's files."""
 
     records: list[Path] = argument("folders or files of trajectory records", "DIR")
     out: Path = argument("folder for the benchmark's JSON files", "DIR")
@@ -175,7 +182,7 @@ class RunArguments(Arguments):
 
 @command_main(DataError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Convert the records; returns 0, or 1 with the reason."""
+    """Convert the records; returns 0, or 1 with the reason of a failure."""
     args = read_arguments(
         RunArguments,
         arguments,

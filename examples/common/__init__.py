@@ -1,1 +1,1 @@
-"""What several examples share."""
+"""Code that several examples share: comparisons over seeds, scripted episodes, and a small encoder."""

@@ -1,4 +1,4 @@
-"""Parts of a comparison of trainings over several seeds: its arguments, its finished runs and its page."""
+"""Helpers for comparing trainings over several seeds: their arguments, finished runs and result page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rag_r1.io.atomic_files import write_text
 
 
 def unique_values(flag: str) -> AfterValidator:
-    """A validator of a list that refuses repeated values, naming the flag."""
+    """Return a validator that rejects a list with repeated values; its message names the flag."""
 
     def check(values: list[Any]) -> list[Any]:
         if len(set(values)) < len(values):
@@ -28,19 +28,17 @@ Seeds = Annotated[list[int], unique_values("--seeds")]
 
 
 def short_hash(parts: Any, sort_keys: bool = False) -> str:
-    """A hash of JSON values in 8 hexadecimal digits, which identifies what a run depends on."""
+    """Return a hash of JSON values as 8 hexadecimal digits; it identifies the settings of a run."""
     return hashlib.sha256(json.dumps(parts, sort_keys=sort_keys).encode()).hexdigest()[:8]
 
 
 def finished_runs(out: Path, name: str, arms: Sequence[str]) -> list[dict[str, Any]]:
-    """The contents of the files `out/seed*/ARM/NAME` of finished runs, by seed and in the order of the
-    arms."""
+    """Read the files `out/seed*/ARM/NAME` of finished runs, sorted by seed and by the order of the arms."""
     runs = [json.loads(path.read_text(encoding="utf-8")) for path in out.glob(f"seed*/*/{name}")]
     return sorted(runs, key=lambda run: (run["seed"], arms.index(run["arm"])))
 
 
 def write_page(path: Path, page: str, picture: str = "") -> None:
-    """Write a page of Markdown and print it. `picture`: the name of its picture, for the last printed
-    line."""
+    """Write a page of Markdown and print it; the last line names the page's `picture`, if it has one."""
     write_text(path, page + "\n")
     print(f"\n{page}\n\nwritten: {path}" + (f", and {picture} beside it" if picture else ""))

@@ -1,8 +1,8 @@
-"""Scripts that play the policy's part in real episodes, and the training rows of such episodes.
+"""Plays real episodes with scripts in place of the policy, and returns their training rows.
 
-A script is the agent core's Engine (`rag_r1.agent.Episode`): it writes the text of each turn from what the
-context holds. The training rows are those of the episode's ledger, so supervised training, rollout and
-reinforcement learning have the same contexts, token by token.
+A script is an engine of the agent core (`rag_r1.agent.Episode`): it writes the text of each turn, depending
+on the context. The training rows come from the episode's ledger, so supervised training, rollouts and
+reinforcement learning see the same contexts, token by token.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ _NOTHING = ({"id": "0", "contents": "nothing"},)
 
 
 class Script(ABC):
-    """The policy's part in one episode."""
+    """Writes the policy's turns in one episode."""
 
     codec: Codec
 
     @abstractmethod
     def turn(self, context: str) -> str:
-        """The text of the next turn, after what the context holds."""
+        """Return the text of the next turn after this context."""
 
     async def generate(self, context: list[int], max_tokens: int, stop: Sequence[str]) -> Generation:
-        """The tokens of the next turn, cut to `max_tokens` as an engine does it."""
+        """Return the tokens of the next turn, cut to `max_tokens` as an engine would."""
         return Generation(self.codec.encode(self.turn(self.codec.decode(context)))[:max_tokens])
 
 
 def play(
     setup: AgentSetup, questions: Iterable[Question], script: Callable[[Question], Script]
 ) -> list[tuple[Trajectory, Ledger]]:
-    """Play an episode for each question; returns its trajectory and its ledger of tokens."""
+    """Play an episode for each question; returns the trajectory and the token ledger of each."""
 
     async def play_all() -> list[tuple[Trajectory, Ledger]]:
         episodes = []
-        for question in questions:  # one after the other, since their scripts draw from one generator
+        for question in questions:  # in sequence, since the scripts share one random generator
             episode = setup.episode(script(question))
             trajectory = await episode.run(question.id, question.text, setup.prompt_ids(question.text))
             episodes.append((trajectory, episode.ledger))
@@ -58,12 +58,12 @@ def play(
 def play_rows(
     setup: AgentSetup, questions: Iterable[Question], script: Callable[[Question], Script]
 ) -> list[TrainingRow]:
-    """Play an episode for each question; returns the training rows of all."""
+    """Play an episode for each question; returns the training rows of all episodes."""
     return [row for _, ledger in play(setup, questions, script) for row in ledger.rows()]
 
 
 def recipe_budget(recipe: Path) -> Budget:
-    """The limits of an episode in the file of a recipe."""
+    """Return the limits of an episode in a recipe's file."""
     settings = yaml.safe_load(recipe.read_text(encoding="utf-8"))
     data, context_tokens = settings["data"], settings["actor_rollout_ref"]["rollout"]["max_model_len"]
     limits = RowLimits(data["max_prompt_length"], data["max_response_length"], context_tokens)
@@ -71,5 +71,5 @@ def recipe_budget(recipe: Path) -> Budget:
 
 
 def script_setup(tokenizer: PreTrainedTokenizerBase, protocol: Protocol, budget: Budget) -> AgentSetup:
-    """The demo's agent, with a search that finds nothing: the caller replaces its tools."""
+    """Return the demo's agent with a placeholder search; the caller replaces its tools."""
     return demo_setup(tokenizer, protocol, budget, WorldSearch(_NOTHING, topk=1))

@@ -1,7 +1,7 @@
-"""Trains a demo policy on scripted episodes, generated anew for each step.
+"""Trains a demo policy on scripted episodes, which are generated for each step.
 
-The rows are those of a real episode's ledger, so supervised training and reinforcement learning have the same
-contexts, token by token. A training that was killed goes on after the last progress that was saved.
+The rows come from the ledgers of real episodes, so supervised training and reinforcement learning see the
+same contexts, token by token. A training that was killed resumes from its last saved progress.
 """
 
 from __future__ import annotations
@@ -25,8 +25,11 @@ def train_policy(
     phase: TrainingPhase,
     rows_of: Callable[[int], Sequence[Row]],
 ) -> Path:
-    """Train a model in place, on the rows that `rows_of` returns for each step, and write it into `folder`,
-    all or nothing (meanwhile the progress is in `folder`.part); returns the folder."""
+    """Train a model in place, on the rows that `rows_of` returns for each step, and write it into `folder`.
+
+    The folder appears when the training is finished; until then the progress is in `folder`.part. Returns
+    `folder`.
+    """
     unfinished = folder.with_name(f"{folder.name}.part")
     unfinished.mkdir(parents=True, exist_ok=True)
     train_resumable(model, [phase], lambda _, step: rows_of(step), unfinished / PROGRESS, folder.name)
@@ -37,8 +40,10 @@ def train_policy(
 
 
 def loss_weights(row: TrainingRow, names: frozenset[int]) -> Row:
-    """The ids of a row's tokens, and the weight of each in the loss: 1 for what the script wrote, and less,
-    but not 0, for the tokens `names` that occurred earlier in the row: reading passages is to be learned as
-    well."""
+    """Return the ids of a row's tokens, and the weight of each token in the loss.
+
+    Tokens that the script wrote have weight 1. Tokens in `names` that occurred earlier in the row have a
+    smaller weight, so that the model also learns to read passages.
+    """
     ids, mask = row.prompt_ids + row.response_ids, [0] * len(row.prompt_ids) + row.response_mask
     return ids, weights_of(ids, mask, names)

@@ -1,8 +1,8 @@
 """Makes a small encoder for the demo world: a two-layer BERT with one token for each word.
 
-Untrained it is a measure of shared words: its random embeddings are nearly orthogonal, its layers change them
-little, and the mean over the tokens compares how often each word occurs. That is the retriever from which
-training starts. The folder is one of sentence-transformers, like that of any other encoder.
+Without training it measures shared words: its random embeddings are nearly orthogonal, its layers change them
+little, and the mean over the tokens compares how often each word occurs. This is the retriever from which
+training starts. The folder has the format of sentence-transformers, like that of any other encoder.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WIDTH, LAYERS, HEADS, MAX_TOKENS = 128, 2, 4, 256
 
 
 def make_encoder(folder: Path, seed: int = 0) -> Path:
-    """Write the untrained encoder into `folder`, if it is not there yet; returns the folder."""
+    """Write the untrained encoder into `folder`, unless it exists; returns the folder."""
     if (folder / "modules.json").exists():
         return folder
     import torch
@@ -55,7 +55,7 @@ def make_encoder(folder: Path, seed: int = 0) -> Path:
 
 
 def _tokenizer() -> PreTrainedTokenizerFast:
-    """A tokenizer whose tokens are whole words: the names of the world, and the words of its sentences."""
+    """Return a tokenizer whose tokens are whole words: the world's names and the words of its sentences."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 

@@ -1,4 +1,8 @@
-"""Writes the result page of the memory experiment: tables, curves and the verdict on the claim."""
+"""Writes the result page of the memory experiment: tables, curves and the verdict on the claim.
+
+`run.py` passes the finished trainings, as recorded in their `memory.json`. The claim is that a trained memory
+raises EM by `GAIN` over the plain policy and over its own start.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,8 @@ from typing import Any
 from rag_r1.runs import pictures
 from rag_r1.runs.markdown import Claim, Page
 
-#: The least gain in EM of a trained memory, over the trained plain policy and over its own start.
+#: The claim holds if a trained memory exceeds the EM of the trained plain policy, and of its own start, by
+#: this.
 GAIN = 0.20
 _COLUMNS = {
     "EM one_hop": "EM one-hop",
@@ -26,13 +31,13 @@ _LABELS = {"memory": "memory, GRPO", "plain": "plain, GRPO", "ppo": "memory, PPO
 
 
 def first_and_last(run: Mapping[str, Any]) -> tuple[Mapping[str, float], Mapping[str, float]]:
-    """The figures of a training's first and last validation."""
+    """Return the figures of a training's first and last validation."""
     steps = sorted(run["held_out"], key=int)
     return run["held_out"][steps[0]], run["held_out"][steps[-1]]
 
 
 def claims_of(runs: Sequence[Mapping[str, Any]]) -> list[Claim]:
-    """The claim for each seed in which memory and plain were both trained, and whether it holds."""
+    """Return the claim for each seed for which memory and plain were trained, and whether it holds."""
     claims = []
     for seed in sorted({run["seed"] for run in runs}):
         arms = {run["arm"]: first_and_last(run) for run in runs if run["seed"] == seed}
@@ -46,7 +51,7 @@ def claims_of(runs: Sequence[Mapping[str, Any]]) -> list[Claim]:
 
 
 def markdown(runs: Sequence[Mapping[str, Any]]) -> str:
-    """The page in Markdown: a table of all trainings, and the claims."""
+    """Return the page in Markdown, with a table of all trainings and the claims."""
     rows = []
     for run in runs:
         before, after = first_and_last(run)
@@ -65,8 +70,10 @@ def markdown(runs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def draw(runs: Sequence[Mapping[str, Any]], path: Path) -> list[Path]:
-    """Draw held-out EM, and the shares of episodes with a summary and with a backtrack, by step, with a line
-    for each training; returns the paths of the pictures."""
+    """Draw held-out EM and the shares of episodes with a summary and with a backtrack, by step.
+
+    Each training is a line. Returns the paths of the pictures.
+    """
     titles = {
         "EM all": "Held-out exact match",
         "summary": "Episodes with a summary",

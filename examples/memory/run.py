@@ -1,24 +1,24 @@
-"""The memory experiment in miniature: questions whose pages do not fit into the context together.
+"""Runs the memory experiment in miniature: questions whose pages do not fit into the context together.
 
     python -m examples.memory.run --seeds 0 1 2
 
-makes two warm starts (once, from one base: warm_start.py) and trains for each seed, in a world of long
-pages (world.py),
+The command makes two warm starts (once, from one base: warm_start.py). For each seed it then trains two
+policies in a world of long pages (world.py):
 
-    memory   with Agentic RAG-R1's blocks: a summary takes the place of the pages that were read, a backtrack
-             takes a page away that lacks the fact; such a trajectory is several training rows
+    memory   with Agentic RAG-R1's blocks: a summary replaces the pages that were read, a backtrack removes
+             a page without the fact; such a trajectory becomes several training rows
     plain    without these two blocks; everything else is the same: budget, questions, script of the warm
              start, GRPO, steps
 
-and `--arms ppo` trains the first by PPO. The page compares EM on held-out questions, greedily, before and
-after, as the trainings' own validations measured it.
+`--arms ppo` trains the memory by PPO. The page compares EM on held-out questions, with greedy decoding,
+before and after training, as measured by the validations of the trainings.
 
     OUT/warm                   the base and the warm starts, each with a hash of what it depends on
     OUT/seed0/memory, ...      the trainings (rag_r1/demo/run.py)
     OUT/memory.md, memory.png  the tables and the curves, of all trainings that are in the folder
 
-What is finished is not repeated. `--measure N` measures the warm starts in plain torch instead, which takes
-no Ray and less than a minute.
+Finished trainings are not repeated. `--measure N` measures the warm starts in plain torch instead, which
+needs no Ray and takes less than a minute.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _FINISHED = "memory.json"
 
 
 class MemoryArguments(Arguments):
-    """Which seeds and trainings are run, and the folder for them."""
+    """The seeds and trainings to run, and their folder."""
 
     seeds: Seeds = argument("seeds of the worlds and their questions", ("SEED", ...), default=[0])
     arms: Annotated[list[Literal["memory", "plain", "ppo"]], unique_values("--arms")] = argument(
@@ -81,13 +81,15 @@ class MemoryArguments(Arguments):
 
 @dataclass(frozen=True)
 class MemoryArm:
-    """One of the trainings in the folder of the comparison, for any seed."""
+    """One of the kinds of training that are compared, for all seeds."""
 
+    #: A key of RECIPES.
     name: str
+    #: The folder of the comparison.
     out: Path
 
     def make_inputs(self) -> TrainingInputs:
-        """Make the warm start, unless it is there; returns the inputs of the training."""
+        """Make the warm start, unless it exists, and return the inputs of the training."""
         protocol = memory_protocol(protocol_of(RECIPES[self.name]))
         base = memory_base(self.out / "warm" / f"base-{warm_start_hash()}")
         policy = warm_start(self.out / "warm" / f"{protocol.name}-{warm_start_hash()}", protocol, base)
@@ -118,15 +120,17 @@ class MemoryArm:
 
 
 def curve(folder: Path) -> dict[int, dict[str, float]]:
-    """The figures of each validation of a training, by step."""
+    """Return the figures of each validation of a training, by step."""
     steps = records_by_step(folder / "trajectories" / "val")
     return {step: figures(records) for step, records in steps.items()}
 
 
 def figures(records: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """The figures of a validation: EM by kind, searches and turns (report.summarise); the shares of episodes
-    with a summary, with a backtrack, and cut off because the context was full; and the mean number of
-    training rows of a trajectory."""
+    """Return the figures of a validation.
+
+    They are those of `summarise` (EM by kind, searches, turns); the shares of episodes with a summary, with a
+    backtrack, and cut off because the context was full; and the mean number of training rows of a trajectory.
+    """
     means = summarise(records).labelled()
     for role in ("summary", "backtrack"):
         means[role] = fmean(any(turn["action"] == role for turn in record["turns"]) for record in records)
@@ -136,8 +140,10 @@ def figures(records: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 
 def check_folder(out: Path, overrides: Sequence[str]) -> None:
-    """Raises RunError if a training in the folder had other overrides, or another world or warm start: no
-    table may mix them."""
+    """Raise RunError if a training in the folder had other overrides, or another world or warm start.
+
+    One table must not mix them.
+    """
     for run in finished_runs(out, _FINISHED, list(RECIPES)):
         folder = out / f"seed{run['seed']}" / run["arm"]
         settings = {"overrides": list(overrides), "made_of": warm_start_hash()}
@@ -146,7 +152,7 @@ def check_folder(out: Path, overrides: Sequence[str]) -> None:
 
 @command_main(RunError)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 0 when the page is written, 1 with the reason if not."""
+    """Run the command; returns 0 when the page is written, or 1 with the reason."""
     args = read_arguments(
         MemoryArguments,
         arguments,
@@ -168,7 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measure(arms: Sequence[MemoryArm], seeds: Sequence[int], questions: int) -> int:
-    """Print the scores of the warm starts, each once, on the questions of each seed; returns 0."""
+    """Print the scores of the arms' warm starts on the questions of each seed; returns 0."""
     inputs_by_policy = {inputs.policy: inputs for inputs in (arm.make_inputs() for arm in arms)}
     for seed in seeds:
         data = pages_data(seed)

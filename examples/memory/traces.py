@@ -1,22 +1,23 @@
 """Scripted episodes for the warm starts of the memory experiment, with randomly drawn behaviour.
 
-`ScriptedMemory` plays the policy's part in a real episode (`rag_r1.agent.Episode`) about a world in pages
-(world.py). It knows the facts, and where they are, and draws what it does at the two places where a memory
+`ScriptedMemory` takes the place of the policy in a real episode (`rag_r1.agent.Episode`) in a world of pages
+(world.py). It knows the facts and their pages, and chooses at random in the two situations where a memory
 matters:
 
-    found    a page has the fact that was searched for, and another one is needed
+    found    a page has the fact that was searched for, and another fact is needed
              summary   write the facts down; the summary replaces the page
-             early     answer with what there is
+             early     answer with the facts so far
              on        search for the next fact at once, with the page still in the context
     referred a page refers to another name
-             backtrack write the reference down; search and page leave the context
+             backtrack write the reference down; search and page are removed from the context
              guess     answer with a random name of the right type
              on        search for that name at once
 
 After a page that was cut, and so has lost its ending, it guesses.
 
-Summary and backtrack are the only ways on that leave room for another page, and the less frequent ones. A
-protocol without these blocks has the others left, in the same proportions.
+Only a summary or a backtrack leaves room for another page, and the script chooses them less often than the
+alternatives, so that reinforcement learning can improve on it. With a protocol that lacks these blocks it
+chooses among the other actions, in the same proportions.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from rag_r1.tools import search_tools
 
 #: Episodes in a batch of supervised training.
 BATCH = 16
-#: What the script may do -> its share.
+#: Action of the script -> its relative frequency.
 Behaviour = Mapping[str, float]
 AFTER_FACT: Behaviour = {"summary": 0.3, "early": 0.45, "on": 0.25}
 REFERRED: Behaviour = {"backtrack": 0.3, "guess": 0.45, "on": 0.25}
@@ -50,7 +51,7 @@ RIGHT: BehaviourRates = ({"summary": 1.0}, {"backtrack": 1.0})
 
 @dataclass
 class ScriptedMemory(Script):
-    """A script that searches for the facts of a question, and draws what it does after each page."""
+    """A script that searches for the facts of a question, and chooses at random what it does after a page."""
 
     question: Question
     pages: PageWorld
@@ -58,13 +59,17 @@ class ScriptedMemory(Script):
     codec: Codec
     rng: random.Random
     habits: BehaviourRates = MIXED
-    _lookups: list[Lookup] = field(default_factory=list)  # with the names of the pages that had the facts
-    _expects_page: bool = False  # whether the last turn was a search
-    _referred: bool = False  # whether a page has referred to the name that is searched for
-    _written: bool = False  # whether the facts are in a summary
+    #: The facts so far; the entity of each is the name of the page that had it.
+    _lookups: list[Lookup] = field(default_factory=list)
+    #: Whether the last turn was a search.
+    _expects_page: bool = False
+    #: Whether a page has referred to the name that is searched for.
+    _referred: bool = False
+    #: Whether the facts are in a summary.
+    _written: bool = False
 
     def turn(self, context: str) -> str:
-        """The text of the next turn: after a search it depends on the page that the context ends with."""
+        """Return the text of the next turn; after a search it depends on the last page in the context."""
         if not self._expects_page:
             return self._search()
         self._expects_page = False
@@ -78,7 +83,7 @@ class ScriptedMemory(Script):
         return self._guess()
 
     def _after_fact(self, fact: Lookup) -> str:
-        """The turn after a page with the fact: a summary, an answer, or the next search."""
+        """Return the turn after a page with the fact: a summary, an answer, or the next search."""
         self._lookups.append(fact)
         self._referred = self._written = False
         if len(self._lookups) == len(self.question.lookups):
@@ -90,7 +95,7 @@ class ScriptedMemory(Script):
         return self._answer() if choice == "early" else self._search()
 
     def _after_reference(self, entity: str, last: str) -> str:
-        """The turn after a page that refers to the name `last`: a backtrack, a guess, or the next search."""
+        """Return the turn after a page that refers to the name `last`: a backtrack, a guess, or a search."""
         choice = self._draw(self.habits[1])
         self._referred = True
         if choice == "backtrack":
@@ -118,20 +123,22 @@ class ScriptedMemory(Script):
         return ", ".join(map(entity_value_text, self._lookups))
 
     def _draw(self, habit: Behaviour) -> str:
-        """Draw what to do, among what the protocol has a block for."""
+        """Draw an action among those for which the protocol has a block."""
         roles = {block.role for block in self.protocol.blocks}
         shares = {name: share for name, share in habit.items() if name in roles | {"early", "guess", "on"}}
         return self.rng.choices(list(shares), list(shares.values()))[0]
 
     def _block(self, role: str, text: str) -> str:
-        """A text in the protocol's block for a role."""
+        """Put a text into the protocol's block for a role."""
         block = next(block for block in self.protocol.blocks if block.role == role)
         return f"{block.open} {text} {block.close}"
 
 
 def scripted_rows(setup: AgentSetup, habits: BehaviourRates, seed: str, step: int) -> list[TrainingRow]:
-    """The training rows of a batch of scripted episodes about a new world. They depend on nothing but these
-    arguments."""
+    """Return the training rows of a batch of scripted episodes about a new world.
+
+    The same arguments give the same rows.
+    """
     rng = random.Random(f"{seed}-{step}")
     pages = fresh_pages(rng)
     setup = replace(setup, tools=partial(search_tools, WorldSearch(pages.world.passages, topk=1)))

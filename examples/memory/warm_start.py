@@ -1,16 +1,16 @@
 """Makes the warm starts of the memory experiment from scripted episodes.
 
-The embedded policy of `rag_r1_sq` can read, copy and search already. Its tokenizer gets the tags of Agentic
-RAG-R1's dialect and the few new words of the pages as further tokens; the tags that mean the same start with
-the embeddings of its own. Then it is trained on scripted episodes (traces.py), with the loss on what
-the script wrote and, with a smaller weight, on names that it read before:
+The embedded policy of `rag_r1_sq` can already read, copy and search. Its tokenizer gets the tags of Agentic
+RAG-R1's dialect and the few new words of the pages as additional tokens; a tag that has a counterpart in the
+policy's own dialect starts with that tag's embedding. Then the policy is trained on scripted episodes
+(traces.py), with the loss on the text of the script and, with a smaller weight, on names that it has read:
 
-    base        in the dialect with a memory, by the script that does everything right: to read the pages
-    warm start  from the base, in one of the two protocols, by the script that often does the wrong thing
+    base        in the dialect with a memory, with the script that makes no mistakes; it learns to read pages
+    warm start  from the base, in one of the two protocols, with the script that often makes mistakes
 
-So both protocols start from the same base, and get the same script and number of steps. The contexts are
-those of the training that follows, because the budget is. It takes minutes, once: the policies are kept in
-the outputs folder, not in the repository.
+Both protocols thus start from the same base, with the same script and number of steps. The budget is that of
+the reinforcement learning that follows, so the contexts are the same, too. This takes minutes, once; the
+policies are kept in the outputs folder, not in the repository.
 """
 
 from __future__ import annotations
@@ -47,29 +47,31 @@ WARM = TrainingPhase(steps=120, warmup=5, lr=1e-3, matrix_lr=1e-3)
 
 
 def memory_protocol(name: str) -> Protocol:
-    """A protocol of the recipes, by name or as a file of this package, with the demo's prompt."""
+    """Load a protocol with the demo's prompt; `name` is that of a shipped protocol or a file of the demo."""
     return load_protocol(str(protocol_file(name)) if name.endswith(".yaml") else name, PROMPT)
 
 
 def protocol_file(name: str) -> Path:
-    """The file of a protocol of this package that a recipe names by its path in the repository."""
+    """Return the file of a protocol in `rag_r1/demo`, which a recipe names by its path in the repository."""
     return Path(demo.__file__).parent / Path(name).name
 
 
 def memory_budget() -> Budget:
-    """The limits of an episode in the recipes of the experiment (recipes/demo/_memory.yaml)."""
+    """Return the limits of an episode in the recipes of the experiment (recipes/demo/_memory.yaml)."""
     return recipe_budget(RECIPES / "demo" / "_memory.yaml")
 
 
 def warm_start_hash() -> str:
-    """A short hash of what the warm starts depend on: the form of the world's pages, the scripts, and the
-    phases of their training."""
+    """Return a short hash of everything that the warm starts depend on.
+
+    That is the form of the world's pages, the scripts, and the phases of the training.
+    """
     pages = fresh_pages(random.Random(0)).world.passages
     return short_hash([pages, MIXED, RIGHT, vars(BASE), vars(WARM)], sort_keys=True)
 
 
 def memory_base(folder: Path, seed: int = 0, phase: TrainingPhase = BASE) -> Path:
-    """Write the base of both warm starts into `folder`, if it is not there yet; returns the folder."""
+    """Make the base of both warm starts in `folder`, unless it exists; returns the folder."""
     if (folder / "config.json").exists():
         return folder
     protocol = memory_protocol(BASE_PROTOCOL)
@@ -79,8 +81,7 @@ def memory_base(folder: Path, seed: int = 0, phase: TrainingPhase = BASE) -> Pat
 def warm_start(
     folder: Path, protocol: Protocol, base: Path, seed: int = 0, phase: TrainingPhase = WARM
 ) -> Path:
-    """Write the warm start of a protocol, made from the base, into `folder`, if it is not there yet; returns
-    the folder."""
+    """Make the warm start of a protocol from the base in `folder`, unless it exists; returns the folder."""
     if (folder / "config.json").exists():
         return folder
     return _train_phase(folder, *load_policy(base), protocol, MIXED, phase, f"warm-{seed}")
@@ -97,7 +98,7 @@ def _train_phase(
 ) -> Path:
     """Train a model on scripted episodes in a protocol and write it into `folder`; returns the folder."""
     setup = memory_setup(tokenizer, protocol)
-    # Without the years, most of which are in the lists of the pages.
+    # The years are left out: most of them are in the lists of the pages, which are not worth learning.
     names = name_tokens(tokenizer) - set(tokenizer.convert_tokens_to_ids([f" {year}" for year in YEARS]))
     return train_policy(
         folder, model, tokenizer, phase, lambda step: weighted_rows(setup, habits, seed, step, names)
@@ -105,7 +106,7 @@ def _train_phase(
 
 
 def add_memory_tokens(protocol: Protocol) -> tuple[Qwen2ForCausalLM, PreTrainedTokenizerBase]:
-    """The embedded policy with tokens for the protocol's tags and the pages' words."""
+    """Load the embedded policy, and add tokens for the protocol's tags and the pages' words."""
     model, tokenizer = load_policy(policy_path(EMBEDDED))
     tool = protocol.queries.names[0][0]
     tags = [tag for block in protocol.blocks for tag in (block.open, block.close)]
@@ -124,31 +125,32 @@ def add_memory_tokens(protocol: Protocol) -> tuple[Qwen2ForCausalLM, PreTrainedT
 
 
 def _tag_pairs(protocol: Protocol) -> list[tuple[str, str]]:
-    """The pairs (tag of the protocol, tag of the embedded policy's) for the four blocks that each protocol
-    has."""
+    """Return pairs (tag of the protocol, tag of the embedded policy) for the blocks of every protocol."""
     ours, base = protocol.tags, load_protocol(EMBEDDED).tags
     pairs = zip(vars(ours).values(), vars(base).values(), strict=True)
     return [pair for a, b in pairs for pair in ((a.open, b.open), (a.close, b.close))]
 
 
 def memory_setup(tokenizer: PreTrainedTokenizerBase, protocol: Protocol) -> AgentSetup:
-    """The agent of the recipes, with a search that finds nothing: the caller replaces its tools."""
+    """Return the agent of the recipes with a placeholder search; the caller replaces its tools."""
     return script_setup(tokenizer, protocol, memory_budget())
 
 
 def weighted_rows(
     setup: AgentSetup, habits: BehaviourRates, seed: str, step: int, names: frozenset[int] = frozenset()
 ) -> list[Row]:
-    """The rows of a step's scripted episodes, with the weights of their tokens in the loss."""
+    """Return the rows of a step's scripted episodes, with the weights of their tokens in the loss."""
     return [loss_weights(row, names) for row in scripted_rows(setup, habits, seed, step)]
 
 
 def measure_memory(
     policy: Path, protocol: Protocol, data: DemoData, questions: int
 ) -> dict[str, dict[str, float]]:
-    """Measure a policy in plain torch, `greedy` and `sampled` at temperature 1: exact match on held-out
-    questions by kind, and the shares of episodes with a summary, with a backtrack, with an invalid turn, and
-    without an answer because the context was full."""
+    """Measure a policy on held-out questions in plain torch, `greedy` and `sampled` at temperature 1.
+
+    Returns, for each, exact match by kind and the shares of episodes with a summary, with a backtrack, with
+    an invalid turn, and without an answer because the context was full.
+    """
     model, tokenizer = load_policy(policy)
     search = WorldSearch(data.passages, topk=1)
     torch.manual_seed(0)

@@ -1,8 +1,8 @@
 """A demo world of long pages that refer to each other, so that a small context needs a memory.
 
-Each person, town and company has a page. One in two pages ends with the fact; the others end with a reference
-to another name, on whose page the fact is. Each begins with a list of trades and years that are about nobody
-in the world:
+Each person, town and company has a page. Half of these pages end with the fact; the others end with a
+reference to another name, whose page has the fact. Each page begins with a list of trades and years that has
+nothing to do with the questions:
 
     "Mara Torval"
     List: pilot in 1907, miner in 1922, ... Mara Torval: see Ilka Ostmer.
@@ -10,8 +10,8 @@ in the world:
     "Ilka Ostmer"
     List: farmer in 1911, doctor in 1925, ... The painter Ilka Ostmer was born in Karlen Ford in 1912.
 
-So a page fills most of a small context, a page that is cut at its end has lost the fact, and whether a page
-has it can only be found out by reading it. A query is a name.
+A page therefore fills most of a small context, a page that is cut at its end has lost the fact, and only
+reading a page tells whether it has the fact. A query is a name.
 """
 
 from __future__ import annotations
@@ -26,28 +26,30 @@ from rag_r1.demo.names import COMPANY, FIRST, LAST, STEM, TOWN, TRADE, YEARS, na
 from rag_r1.demo.world import DemoData, World, fresh_world, make_questions, make_world, write_demo
 from rag_r1.protocols import Protocol
 
-#: Comparisons are left out: this policy learns to order two years only in part, whatever its memory.
+#: Comparisons are left out, since this policy learns to order two years only in part, with or without a
+#: memory.
 KINDS = ("one_hop", "bridge", "both")
-#: Entries of the list at the beginning of a page; each is four of the demo policy's tokens.
+#: Number of entries in the list at the beginning of a page; an entry has four of the demo policy's tokens.
 LIST_ENTRIES = 7
 
 
 @dataclass(frozen=True)
 class PageWorld:
-    """A world whose passages are pages; `moved` are the entities whose page refers to another name, with that
-    name, and `fact` is the fact of each entity as it stands on its last page."""
+    """A world whose passages are pages."""
 
     world: World
+    #: Entity -> the name to which its page refers, for the pages without the fact.
     moved: dict[str, str]
+    #: Entity -> its fact, as written on the page that has it.
     fact: dict[str, str]
 
     def last(self, entity: str) -> str:
-        """The name of the page that has the entity's fact."""
+        """Return the name of the page that has the entity's fact."""
         return self.moved.get(entity, entity)
 
 
 def make_pages(world: World, seed: int | str) -> PageWorld:
-    """The world's passages as pages; `seed` draws the lists, which pages refer to another, and to which name.
+    """Turn the world's passages into pages; `seed` draws the lists and the references between pages.
 
     Raises ValueError if the split has too few names that the world does not use.
     """
@@ -69,13 +71,15 @@ def make_pages(world: World, seed: int | str) -> PageWorld:
 
 
 def reference_line(entity: str, last: str) -> str:
-    """How the page of an entity refers to the page that has its fact."""
+    """Return the sentence by which the page of an entity refers to the page that has its fact."""
     return f"{entity}: see {last}."
 
 
 def pages_data(seed: int, train: int = 2400, val: int = 160, kinds: Sequence[str] = KINDS) -> DemoData:
-    """The passages of a seed's train and test worlds, as pages, and questions about each, as `demo_data` has
-    them. Raises ValueError for more questions than a world has."""
+    """Return the pages of a seed's train and test worlds, and questions about each, like `demo_data`.
+
+    Raises ValueError if a world has too few questions.
+    """
     worlds = [
         make_world(seed, split, people=people, places=places)
         for split, people, places in (("train", 1000, 200), ("test", 200, 36))
@@ -86,19 +90,20 @@ def pages_data(seed: int, train: int = 2400, val: int = 160, kinds: Sequence[str
 
 
 def write_pages(out: Path, protocol: Protocol, seed: int, train: int = 2400, val: int = 160) -> DemoData:
-    """Write the corpus and the questions of a seed into the folder `out`, as `write_demo` does; returns
-    them."""
+    """Write the corpus and the questions of a seed into the folder `out`, like `write_demo`; returns them."""
     return write_demo(out, protocol, seed, train, val, pages_data)
 
 
 def fresh_pages(rng: random.Random) -> PageWorld:
-    """A new small world for one batch of supervised training."""
+    """Return a new small world for one batch of supervised training."""
     return make_pages(fresh_world(rng), rng.randrange(1 << 48))
 
 
 def _rename(world: World, entities: Sequence[str], rng: random.Random) -> dict[str, str]:
-    """Half of the people, of the towns and of the companies, each with a new name that nothing else has; it
-    consists of words that the world uses, if there are enough such names."""
+    """Draw half of the people, of the towns and of the companies, and give each an unused name.
+
+    The names consist of words that the world uses, if there are enough such names.
+    """
     facts = world.facts
     all_names = chain(facts["birthplace"], facts["river"], facts["river"].values(), facts["founder"])
     words = {word for name in all_names for word in name.split()}
@@ -120,6 +125,6 @@ def _rename(world: World, entities: Sequence[str], rng: random.Random) -> dict[s
 
 
 def _page(title: str, ending: str, rng: random.Random) -> str:
-    """The text of a page: its title, a list that is drawn, and its ending."""
+    """Return the text of a page: its title, a random list, and its ending."""
     entries = ", ".join(f"{rng.choice(TRADE)} in {rng.choice(YEARS)}" for _ in range(LIST_ENTRIES))
     return f'"{title}"\nList: {entries}. {ending}'

@@ -1,1 +1,1 @@
-"""A real language model of 135 million parameters learns to search real passages; see README.md."""
+"""Trains a real language model of 135 million parameters to search real passages; see README.md."""

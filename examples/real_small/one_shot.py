@@ -1,10 +1,10 @@
-"""Writes data for fine-tuning the baseline of one search: passages in the prompt, then the answer.
+"""Writes data for fine-tuning the one-search baseline: passages in the prompt, then the answer.
 
     python -m examples.real_small.one_shot --questions train.jsonl --index data/index --model MODEL --out sft
 
-The prompt is that of `rag-r1 eval --baseline one_shot`, made by the same code: one search with the question
-itself, and the passages that it returned before the question. Every question is answered with its gold
-answer, whether or not the passages hold it, as when a reader is fine-tuned on retrieved passages (RAG).
+The prompt is made by the code of `rag-r1 eval --baseline one_shot`: it searches once, with the question
+itself, and puts the returned passages before the question. Every sample has the gold answer, whether or not
+the passages contain it, as is usual when a reader is fine-tuned on retrieved passages (RAG).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _IN_FLIGHT = 64
 
 
 class OneShotArguments(Arguments):
-    """Which questions, index and model, and how much of a search is in the prompt."""
+    """The questions, the index and the model, and the size of the search results in the prompt."""
 
     questions: Path = argument("JSON lines of `rag-r1 passage-questions`", "FILE")
     index: Path = argument("index of the same passages", "DIR")
@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 async def _make_samples(questions: Sequence[QuestionRow], condition: Condition) -> list[SftRow]:
-    """The sample of each question, in order; at most _IN_FLIGHT are made at a time."""
+    """Return the sample of each question, in order; at most _IN_FLIGHT are made at a time."""
     limit = asyncio.Semaphore(_IN_FLIGHT)
     progress = tqdm(total=len(questions), desc="searches", unit="question", mininterval=5)
 
@@ -104,8 +104,10 @@ async def _make_samples(questions: Sequence[QuestionRow], condition: Condition) 
 
 
 async def make_sample(question: QuestionRow, condition: Condition) -> SftRow:
-    """The sample of a question: the prompt of the condition `one_shot`, and the gold answer. Raises DataError
-    if the search fails."""
+    """Return the sample of a question: the prompt of the condition `one_shot`, and the gold answer.
+
+    Raises DataError if the search fails.
+    """
     setup = condition.setup(question)
     request = make_request(question, setup.protocol, own_prompt=True, search_first=True)
     prepared = await prepare_one_shot(request, setup)

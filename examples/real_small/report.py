@@ -1,12 +1,11 @@
-"""Writes tables and a picture of the real small model: by kind of question, by step, and beside the
-baselines.
+"""Writes the report on the real small model: tables by kind of question, step and baseline, and a picture.
 
     python -m examples.real_small.report --grpo outputs/real-small/grpo --evals evals/real --out report
 
-Reads the files of trainings and evaluations, and writes `real_model.md` (tables), `real_model.png` and
-`trajectories.md` (ten trajectories of one evaluation, drawn at random). An evaluation is a folder
-EVALS/MODEL/QUESTIONS of `rag-r1 eval`; MODEL and QUESTIONS are the names of its row. The kind of a question
-stands in its id (`rag-r1 passage-questions`); other questions have none.
+The command reads the files of trainings and evaluations, and writes `real_model.md` (tables),
+`real_model.png` and `trajectories.md` (ten trajectories of one evaluation, drawn at random). An evaluation is
+a folder EVALS/MODEL/QUESTIONS of `rag-r1 eval`; MODEL and QUESTIONS label its row in the tables. Questions
+made by `rag-r1 passage-questions` have their kind in their id; other questions have no kind.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from rag_r1.runs.markdown import Page, cell, integer, number
 
 Record = Mapping[str, Any]
 _KIND = re.compile("|".join(KINDS))
-#: Figure of a training step in veRL's log -> its name in the table.
+#: Metric of a training step in veRL's log -> its label in the table.
 _STEP_FIGURES = {
     "timing_s/step": "a step, s",
     "timing_s/gen": "generating",
@@ -50,7 +49,7 @@ _STEP_FIGURES = {
 
 
 class ReportArguments(Arguments):
-    """Which trainings and evaluations are reported, and the folder for the report."""
+    """The trainings and evaluations to report, and the folder for the report."""
 
     grpo: list[Path] = argument("folder of a GRPO training, one for each seed; may be repeated", "DIR")
     evals: Path | None = argument("folder of evaluations, EVALS/MODEL/QUESTIONS", "DIR", default=None)
@@ -92,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def validations(run: Path) -> dict[int, list[Record]]:
-    """The records of a training's validations, by step. Raises ValueError if there are none."""
+    """Return the records of a training's validations, by step. Raises ValueError if there are none."""
     if not run.is_dir():
         raise ValueError(f"--grpo {run}: there is no such folder: give that of a training")
     trajectories = run / "trajectories"
@@ -103,8 +102,10 @@ def validations(run: Path) -> dict[int, list[Record]]:
 
 
 def training_log(run: Path) -> dict[int, Mapping[str, float]]:
-    """The figures in veRL's log by step. Of a step that was run again after a kill the last run counts; a
-    line that the kill cut off is skipped."""
+    """Return the metrics in veRL's log by step.
+
+    If a step was repeated after a kill, the last run counts; a line that the kill cut off is skipped.
+    """
     steps: dict[int, Mapping[str, float]] = {}
     for file in sorted(run.glob("metrics*.jsonl"), key=lambda path: path.stat().st_mtime_ns):
         for line in file.read_bytes().splitlines():
@@ -117,7 +118,7 @@ def training_log(run: Path) -> dict[int, Mapping[str, float]]:
 
 
 def evaluations(folder: Path) -> dict[str, list[Record]]:
-    """The records of each evaluation, by MODEL/QUESTIONS. Raises ValueError if there are none."""
+    """Return the records of each evaluation, by MODEL/QUESTIONS. Raises ValueError if there are none."""
     records_by_name = {
         "/".join(file.parts[-4:-2]): list(read_records(file))
         for file in sorted(folder.glob("*/*/trajectories/records.jsonl"))
@@ -129,7 +130,7 @@ def evaluations(folder: Path) -> dict[str, list[Record]]:
 
 
 def by_kind(records: Iterable[Record]) -> dict[str, list[Record]]:
-    """The records of each kind of question, in the kinds' order; {} if their ids name none."""
+    """Return the records of each kind of question, in the order of KINDS; {} if their ids name no kind."""
     kinds: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         if match := _KIND.search(record["id"]):
@@ -138,18 +139,17 @@ def by_kind(records: Iterable[Record]) -> dict[str, list[Record]]:
 
 
 def exact_match(records: Iterable[Record]) -> float:
-    """The share of questions whose answer is an exact match."""
+    """Return the share of questions whose answer is an exact match."""
     return mean([record["rewards"]["em"] for record in records])
 
 
 def queries(records: Iterable[Record]) -> float:
-    """The mean number of queries of a question."""
+    """Return the mean number of queries for a question."""
     return mean([float(sum(len(turn["calls"]) for turn in record["turns"])) for record in records])
 
 
 def curve_table(curves: Sequence[Mapping[int, list[Record]]]) -> tuple[list[str], list[list[str]]]:
-    """The head and the rows of a table: EM and queries of each kind by step, with a value for each
-    training."""
+    """Return head and rows of the table of EM and queries of each kind by step, with a value per training."""
     steps = sorted(set.intersection(*(set(curve) for curve in curves)))
     rows = []
     for step in steps:
@@ -167,7 +167,7 @@ def curve_table(curves: Sequence[Mapping[int, list[Record]]]) -> tuple[list[str]
 
 
 def step_table(logs: Sequence[Mapping[int, Mapping[str, float]]]) -> tuple[list[str], list[list[str]]]:
-    """The head and the rows of a table: medians over the training steps, with a value for each training."""
+    """Return head and rows of the table of medians over the training steps, with a value per training."""
     rows = []
     for key, label in _STEP_FIGURES.items():
         medians = [
@@ -182,8 +182,7 @@ def step_table(logs: Sequence[Mapping[int, Mapping[str, float]]]) -> tuple[list[
 
 
 def kinds_table(rows: Mapping[str, list[Record]]) -> tuple[list[str], list[list[str]]]:
-    """The head and the rows of a table: for each model EM with its 95 % interval, EM of each kind, and
-    queries."""
+    """Return head and rows of the table of models: EM with its 95 % interval, EM of each kind, queries."""
     table = []
     for name, records in rows.items():
         share, parts = exact_match(records), by_kind(records)
@@ -195,8 +194,10 @@ def kinds_table(rows: Mapping[str, list[Record]]) -> tuple[list[str], list[list[
 
 
 def draw(curves: Sequence[Mapping[int, list[Record]]], path: Path) -> list[Path]:
-    """Draw held-out EM and queries of each kind by step, with a line for each training; returns the paths of
-    the pictures."""
+    """Draw held-out EM and queries of each kind by step, with a line for each training.
+
+    Returns the paths of the pictures.
+    """
 
     def paint(match: Any, search: Any) -> None:
         """Draw exact match in one panel and queries in the other, with a line for each training and kind."""
@@ -221,8 +222,10 @@ def draw(curves: Sequence[Mapping[int, list[Record]]], path: Path) -> list[Path]
 
 
 def as_text(record: Record) -> str:
-    """A trajectory as indented text: the question, whether its answer is right, and the turns with the titles
-    of the passages that they found."""
+    """Return a trajectory as indented text.
+
+    The text has the question, whether the answer is right, and the turns with the titles of their passages.
+    """
     verdict = "right" if record["rewards"]["em"] else f"wrong; right: {record['golds'][0]}"
     lines = [f"{record['question']} ({verdict})"]
     for turn in record["turns"]:

@@ -2,8 +2,8 @@
 
     python -m examples.real_small.short_passages --corpus hotpotqa_corpus.jsonl.gz --out data/corpus.jsonl
 
-A passage keeps its id and its title. Questions are made from what is left (`rag-r1 passage-questions`), so
-the fact of each stands in what the policy is shown.
+A passage keeps its id and its title. Questions are then made from the shortened corpus
+(`rag-r1 passage-questions`), so the policy sees the fact for which a question asks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rag_r1.options.out_folder import check_out_file
 
 
 class ShortPassagesArguments(Arguments):
-    """Which corpus, the number of words of a passage, and the file to write."""
+    """The corpus, the number of words of a passage, and the file to write."""
 
     corpus: Path = argument("passages, in any format that an index is built from", "FILE")
     out: Path = argument("file for the short passages", "FILE.jsonl")
@@ -42,8 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def shorten(corpus: Corpus, words: int) -> Iterator[dict[str, Any]]:
-    """Yields the rows of the corpus, each with the first words of its text. Raises DataError, with file and
-    line, for a row that is not a passage."""
+    """Yield the rows of the corpus, each with the first words of its text.
+
+    Raises DataError, with file and line, for a row that is not a passage.
+    """
     for passage, position in corpus.rows(doing="shortening"):
         if isinstance(passage, ValueError):
             message = f"{corpus.location(position)}: {passage}"

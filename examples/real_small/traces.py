@@ -1,15 +1,15 @@
-"""Writes scripted traces of questions with known passages: they teach the format, not when to search.
+"""Writes scripted traces for questions with known passages, which teach the format but not when to search.
 
     python -m examples.real_small.traces --questions data/train.jsonl --index data/index --out data/traces
 
-A question names its passages in the order in which they are needed (`supporting_ids`, `supporting_titles`).
-A trace searches for their titles in the real index (if the title is what is asked for, in the words of the
-question) and answers, by one of the strategies of the demo's traces (rag_r1/demo/traces/mixes.py): `guess`,
-`early`, `sequential`, `parallel`. A trace whose search does not find the passage that it needs is left out,
-since its answer would not be in what was shown.
+Each question names its passages in the order in which they are needed (`supporting_ids`,
+`supporting_titles`). A trace searches for their titles in the real index, or for the question itself if it
+asks for the title. When it answers depends on its strategy, one of those of the demo's traces
+(rag_r1/demo/traces/mixes.py): `guess`, `early`, `sequential` or `parallel`. A trace whose search misses the
+needed passage is left out, since its answer would not be in the shown passages.
 
-MIXED holds the shares of the strategies; it was fixed before the first reinforcement learning. About half of
-its traces answer with too little, so the policy that learns from them has something to gain.
+MIXED has the shares of the strategies; it was fixed before the first reinforcement learning. About half of
+its traces answer with too few passages, so that a policy trained on them can improve by searching more.
 """
 
 from __future__ import annotations
@@ -66,12 +66,14 @@ class Question:
     kind: str
     text: str
     golds: tuple[str, ...]
+    #: Ids of the passages.
     ids: tuple[str, ...]
+    #: Titles of the passages.
     titles: tuple[str, ...]
 
 
 class TraceArguments(Arguments):
-    """Which questions and index, and which strategies."""
+    """The questions, the index and the strategies."""
 
     questions: Path = argument("JSON lines of `rag-r1 passage-questions`", "FILE")
     index: Path = argument("index of the same passages", "DIR")
@@ -101,8 +103,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def read_questions(path: Path) -> list[Question]:
-    """The questions of a file. Raises DataError, with the line, for a row that cannot be used, and for a file
-    without questions."""
+    """Read the questions of a file.
+
+    Raises DataError for a row that cannot be used, naming its line, and for a file without questions.
+    """
     questions = []
     with path.open("rb") as lines:
         for number, line in enumerate(limited_lines(lines, _MAX_LINE_BYTES), 1):
@@ -124,7 +128,7 @@ def read_questions(path: Path) -> list[Question]:
 async def _make_records(
     args: TraceArguments, questions: list[Question], url: str
 ) -> tuple[list[dict[str, Any]], Counter[str]]:
-    """The record of each trace, and how many traces of each strategy were left out."""
+    """Return the record of each trace, and how many traces of each strategy were left out."""
     rng = random.Random(f"traces-{args.seed}")
     sample = rng.sample(questions, min(args.number or len(questions), len(questions)))
     answers: dict[str, list[str]] = {}
@@ -135,7 +139,7 @@ async def _make_records(
     try:
         for question in tqdm(sample, "traces", unit="trace", mininterval=5):
             strategy = draw_strategy(MIXES[args.mix][question.kind], rng)
-            # A guess is one of the two that are compared; else the answer to any question of the kind.
+            # A guess is one of the two compared names or, for other kinds, the answer to any such question.
             possible = question.titles if question.kind == "comparison" else answers[question.kind]
             guess = rng.choice(possible)
             trajectory = await make_trace(question, strategy, guess, client)
@@ -152,8 +156,10 @@ async def _make_records(
 async def make_trace(
     question: Question, strategy: str, guess: str, client: RetrievalClient
 ) -> Trajectory | None:
-    """The trace of a question by a strategy; None if a search does not find its passage. `guess`: the answer
-    if too little was searched for."""
+    """Return the trace of a question by a strategy, or None if a search does not find its passage.
+
+    `guess` is the answer of a strategy that does not search for all passages.
+    """
     trajectory = Trajectory(question.id, question.text, PROTOCOL, status="answered")
     passages = list(zip(question.ids, question.titles, strict=True))
     rounds = {
@@ -181,12 +187,12 @@ async def make_trace(
 
 
 def _query(question: Question, title: str) -> str:
-    """The query that finds a passage: its title, or the question, if it asks for the title (two_facts)."""
+    """Return the query for a passage: its title, or the question if it asks for the title (two_facts)."""
     return question.text.rstrip("?") if question.kind == "two_facts" else title
 
 
 def _quote(query: str) -> str:
-    """A query in the protocol's list of queries: in quotation marks if it has a comma."""
+    """Quote a query for the protocol's list of queries, if it has a comma."""
     return f'"{query}"' if "," in query else query
 
 

@@ -1,1 +1,1 @@
-"""RAG-R1's claim in miniature: several queries in a turn against one."""
+"""RAG-R1's claim in miniature: several queries in a turn, compared with one."""

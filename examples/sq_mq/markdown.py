@@ -1,4 +1,7 @@
-"""Writes the result page of the single-query and multi-query comparison."""
+"""Writes the result page of the comparison of single-query (`sq`) and multi-query (`mq`) search.
+
+`run.py` passes its settings and, for each seed, the figures of both arms by group of questions.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,8 @@ from typing import Any
 
 from rag_r1.runs.markdown import Claim, Page
 
-#: Published, not measured here: RAG-R1 (arXiv 2507.02962, Qwen2.5-7B-Instruct). EM: mean of seven sets;
-#: seconds and retrievals a question: mean of HotpotQA and 2WikiMultihopQA.
+#: Published figures of RAG-R1 (arXiv 2507.02962, Qwen2.5-7B-Instruct), not measured here. EM is the mean of
+#: seven sets; rounds (retrievals) and seconds of a question are means of HotpotQA and 2WikiMultihopQA.
 PAPER = {
     "sq": {"em": 0.439, "rounds": 2.53, "seconds": 8.21},
     "mq": {"em": 0.455, "rounds": 2.15, "seconds": 7.42},
@@ -18,7 +21,8 @@ _TWO_FACTS = "two independent facts"
 _TRAINED = " with PPO, sq for EM, mq for EM less 0.05 a turn of a right answer"
 
 
-#: Parts of the claim, on questions with two independent facts: the figure, and mq's greatest change of it.
+#: Part of the claim, on questions with two independent facts -> a figure, and the largest relative change of
+#: it from sq to mq for which the part holds.
 CRITERIA = {
     "at least 45 % fewer search rounds": ("rounds", -0.45),
     "at least 25 % less time a question": ("seconds", -0.25),
@@ -26,22 +30,22 @@ CRITERIA = {
 
 
 def change(figures: Mapping[str, Mapping[str, float]], name: str) -> float | None:
-    """The relative change of a figure from sq to mq; None if sq's is 0."""
+    """Return the relative change of a figure from sq to mq, or None if that of sq is 0."""
     before, after = figures["sq"][name], figures["mq"][name]
     return (after - before) / before if before else None
 
 
 def criteria_met(figures: Mapping[str, Mapping[str, float]]) -> dict[str, bool]:
-    """Whether each part of the claim holds for these figures of sq and mq."""
+    """Return for each part of the claim whether it holds for these figures of sq and mq."""
     results = {"EM at least as high": figures["mq"]["em"] >= figures["sq"]["em"]}
     for criterion, (name, limit) in CRITERIA.items():
         ratio = change(figures, name)
-        results[criterion] = ratio is not None and ratio <= limit + 1e-9  # not lost to rounding
+        results[criterion] = ratio is not None and ratio <= limit + 1e-9  # tolerates rounding
     return results
 
 
 def markdown(results: Mapping[str, Any]) -> str:
-    """The page in Markdown: a table of the figures, the claims, and the paper's figures."""
+    """Return the page in Markdown, with a table of the figures, the claims, and the paper's figures."""
     settings, runs = results["settings"], results["runs"]
     seeds = ", ".join(str(run["seed"]) for run in runs)
     policies = settings["policies"]
@@ -61,8 +65,10 @@ _HEAD = ("", "EM sq", "EM mq", "rounds sq", "rounds mq", "change", "seconds sq",
 
 
 def _rows(runs: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """A row for each group with means over the seeds; and, of several seeds, one for each with its figures on
-    two independent facts."""
+    """Return a row with means over the seeds for each group of questions.
+
+    If there are several seeds, a row for each follows, with its figures on two independent facts.
+    """
     rows = [[group, *_cells(mean_of(runs, group))] for group in runs[0]["sq"]]
     if len(runs) > 1:
         for run in runs:
@@ -72,13 +78,13 @@ def _rows(runs: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 
 def mean_of(runs: Sequence[Mapping[str, Any]], group: str) -> dict[str, dict[str, float]]:
-    """The figures of a group of questions, each the mean over the seeds."""
+    """Return the figures of a group of questions, each as the mean over the seeds."""
     names = ("em", "rounds", "seconds")
     return {arm: {n: fmean(run[arm][group][n] for run in runs) for n in names} for arm in ("sq", "mq")}
 
 
 def _cells(figures: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """The cells of a row after its name, in the order of _HEAD."""
+    """Return the cells of a row after its name, in the order of _HEAD."""
     cells = [f"{figures[arm]['em']:.2f}" for arm in ("sq", "mq")]
     for name in ("rounds", "seconds"):
         ratio = change(figures, name)
@@ -88,13 +94,13 @@ def _cells(figures: Mapping[str, Mapping[str, float]]) -> list[str]:
 
 
 def _claims(runs: Sequence[Mapping[str, Any]]) -> list[Claim]:
-    """Each part of the claim, with the number of seeds in which it holds."""
+    """Return each part of the claim, with the number of seeds for which it holds."""
     results = [criteria_met({arm: run[arm][_TWO_FACTS] for arm in ("sq", "mq")}) for run in runs]
     return [Claim(part, sum(result[part] for result in results), len(runs)) for part in results[0]]
 
 
 def _paper() -> str:
-    """The sentence with the paper's figures."""
+    """Return the sentence with the paper's figures."""
     sq, mq = PAPER["sq"], PAPER["mq"]
     rounds, seconds = (100 * (mq[name] / sq[name] - 1) for name in ("rounds", "seconds"))
     return (

@@ -2,18 +2,19 @@
 
     python -m examples.sq_mq.run --seeds 0 1 2
 
-trains for each seed a single-query policy (the recipe demo/ppo_sq) and a multi-query one (demo/ppo_mq) in
-the world of that seed, and then evaluates both with `rag-r1 eval` on its held-out questions: greedily, one
-question in flight, with a search that takes 0.3 s (a delay in front of the real retrieval server). What is
-compared is EM, search rounds (turns with a search: RAG-R1's "retrievals") and seconds a question, for each
-kind of question and for those that need two independent facts, which one round can look up together.
+For each seed the command trains a single-query policy (the recipe demo/ppo_sq) and a multi-query one
+(demo/ppo_mq) in the world of that seed. Then it evaluates both with `rag-r1 eval` on the seed's held-out
+questions: with greedy decoding, one question at a time, and a search that takes 0.3 s (a proxy delays the
+real retrieval server). It compares EM, search rounds (turns with a search, RAG-R1's "retrievals") and seconds
+of a question, for each kind of question and for those with two independent facts, which one round can look up
+together.
 
     OUT/seed0/sq, OUT/seed0/mq            the trainings (rag_r1/demo/run.py)
     OUT/seed0/eval_sq, OUT/seed0/eval_mq  the evaluations, with report and card
     OUT/sq_mq.md, OUT/sq_mq.json          the tables, and which parts of the claim hold
 
-What is finished is not repeated, and an evaluation goes on where it was interrupted. `--policies SQ MQ`
-evaluates policies that were trained before, `--untrained` the embedded warm starts.
+Finished trainings and evaluations are not repeated, and an interrupted evaluation resumes. `--policies SQ MQ`
+evaluates policies that were trained before, and `--untrained` the embedded warm starts.
 """
 
 from __future__ import annotations
@@ -45,16 +46,16 @@ from rag_r1.runs.state_file import StateFile
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 
 ARMS = ("sq", "mq")
-#: Names of groups of kinds: INDEPENDENT, and all.
+#: Names of groups of questions: the kinds in INDEPENDENT, and all kinds.
 TWO_FACTS, ALL = "two independent facts", "all"
-#: Column of the run's table -> the figure that is its mean over questions.
+#: Column of a run's table -> name of the figure, its mean over the questions.
 _MEASURES = {"em:squad": "em", "retrievals": "rounds", "seconds": "seconds"}
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False), Constraint("a number of at least 0")]
 
 
 class SqMqArguments(Arguments):
-    """Which seeds and policies are compared, and how they are evaluated."""
+    """The seeds and policies to compare, and the settings of their evaluation."""
 
     seeds: Seeds = argument("seeds of the worlds and their questions", ("SEED", ...), default=[0])
     out: Path = argument("folder of the comparison", "DIR", default=OUTPUTS / "sq_mq")
@@ -78,7 +79,7 @@ class SqMqArguments(Arguments):
 
 @command_main(RunError)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 0 when the comparison is written, 1 with the reason if not."""
+    """Run the command; returns 0 when the comparison is written, or 1 with the reason."""
     args = read_arguments(
         SqMqArguments,
         arguments,
@@ -94,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def settings_of(args: SqMqArguments) -> dict[str, Any]:
-    """The settings on which the figures depend, besides the seed."""
+    """Return the settings on which the figures depend, besides the seed."""
     policies = "untrained" if args.untrained else [str(path) for path in args.policies] or "trained"
     return {
         "policies": policies,
@@ -105,14 +106,16 @@ def settings_of(args: SqMqArguments) -> dict[str, Any]:
 
 
 def compare_seed(args: SqMqArguments, seed: int) -> dict[str, Any]:
-    """Train and evaluate both policies of a seed, as far as that is not done; returns `{"seed", "sq": {group:
-    figures}, "mq": ...}`. Raises RunError if an evaluation does not end."""
+    """Train and evaluate both policies of a seed, or read the results of an earlier run.
+
+    Returns `{"seed", "sq": {group: figures}, "mq": ...}`. Raises RunError if an evaluation fails.
+    """
     folder = args.out / f"seed{seed}"
     finished = StateFile(folder / "results.json", {"settings": settings_of(args)}, refuses=True)
     if (earlier := finished.read(lambda content: content["results"])) is not None:
         return earlier
     models = {arm: trained_policy(args, arm, seed, folder) for arm in ARMS}
-    # One file of questions for both: each is asked with the prompt of its protocol.
+    # Both arms read one file of questions; the evaluation applies the prompt of the arm's protocol.
     write_demo(folder / "data", demo_protocol("rag_r1_mq"), seed, train=1, val=args.questions)
     if not (folder / "index" / "manifest.json").exists():
         build_index(folder / "data" / "corpus.jsonl", folder / "index", "--backend", "bm25")
@@ -133,8 +136,10 @@ def compare_seed(args: SqMqArguments, seed: int) -> dict[str, Any]:
 
 
 def trained_policy(args: SqMqArguments, arm: str, seed: int, folder: Path) -> Path:
-    """The policy of an arm, which is trained unless it is there or was given. Raises RunError if the training
-    leaves no checkpoint."""
+    """Return the policy of an arm, after training it if it is neither given nor trained already.
+
+    Raises RunError if the training leaves no checkpoint.
+    """
     if args.untrained:
         return policy_path(f"rag_r1_{arm}")
     if args.policies:
@@ -150,9 +155,11 @@ def trained_policy(args: SqMqArguments, arm: str, seed: int, folder: Path) -> Pa
 
 
 def read_figures(run: Path) -> dict[str, dict[str, float]]:
-    """Read a finished evaluation: for each kind of question, for those with two independent facts, and for
-    all, the number of questions and their mean EM, rounds and seconds. Raises RunError if an episode has
-    failed, since its seconds would be those of the failure."""
+    """Return the number of questions and their mean EM, rounds and seconds in a finished evaluation.
+
+    The groups are the kinds of questions, those with two independent facts, and all. Raises RunError if an
+    episode has failed, since its seconds would be those of the failure.
+    """
     table = read_run(run)
     if table.failed.any():
         raise RunError(f"{run}: {int(table.failed.sum())} episodes failed: run the command again for them")

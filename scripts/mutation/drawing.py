@@ -1,7 +1,8 @@
-"""Draws mutants, and the tests that decide about each, from what `scripts/mutants.py cover` wrote.
+"""Draws mutants and the tests that decide about them, from the file that `scripts/mutants.py cover` wrote.
 
-All places have the same chance, so a file's share is that of its places. A mutant is stored with what it
-takes to find it in another state of the tree (finding.py), and with the fastest tests that execute its place.
+All places have the same probability, so a file has mutants in proportion to its places. A mutant is stored
+with the data by which finding.py finds it in another state of the tree, and with the fastest tests that
+execute its place.
 """
 
 from __future__ import annotations
@@ -19,20 +20,23 @@ from mutation.sites import Site, sites
 
 
 def sources_of(tree: Path, packages: Sequence[str]) -> dict[str, str]:
-    """The text of each module by its path."""
+    """Return the text of each module by its path."""
     files = sorted(file for package in packages for file in (tree / package).rglob("*.py"))
     return {file.relative_to(tree).as_posix(): file.read_text(encoding="utf-8") for file in files}
 
 
 def digest_of(tree: Path, packages: Sequence[str]) -> str:
+    """Return a digest of all modules."""
     return hashlib.sha256(json.dumps(sources_of(tree, packages)).encode()).hexdigest()
 
 
 def draw(
     tree: Path, packages: Sequence[str], coverage: Path, *, seed: int, count: int, tests: int
 ) -> dict[str, Any]:
-    """A sample of mutants, each with the tests that decide about it, and the seed. Raises ValueError if the
-    lines were covered in another state of the sources."""
+    """Draw a sample of `count` mutants, each with at most `tests` tests that decide about it.
+
+    Raises ValueError if the coverage was measured in another state of the sources.
+    """
     lines = Lines(json.loads(coverage.read_text(encoding="utf-8")), sources_of(tree, packages))
     if lines.coverage["digest"] != digest_of(tree, packages):
         raise ValueError(f"{coverage} is of another state of the sources: run `cover` again")
@@ -43,7 +47,7 @@ def draw(
             break
         try:
             ast.parse(site.mutated(lines.sources[path]))
-        except (SyntaxError, ValueError):  # what ast cannot write down, e.g. a nested quotation
+        except (SyntaxError, ValueError):  # ast cannot write it, e.g. because of nested quotation marks
             continue
         before, after = site.statements(lines.sources[path])
         fastest, seconds = lines.fastest_tests(path, site, tests)
@@ -65,13 +69,15 @@ def draw(
 
 @dataclass
 class Lines:
-    """Which tests execute which lines (the output of `cover`), and the sources."""
+    """The tests that execute each line of the sources."""
 
+    #: The contents of the file that `cover` wrote.
     coverage: dict[str, Any]
+    #: Path -> text of each module.
     sources: Mapping[str, str]
 
     def fastest_tests(self, path: str, site: Site, count: int) -> tuple[list[str], float]:
-        """The fastest tests that execute a place, and their seconds altogether."""
+        """Return the ids of the fastest tests that execute a place, and the sum of their seconds."""
         covered: set[int] = set()
         for lines in self._lines_that_show(path, site):
             covered = {test for file, line in lines for test in self._tests(file, line)}
@@ -86,10 +92,10 @@ class Lines:
         return [] if group is None else self.coverage["groups"][group]
 
     def _lines_that_show(self, path: str, site: Site) -> Iterator[Iterable[tuple[str, int]]]:
-        """Lines whose tests would notice the mutant, the best first.
+        """Yield groups of lines whose tests would notice the mutant, the most specific group first.
 
-        What runs at import runs in no test: then the function whose default it is, else the functions that
-        name what the statement defines, in its module or in others, else the whole module.
+        Code that runs at import is executed by no test. For such code the groups are the function whose
+        default it is, the lines that use the defined name, in the module and in others, and the whole module.
         """
         statement = site.statement
         if not site.at_import:
@@ -106,6 +112,7 @@ class Lines:
 
 
 def _lines_with(source: str, names: set[str]) -> Iterator[int]:
+    """Yield the lines on which one of these names is used."""
     if not any(name in source for name in names):
         return
     for node in ast.walk(ast.parse(source)):

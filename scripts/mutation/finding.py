@@ -1,7 +1,7 @@
-"""Finds places again after a reorganisation has moved files and renamed what is in them.
+"""Finds places again after a reorganisation has moved files and renamed their contents.
 
-`Renames` says where a function, class or constant is now. What a place looks like survives: the shape of its
-statement, which is its syntax without any identifier, text or annotation. `find` looks under the new name for
+`Renames` says where a function, class or constant is now. A reorganisation does not change the shape of a
+statement, which is its syntax without identifiers, texts and annotations. `find` looks under the new name for
 the place with the same number and kind, and compares the shapes. Formatting and comments do not matter.
 """
 
@@ -16,16 +16,18 @@ from mutation.sites import Site
 
 @dataclass(frozen=True)
 class Renames:
-    """What a reorganisation changed, old to new. `modules`: dotted modules or packages. `names`: identifiers,
-    or dotted names of functions, classes and constants with their modules (a.b.Class.method), also where one
-    moved to another module. `tests`: folders, files, or whole ids of tests. The longest match counts."""
+    """The renames of a reorganisation, from old to new; the longest match counts."""
 
+    #: Dotted modules or packages.
     modules: Mapping[str, str] = field(default_factory=dict)
+    #: Identifiers, or dotted names of functions, classes and constants with their modules (a.b.Class.method);
+    #: the new name may be in another module.
     names: Mapping[str, str] = field(default_factory=dict)
+    #: Folders, files, or whole ids of tests.
     tests: Mapping[str, str] = field(default_factory=dict)
 
     def place(self, tree: Path, module: str, name: str) -> tuple[str, str]:
-        """The module and the qualified name there."""
+        """Return the new module of a name, and the qualified name there."""
         parts = name.split(".") if name else []
         for end in range(len(parts), 0, -1):
             dotted = ".".join([module, *parts[:end]])
@@ -36,7 +38,7 @@ class Renames:
         return _prefix_replaced(module, self.modules, "."), ".".join(self.names.get(p, p) for p in parts)
 
     def test(self, test: str) -> str:
-        """The id of a test: path::name[parameters]."""
+        """Return the new id of a test, `path::name[parameters]`."""
         if test in self.tests:
             return self.tests[test]
         base, bracket, parameters = test.partition("[")
@@ -56,7 +58,7 @@ def _prefix_replaced(path: str, replaced: Mapping[str, str], separator: str) -> 
 
 
 def file_of(tree: Path, module: str) -> Path | None:
-    """The file of a module, or None if there is none."""
+    """Return the file of a module, or None if there is none."""
     path = tree.joinpath(*module.split("."))
     for file in (path.with_name(f"{path.name}.py"), path / "__init__.py"):
         if file.is_file():
@@ -67,11 +69,14 @@ def file_of(tree: Path, module: str) -> Path | None:
 def find(
     places: Sequence[Site], name: str, kind: str, ordinal: int, siblings: int, shape: str
 ) -> Site | None:
-    """The place with this number under `name`, if its statement has the shape or `name` as many places as
-    before; else the only one of that kind and shape there; else None."""
-    there = [site for site in places if site.name == name]
-    same = [site for site in there if site.kind == kind and site.shape == shape]
-    if ordinal < len(there) and (site := there[ordinal]).kind == kind:
-        if site.shape == shape or len(there) == siblings:
+    """Return the place of this kind under `name` that a drawn mutant had, or None.
+
+    It is the place with the same number, if its statement has the same shape or `name` has as many places as
+    before, or else the only place there of that kind and shape.
+    """
+    candidates = [site for site in places if site.name == name]
+    same = [site for site in candidates if site.kind == kind and site.shape == shape]
+    if ordinal < len(candidates) and (site := candidates[ordinal]).kind == kind:
+        if site.shape == shape or len(candidates) == siblings:
             return site
     return same[0] if len(same) == 1 else None

@@ -1,13 +1,14 @@
-"""What scripts/mutants.py has pytest do in its copies of the tree: a plugin, for processes that it starts.
+"""A plugin of pytest that records results for scripts/mutants.py, in the processes that it starts.
 
-$MUTANTS is a JSON object: `result` is the file to write, `tree` the copy, `packages` its top-level packages.
+$MUTANTS is a JSON object: `result` is the file to write, `tree` the copy, and `packages` its top-level
+packages.
 
     "cover": true      write the lines that each test executes, for the tests that pass, and their seconds
     otherwise          write which tests were collected and which failed; the file `collected` appears when
-                       the imports are over and the tests begin
+                       the imports are finished and the tests begin
 
-An editable installation leads to the checkout, so in the end every module of the packages must have come from
-the copy; those that did not are named in the result.
+Since an editable installation leads to the checkout, the result also names the modules of the packages that
+were not imported from the copy; there must be none.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def _write(**result: object) -> None:
 
 
 def _elsewhere() -> list[str]:
-    """The files of the packages' modules that were not imported from the copy."""
+    """Return the files of the packages' modules that were not imported from the copy."""
     files = (
         getattr(module, "__file__", None)
         for name, module in list(sys.modules.items())
@@ -43,7 +44,7 @@ def _elsewhere() -> list[str]:
 
 
 class Verdict:
-    """Notes which tests there are, and what fails: tests, or files in their import."""
+    """Records the collected tests, and the tests and files that fail."""
 
     def __init__(self) -> None:
         self.tests: list[str] = []
@@ -68,7 +69,7 @@ class Verdict:
 
 
 class Cover:
-    """Has coverage.py note the lines of each test, from its fixtures' setup to their teardown."""
+    """Records the lines that each test executes, from the setup of its fixtures to their teardown."""
 
     def __init__(self) -> None:
         from coverage import Coverage
@@ -96,12 +97,12 @@ class Cover:
             self.passed.add(report.nodeid)
 
     def pytest_sessionfinish(self) -> None:
-        """Write the tests that passed, and for each line which of them execute it."""
+        """Write the tests that passed, and for each line the tests that execute it."""
         self.coverage.stop()
         data = self.coverage.get_data()
         tests = sorted(self.passed - self.failed)
         numbers = {test: number for number, test in enumerate(tests)}
-        # Many lines are executed by the same tests: each set of tests is written once.
+        # Many lines are executed by the same tests, so each set of tests is written only once.
         groups: dict[tuple[int, ...], int] = {}
         lines = {}
         for file in sorted(data.measured_files()):

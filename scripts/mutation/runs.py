@@ -1,12 +1,12 @@
-"""Copies of the tree in which pytest runs, for scripts/mutants.py; the checkout itself is only read.
+"""Makes copies of the tree and runs pytest in them, for scripts/mutants.py; the checkout itself is only read.
 
-A copy has what git tracks or would track. Its modules are compiled once into files that Python checks by the
-hash of the source, not by its time and size: a mutant made from a copy is compiled anew, whatever the clock
-says, and everything else is not. The copy comes first on the module search path, before the checkout that an
-editable installation leads to, in pytest and in what its tests start; plugin.py checks that.
+A copy has the files that git tracks or would track. Its modules are compiled once into files that Python
+checks by the hash of the source, not by time and size. A mutant is therefore always compiled, and all other
+modules are not. In pytest and in the processes of its tests the copy comes first on the module search path,
+before the checkout to which an editable installation leads; plugin.py checks this.
 
-What a test could do differently in another run is fixed: hypothesis' seed and the seed of hashes. Temporary
-files, of hypothesis too, go to a folder that is removed with the copy.
+Sources of randomness are fixed: the seeds of hypothesis and of hashes. Temporary files, also those of
+hypothesis, are in a folder that is removed with the copy.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-#: Seconds that a session may take, and that imports may take before its tests begin.
+#: Time limit of a session, and of the imports before its tests, in seconds.
 LONGEST = 300.0
-#: Seconds in which a session that gets SIGTERM can end what its tests started.
+#: Seconds after SIGTERM in which a session can end the processes of its tests.
 _GRACE = 10.0
-#: As in tests/run.sh, and the same in every run.
+#: Variables as in tests/run.sh, which are the same in every run.
 _ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "HYPOTHESIS_PROFILE": "quick",
@@ -41,23 +41,25 @@ _ENVIRONMENT = {
 
 
 class SessionError(RuntimeError):
-    """pytest could not do its work, for a reason that is no mutant's."""
+    """pytest failed for a reason other than a mutant."""
 
 
 @dataclass(frozen=True)
 class Session:
-    """How pytest ended: its status, or None after the time limit, the seconds of the tests without the
-    imports before them, and what the plugin wrote, if anything."""
+    """The result of a run of pytest."""
 
+    #: The exit status; None after the time limit.
     status: int | None
+    #: Seconds of the tests, without the imports before them.
     seconds: float
+    #: The result that the plugin wrote; {} if it wrote none.
     result: dict[str, Any]
     output: str
 
 
 @contextmanager
 def copied(tree: Path, packages: Sequence[str]) -> Iterator[Path]:
-    """A copy of the tree, compiled, in a temporary folder that is removed in the end."""
+    """Yield a compiled copy of the tree in a temporary folder, which is removed at the end."""
     listing = ["git", "-C", str(tree), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listing, check=True, capture_output=True).stdout.decode().split("\0")
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
@@ -76,7 +78,7 @@ def copied(tree: Path, packages: Sequence[str]) -> Iterator[Path]:
 
 @contextmanager
 def copied_again(copy: Path) -> Iterator[Path]:
-    """A copy of a copy, with its compiled files."""
+    """Yield a copy of a copy, with its compiled files."""
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         again = Path(folder).resolve() / "tree"
         shutil.copytree(copy, again)
@@ -92,13 +94,16 @@ def pytest_in(
     visible: bool = False,
     **options: Any,
 ) -> Session:
-    """Run pytest in a copy with the plugin and its options. `limit`: seconds from the first test on.
-    `visible`: its output goes to the terminal. Raises SessionError if modules came from elsewhere, or if
-    someone else killed it."""
+    """Run pytest in a copy with the plugin, which gets `options`.
+
+    `limit` is the time limit in seconds, from the first test on. If `visible`, the output goes to the
+    terminal. Raises SessionError if modules were not imported from the copy, or if pytest was killed from
+    outside.
+    """
     scratch = copy.with_name("scratch")
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir()
-    about = {
+    plugin_options = {
         "result": str(scratch / "result.json"),
         "collected": str(scratch / "collected"),
         "tree": str(copy),
@@ -109,7 +114,7 @@ def pytest_in(
         **os.environ,
         **_ENVIRONMENT,
         "HYPOTHESIS_STORAGE_DIRECTORY": str(scratch / "hypothesis"),
-        "MUTANTS": json.dumps(about),
+        "MUTANTS": json.dumps(plugin_options),
         "PYTHONPATH": os.pathsep.join([str(copy), str(Path(__file__).resolve().parents[1])]),
         "TMPDIR": str(scratch),
     }
@@ -118,7 +123,7 @@ def pytest_in(
     command += ["--hypothesis-seed=0", *arguments]
     with open(scratch / "output", "wb") as output:
         stream = None if visible else output
-        # A session of its own, to end what its tests started along with it.
+        # In a new session, so that the processes of its tests can be ended together with it.
         process = subprocess.Popen(
             command, cwd=copy, env=environment, stdout=stream, stderr=stream, start_new_session=True
         )
@@ -138,22 +143,24 @@ def pytest_in(
 
 
 def _wait(process: subprocess.Popen[bytes], collected: Path, limit: float | None) -> tuple[int | None, float]:
-    """The exit status and the seconds of the tests; None when the time is over, that of the imports or that
-    of the tests."""
-    began, importing = time.monotonic(), True
+    """Return the exit status and the seconds of the tests; the status is None after a time limit.
+
+    There is one limit for the imports, and one for the tests.
+    """
+    started, importing = time.monotonic(), True
     most = float("inf") if limit is None else LONGEST
     while process.poll() is None:
         if importing and collected.exists():
-            began, importing = time.monotonic(), False
+            started, importing = time.monotonic(), False
             most = float("inf") if limit is None else limit
-        if time.monotonic() - began > most:
+        if time.monotonic() - started > most:
             return None, most
         time.sleep(0.05)
-    return process.returncode, time.monotonic() - began
+    return process.returncode, time.monotonic() - started
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the session's processes: those of tests that failed may still run."""
+    """End all processes of the session, since those of failed tests may still run."""
     if process.poll() is None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)

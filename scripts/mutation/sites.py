@@ -1,11 +1,11 @@
-"""Places in Python source where one small change makes a mutant.
+"""Finds places in Python source where one small change makes a mutant.
 
-`sites` reads a source with `ast` and lists its places, in order, by the qualified name of the function,
-class, constant or field that they are in (other statements of a module: an empty name). Changed are
-comparisons, `and` and `or`, arithmetic, numbers, True and False, what is returned, `not`, conditions,
-defaults of arguments, and bounds of slices. Strings stay, and so do f-strings, annotations, decorators and
-what only a type checker or a script runs. A mutant is the source with one expression replaced, so that
-everything around it reads as before.
+`sites` parses a source with `ast` and lists its places in order, each with the qualified name of the
+function, class, constant or field that contains it (an empty name for other statements of a module). The
+changes concern comparisons, `and` and `or`, arithmetic, numbers, True and False, returned values, `not`,
+conditions, defaults of arguments, and bounds of slices. Strings, f-strings, annotations, decorators, and code
+that runs only for a type checker or as a script are not changed. A mutant is the source with one expression
+replaced, so that the rest of the text is the same.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _ARITHMETIC = {
     ast.Mod: ast.Mult,
     ast.Pow: ast.Mult,
 }
-#: Comparisons whose change is the negation already.
+#: Comparisons whose change is already the negation.
 _NEGATED = (ast.Eq, ast.NotEq, ast.Is, ast.IsNot, ast.In, ast.NotIn)
-#: Lists of statements and clauses: they are no part of the statement that they belong to.
+#: Fields with lists of statements and clauses, which do not count as part of the statement itself.
 _BODIES = ("body", "orelse", "finalbody", "handlers", "cases", "decorator_list")
 _ANNOTATIONS = ("annotation", "returns")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -48,19 +48,23 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 @dataclass(frozen=True)
 class Site:
-    """A place and its change. `ordinal` counts the places of all kinds in `name`, which has `siblings` of
-    them; `lines` are those of the expression, `statement_lines` those of the statement without its body."""
+    """A place and its change."""
 
     kind: str
+    #: Qualified name of the function, class, constant or field that contains it.
     name: str
+    #: Lines of the expression.
     lines: range
+    #: Lines of the statement without its body.
     statement_lines: range
     statement: ast.stmt = field(repr=False)
     original: ast.AST = field(repr=False)
     change: ast.AST | str = field(repr=False)
-    #: Runs when the module is imported: at module or class level, or a default.
+    #: Whether it runs when the module is imported: at module or class level, or as a default.
     at_import: bool = False
+    #: Its number among the places of all kinds in `name`, from 0.
     ordinal: int = 0
+    #: The number of places in `name`.
     siblings: int = 0
 
     @property
@@ -69,11 +73,11 @@ class Site:
         return hashlib.sha256(repr(_shape(self.statement)).encode()).hexdigest()[:16]
 
     def mutated(self, source: str) -> str:
-        """The source of the module with the change. Raises ValueError if it cannot be written down."""
+        """Return the source of the module with the change. Raises ValueError if ast cannot write it."""
         return self._changed(source, 0, len(source.encode()))
 
     def statements(self, source: str) -> tuple[str, str]:
-        """The text of the statement, without its body, before and after the change."""
+        """Return the text of the statement, without its body, before and after the change."""
         start, _ = _span(source, self.statement)
         lines = source.encode().splitlines(keepends=True)
         end = max(_span(source, self.original)[1], sum(map(len, lines[: self.statement_lines.stop - 1])))
@@ -90,7 +94,10 @@ class Site:
 
 
 def sites(source: str) -> list[Site]:
-    """All places of a module, in an order that its formatting does not change. Raises SyntaxError."""
+    """Return all places of a module, in an order that does not depend on formatting.
+
+    Raises SyntaxError if the source is not valid Python.
+    """
     places = list(_of_block(ast.parse(source).body, "", True))
     siblings = Counter(site.name for site in places)
     numbers: Counter[str] = Counter()
@@ -102,7 +109,7 @@ def sites(source: str) -> list[Site]:
 
 
 def _of_block(statements: list[ast.stmt], name: str, at_import: bool) -> Iterator[Site]:
-    """Yields the sites of statements in the scope `name`, those within other statements among them."""
+    """Yield the places of statements in the scope `name`, including nested statements."""
     for statement in statements:
         inner, inner_at_import = name, at_import
         if isinstance(statement, (*_FUNCTIONS, ast.ClassDef)):
@@ -124,13 +131,13 @@ def _of_block(statements: list[ast.stmt], name: str, at_import: bool) -> Iterato
 
 
 def _target(statement: ast.stmt) -> str | None:
-    """The constant or field that a statement of a module or class defines."""
+    """Return the constant or field that a statement of a module or class defines, or None."""
     targets = getattr(statement, "targets", None) or [getattr(statement, "target", None)]
     return targets[0].id if isinstance(targets[0], ast.Name) and hasattr(statement, "value") else None
 
 
 def _for_others(test: ast.expr) -> bool:
-    """Whether a condition names `TYPE_CHECKING` or `__name__`."""
+    """Return whether a condition contains `TYPE_CHECKING` or `__name__`."""
     names = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}
     return bool(names & {"TYPE_CHECKING", "__name__"})
 
@@ -144,8 +151,7 @@ def _bodies(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
 
 
 def _of_header(node: ast.AST) -> Iterator[tuple[str, ast.AST, ast.AST | str]]:
-    """The kind, the expression and its replacement for each place in a statement, without its body, or in an
-    expression."""
+    """Yield (kind, expression, replacement) for each place in an expression or a statement without body."""
     yield from _changes(node)
     for name, value in ast.iter_fields(node):
         if name in _ANNOTATIONS or (name in _BODIES and isinstance(value, list)):
@@ -166,7 +172,7 @@ def _with(node: ast.AST, **fields: object) -> ast.AST:
 
 
 def _changes(node: ast.AST) -> Iterator[tuple[str, ast.AST, ast.AST | str]]:
-    """Yields the changes of a node: kind, the node to replace, and another node or text in its place."""
+    """Yield the changes of a node: the kind, the node to replace, and the node or text in its place."""
     match node:
         case ast.Compare(ops=ops):
             for index, operator in enumerate(ops):
@@ -216,7 +222,7 @@ def _is_none(node: ast.expr) -> bool:
 
 
 def _shape(value: object) -> object:
-    """A value with its texts and names of types left out, for comparison."""
+    """Return the syntax of a value without texts and annotations, for comparison."""
     if isinstance(value, (str, bytes, ast.JoinedStr)):
         return "text"
     if isinstance(value, ast.AST):
@@ -232,7 +238,7 @@ def _shape(value: object) -> object:
 
 
 def _span(source: str, node: ast.AST) -> tuple[int, int]:
-    """The offsets of the beginning and the end of a node, in bytes of UTF-8."""
+    """Return the offsets of the begin and the end of a node, in bytes of UTF-8."""
     lines = source.encode().splitlines(keepends=True)
     start = sum(map(len, lines[: node.lineno - 1])) + node.col_offset
     return start, sum(map(len, lines[: node.end_lineno - 1])) + node.end_col_offset

@@ -17,13 +17,13 @@ from typing import Any
 from .comparison import SUMMARY, compared
 from .workplace import ROOT, Workplace, environment
 
-#: Where the commands of every recording work: some write down absolute paths, and hashes of these. The folder
-#: of a run is moved from here into the recording.
+#: The folder in which the commands of every recording run, since some write absolute paths and hashes of
+#: these. The folder of a run is moved from here into the recording.
 WORKING = Path(tempfile.gettempdir()) / "rag-r1-recorded-runs"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 0, or 1 if a run failed to be recorded or two recordings differ."""
+    """Run the command; returns 1 if a run could not be recorded or two recordings differ, else 0."""
     parser = argparse.ArgumentParser(
         prog="recorded_runs", description="Record runs of every command; compare two."
     )
@@ -44,15 +44,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def record(out: Path, only: Sequence[str]) -> int:
-    """Record the runs into a new folder; those named by `only`, or all."""
-    os.environ.update(environment())  # this process has servers and rollouts of its own
-    from .runs import RUNS  # the project's own code
+    """Record the runs named by `only`, or all runs, into a folder; returns 1 if one could not be recorded."""
+    os.environ.update(environment())  # servers and rollouts run in this process
+    from .runs import RUNS  # imports the project's own code, which must see the new environment
 
     if unknown := [name for name in only if name not in RUNS]:
         raise SystemExit(f"there are no runs {', '.join(unknown)}; there are {', '.join(RUNS)}")
     places = {sys.executable: "<python>", sys.prefix: "<environment>", str(ROOT): "<root>"}
     summary: dict[str, Any] = {"places": places, "runs": {}}
-    if (out / SUMMARY).exists():  # further runs of a recording
+    if (out / SUMMARY).exists():  # these runs are added to a recording
         summary["runs"] = json.loads((out / SUMMARY).read_text("utf-8"))["runs"]
     out.mkdir(parents=True, exist_ok=True)
     for name in only or RUNS:
@@ -73,17 +73,17 @@ def record(out: Path, only: Sequence[str]) -> int:
         seconds, cpu_s = round(time.monotonic() - began, 1), round(_cpu_s() - before, 1)
         os.chdir(out)
         shutil.move(folder, out / name)
-        of_run = {"seconds": seconds, "cpu_s": cpu_s, "statuses": place.statuses, "fault": fault}
-        summary["runs"][name] = of_run
+        figures = {"seconds": seconds, "cpu_s": cpu_s, "statuses": place.statuses, "fault": fault}
+        summary["runs"][name] = figures
         (out / SUMMARY).write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
         words = f"{name}: {seconds} s, {cpu_s} s of a processor, statuses {place.statuses}"
         print(f"{words}, FAILED: {fault}" if fault else words, flush=True)
-    of_all = summary["runs"].values()
-    sums = (sum(process[key] for process in of_all) for key in ("seconds", "cpu_s"))
+    runs = summary["runs"].values()
+    sums = (sum(run[key] for run in runs) for key in ("seconds", "cpu_s"))
     print("all: {:.0f} s, {:.0f} s of a processor".format(*sums))
-    return int(any(process["fault"] for process in of_all))
+    return int(any(run["fault"] for run in runs))
 
 
 def _cpu_s() -> float:
-    """Seconds of a processor, of this process and of the commands that have ended."""
+    """Return the processor seconds of this process and of its finished children."""
     return sum(os.times()[:4])

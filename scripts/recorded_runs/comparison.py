@@ -1,7 +1,7 @@
-"""Are two recordings equal? Files are compared by their content: JSON and parquet value by value, texts
-line by line.
+"""Compares two recordings by the contents of their files.
 
-Anything else, such as a picture or the arrays of an index, must have the same bytes.
+JSON and parquet files are compared value by value, and texts line by line. All other files, such as pictures
+or the arrays of an index, must have the same bytes.
 """
 
 from __future__ import annotations
@@ -17,18 +17,21 @@ from typing import Any
 
 from .normaliser import PROGRESS, Normaliser
 
-#: How the recording went and where it was made: seconds and statuses of each run. Not compared.
+#: The file with the place of the recording, and the seconds and statuses of each run; it is not compared.
 SUMMARY = "recorded.json"
 _MISSING = "<missing>"
 
 
 @dataclass
 class Comparison:
-    """`fields`: values that were compared, by run; `files`: how many by run; `differences`: what differs."""
+    """The result of comparing two recordings."""
 
     normaliser: Normaliser
+    #: Run -> number of compared files.
     files: Counter[str] = field(default_factory=Counter)
+    #: Run -> number of compared values.
     fields: Counter[str] = field(default_factory=Counter)
+    #: A line for each difference.
     differences: list[str] = field(default_factory=list)
 
     def folders(self, old: Path, new: Path) -> None:
@@ -44,7 +47,7 @@ class Comparison:
             self._values(name, first, second, run)
 
     def _values(self, place: str, old: Any, new: Any, run: str) -> None:
-        """Note the differences of two JSON values."""
+        """Add the differences of two JSON values."""
         if isinstance(old, dict) and isinstance(new, dict):
             self._objects(place, old, new, run)
         elif isinstance(old, list) and isinstance(new, list):
@@ -60,7 +63,7 @@ class Comparison:
                 self.differences.append(f"{place}: {_short(old, new)}")
 
     def _objects(self, place: str, old: Mapping[str, Any], new: Mapping[str, Any], run: str) -> None:
-        """Note the differences of two JSON objects: keys, their order, and values."""
+        """Add the differences of two JSON objects: in keys, their order, and values."""
         if list(old) != list(new) and old.keys() == new.keys():
             self.differences.append(f"{place}: keys in another order")
         sides = ({self.normaliser.texts(key, key)[side]: value for key, value in values.items()}
@@ -78,7 +81,7 @@ class Comparison:
 
 
 def _short(old: Any, new: Any, width: int = 160) -> str:
-    """A text of both values, from a little before their first difference."""
+    """Return a text of both values, which begins a little before their first difference."""
     first, second = repr(old), repr(new)
     same = next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), 0)
     begin = max(0, same - width // 3)
@@ -86,7 +89,7 @@ def _short(old: Any, new: Any, width: int = 160) -> str:
 
 
 def _files(folder: Path, side: int, normaliser: Normaliser) -> dict[str, Path]:
-    """The files of a folder by their normalised names."""
+    """Return the files of a folder by their normalised names."""
     files = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
@@ -96,7 +99,7 @@ def _files(folder: Path, side: int, normaliser: Normaliser) -> dict[str, Path]:
 
 
 def content(path: Path) -> Any:
-    """The values of a file that are compared."""
+    """Return the contents of a file as values to compare."""
     if path.is_symlink():
         return {"link": str(path.readlink())}
     if path.suffix == ".parquet":
@@ -116,12 +119,12 @@ def content(path: Path) -> Any:
             return [json.loads(line) for line in text.splitlines()]
     except ValueError:
         pass
-    # Not at \r, where a bar of progress is drawn again. A bar alone, or the line that it leaves, is no line.
+    # Lines do not end at \r, where a progress bar is redrawn. Lines with only a progress bar are left out.
     return [line for line in text.split("\n") if PROGRESS.without(line).strip()]
 
 
 def compared(old: Path, new: Path, modules: Mapping[str, str], most: int) -> int:
-    """Print what two recordings have in common and what not; returns 1 if they differ."""
+    """Print the compared files and values, and at most `most` differences; returns 1 if there are any."""
     summaries = [json.loads((folder / SUMMARY).read_text("utf-8")) for folder in (old, new)]
     result = Comparison(Normaliser((summaries[0]["places"], summaries[1]["places"]), modules))
     for folder, summary in zip((old, new), summaries, strict=True):

@@ -1,9 +1,9 @@
-"""The fields in which two recordings of the same commit differ, each named, with what it takes away and why.
+"""Hides the values in which two recordings of the same commit differ.
 
-A field is found by the key of a JSON object or by a pattern in a text: a line of output, or a string in
-JSON. What it finds is replaced by its name in both recordings. `Normaliser.applied` says how often that
-happened, and `differing` in how many of these places the recordings did differ: a field that never differs
-is not needed.
+Each kind of such values is a `Field` with a name and a reason. A field is found by the key of a JSON object,
+or by a pattern in a text, which is a line of output or a string in JSON. The matches are replaced by the name
+of the field in both recordings. `Normaliser.applied` counts the replacements, and `differing` counts those
+where the recordings differed: a field that never differs is not needed.
 """
 
 from __future__ import annotations
@@ -13,27 +13,29 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-#: At most so many fields: each hides something.
+#: The limit for the number of fields, since each of them hides something.
 MOST_FIELDS = 15
 
 
 @dataclass(frozen=True)
 class Field:
-    """`keys`: of JSON objects, whose whole values go; `pattern`: in texts, what it finds goes."""
+    """A kind of values that differ from run to run."""
 
     name: str
     why: str
+    #: Keys of JSON objects whose values are hidden.
     keys: frozenset[str] = frozenset()
+    #: Matches the hidden parts of texts.
     pattern: re.Pattern[str] | None = None
-
+    #: The replacement in texts, by default the name in angle brackets.
     word: str | None = None
 
     def of_text(self, text: str) -> list[str]:
-        """The parts of a text that the rule finds."""
+        """Return the hidden parts of a text."""
         return self.pattern.findall(text) if self.pattern else []
 
     def without(self, text: str) -> str:
-        """A text with the name of the field (or `word`) in the place of what it finds."""
+        """Return a text in which the hidden parts are replaced."""
         word = f"<{self.name}>" if self.word is None else self.word
         return self.pattern.sub(word, text) if self.pattern else text
 
@@ -78,12 +80,15 @@ FIELDS = (
 
 @dataclass
 class Normaliser:
-    """Compares values of two recordings without what the fields take away. `places`: absolute paths -> their
-    word, for each side; `modules`: old -> new dotted paths, replaced in the old texts."""
+    """Replaces the values in two recordings that the fields hide, and counts them."""
 
+    #: For each recording: absolute path -> the word in its place.
     places: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
+    #: Old -> new dotted path of a module, which is replaced in the old texts.
     modules: Mapping[str, str] = field(default_factory=dict)
+    #: Field -> number of replacements.
     applied: Counter[str] = field(default_factory=Counter)
+    #: Field -> number of replacements where the recordings differ.
     differing: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -93,16 +98,16 @@ class Normaliser:
         self._module = re.compile(rf"(?<![\w.])(?:{words})(?![\w])") if longest else None
 
     def of_key(self, key: str) -> Field | None:
-        """The field that hides the value of this key, if there is one."""
+        """Return the field that hides the value of this key, or None."""
         return next((entry for entry in FIELDS if key in entry.keys), None)
 
     def hide(self, entry: Field, differs: bool, times: int = 1) -> None:
-        """Count what was hidden."""
+        """Count a hidden value, or several in one text."""
         self.applied[entry.name] += times
         self.differing[entry.name] += differs
 
     def texts(self, old: str, new: str) -> tuple[str, str]:
-        """Returns both texts, normalised."""
+        """Return both texts without the hidden parts."""
         pair = (self._placed(old, 0), self._placed(new, 1))
         self._count("path", old, new, pair)
         if self._module is not None:
@@ -126,7 +131,7 @@ class Normaliser:
             self.differing[name] += old != new
 
     def table(self) -> list[str]:
-        """A line for each field: its name, its places, and in how many of them the recordings differ."""
+        """Return a line for each field with the numbers of replacements and of differing ones."""
         whys = {"path": "where the checkout and its Python are", "module": "modules that were renamed"}
         whys |= {entry.name: entry.why for entry in FIELDS}
         return [

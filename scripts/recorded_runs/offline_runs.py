@@ -1,4 +1,7 @@
-"""The recorded runs that ask no model: help, rollouts, data, corpora, indexes, tools, recipes, preflight."""
+"""The recorded runs without a model: help, rollouts, data, corpora, indexes, tools, recipes, preflight.
+
+Each function is a run in its own folder; runs.py lists them by name.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from urllib.request import Request, urlopen
 from . import inside
 from .workplace import ROOT, Workplace, flags
 
-#: Files of raw samples with their sources; `shared_data` says where they are.
+#: File of raw samples (in the folder `shared_data`) -> its source.
 SAMPLES = {
     "2wikimultihopqa_raw_20.json": "2wikimultihopqa",
     "asearcher_frames_20.jsonl": "asearcher",
@@ -31,19 +34,19 @@ SAMPLES = {
     "popqa_raw_with_paragraphs_20.jsonl": "popqa",
     "triviaqa_flashrag_20.jsonl": "triviaqa",
 }
-#: Subcommands that no text of `--help` lists in a table.
+#: Subcommands that are not listed in a table of a `--help`.
 HIDDEN = (("eval", "report"), ("eval", "compare"), ("eval", "modes"), ("eval", "sigma"))
 _LISTED = re.compile(r"^  ([a-z][a-z-]+) {2,}\S", re.MULTILINE)
 
 
 def shared_data() -> Path | None:
-    """The folder of the published data, if it is there ($RAG_R1_DATA, or shared/data beside the checkout)."""
+    """Return the folder of the published data, $RAG_R1_DATA or shared/data beside the checkout, or None."""
     folder = Path(os.environ.get("RAG_R1_DATA") or ROOT.parent / "shared" / "data")
     return folder.resolve() if (folder / "raw_samples").is_dir() else None
 
 
 def help_texts(place: Workplace) -> None:
-    """`--help` of every command and subcommand, and two wrong calls."""
+    """Run `--help` of every command and subcommand, and two invalid calls."""
 
     def ask(*words: str) -> None:
         text = place.rag_r1(*words, "--help")
@@ -59,7 +62,7 @@ def help_texts(place: Workplace) -> None:
 
 
 def rollouts(place: Workplace) -> None:
-    """Each shipped protocol in the world of the demo: records and training rows, scripted and greedy."""
+    """Play each shipped protocol in the world of the demo, scripted and greedy; writes records and rows."""
     for name in inside.protocols():
         place.write_lines(f"{name}-scripted.jsonl", inside.scripted_rollouts(name))
         if greedy := inside.greedy_rollouts(name):
@@ -67,7 +70,7 @@ def rollouts(place: Workplace) -> None:
 
 
 def data(place: Workplace) -> None:
-    """`data`: made files, and if they are there samples of every source and a published training set."""
+    """Run `data` on made files and, if they exist, on samples of every source and a published set."""
     rows = [
         {"id": f"t{i}", "question": f"Question {i}?", "golden_answers": [f"a{i}", "x"]} for i in (1, 2, 2, 3)
     ]
@@ -102,7 +105,7 @@ def data(place: Workplace) -> None:
 
 
 def corpus(place: Workplace) -> None:
-    """`corpus check`, `probe-passages` and `documents`."""
+    """Run `corpus check`, `probe-passages` and `documents`."""
     inside.write_demo_files(place.folder)
     rows = [
         {"id": "lost", "question": "Which town?", "answer": "Berlin"},
@@ -127,14 +130,14 @@ def corpus(place: Workplace) -> None:
     )
     (folder / "d.pdf").write_bytes(b"no PDF")
     for path in folder.iterdir():
-        os.utime(path, (0, 0))  # a corpus names the files that it was made of, by their times as well
+        os.utime(path, (0, 0))  # a corpus records the times of the files from which it was made
     words = ("documents", "--folder", "documents", "--no-progress")
     place.rag_r1(*words, "--out", "refused")
     place.rag_r1(*words, "--out", "read", "--skip-bad-files")
 
 
 def index(place: Workplace) -> None:
-    """`index build` and `split`, and what the server of the index answers."""
+    """Run `index build` and `index split`, and record the responses of the index's server."""
     inside.write_demo_files(place.folder)
     place.rag_r1("index", "build", *flags({"corpus": "corpus.jsonl", "out": "bm25", "backend": "bm25"}))
     place.rag_r1("index", "build", *flags({"corpus": "corpus.jsonl", "out": "bm25", "backend": "bm25"}))
@@ -157,7 +160,7 @@ def index(place: Workplace) -> None:
 
 
 def mcp(place: Workplace) -> None:
-    """`mcp --tools`: what a server over stdio offers, and one that lists nothing."""
+    """Run `mcp --tools` on a server over stdio, on one that lists nothing, and on a missing command."""
     server = inside.MCP_SERVER.relative_to(ROOT)
     (place.folder / "server.py").write_bytes((ROOT / server).read_bytes())
     place.rag_r1("mcp", "--tools", sys.executable, "-S", "server.py")
@@ -166,7 +169,7 @@ def mcp(place: Workplace) -> None:
 
 
 def recipes(place: Workplace) -> None:
-    """`recipes`: the list, some as they are and composed, and the table."""
+    """Run `recipes`: the list, some recipes as written and composed, a copy, and the table."""
     place.rag_r1("recipes", "list")
     for name in ("rag_r1/grpo", "demo/ppo_mq", "r1_searcher/stage1_qwen", "agentic_r/iterate"):
         place.rag_r1("recipes", "show", name)
@@ -178,7 +181,7 @@ def recipes(place: Workplace) -> None:
 
 
 def training_checks(place: Workplace) -> None:
-    """`train --check-only`: of a recipe that is right but for its server, and of one with many faults."""
+    """Run `train --check-only` on a recipe with only its server missing, and on one with many faults."""
     inside.write_demo_files(place.folder)
     here = ("data.train_files=questions.parquet", "data.val_files=questions.parquet")
     model = f"actor_rollout_ref.model.path={inside.copy_policy(place.folder)}"
@@ -203,6 +206,7 @@ def _wait(url: str, seconds: float = 120) -> None:
 
 
 def _posted(url: str, body: object) -> object:
+    """Send a request and return the JSON of the response, or the status and the text of an error."""
     data = None if body is None else json.dumps(body).encode()
     try:
         with urlopen(Request(url, data, {"Content-Type": "application/json"}), timeout=60) as answer:

@@ -1,7 +1,7 @@
-"""The recorded runs that ask a model: evaluations, traces, filter, data for a retriever, the loop, the chat.
+"""The recorded runs with a model: evaluations, traces, filter, data for a retriever, the loop, the chat.
 
-Each function is a run with a folder of its own; RUNS names them all. Requests go out one at a time, so that
-journals have one order.
+Each function is a run in its own folder; RUNS has all of them by name. Requests are sent one at a time, so
+that journals always have the same order.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from urllib.request import Request, urlopen
 from . import inside, offline_runs
 from .workplace import Workplace, flags
 
-#: One request at a time, and a failed one at once again.
+#: Options for one request at a time; a failed one is repeated at once.
 _ONE = {"in_flight": 1, "retries": 1, "backoff_s": 0.01}
 _TOPK = "rag_r1.retriever.topk=2"
 
 
 def evaluation(place: Workplace) -> None:
-    """`eval`: the agent, each baseline, the card, modes, report and comparison."""
+    """Run `eval`: the agent, each baseline, the card, modes, report and comparison."""
     inside.write_demo_files(place.folder)
     with inside.readers() as (reading, knowing):
         options = {
@@ -40,8 +40,8 @@ def evaluation(place: Workplace) -> None:
         place.rag_r1("eval", *agent, *sides, _TOPK)  # nothing is left to ask
         place.rag_r1("eval", *agent, *sides, "rag_r1.retriever.topk=3")  # refused
         for baseline in ("direct", "cot", "one_shot", "no_search"):
-            of_its_own = {"prompt": None, "out": baseline}  # its prompt
-            place.rag_r1("eval", "--baseline", baseline, *flags(options | of_its_own), _TOPK)
+            changes = {"prompt": None, "out": baseline}  # a baseline has its own prompt
+            place.rag_r1("eval", "--baseline", baseline, *flags(options | changes), _TOPK)
         corpus = ("--corpus", "corpus.jsonl", *sides[:2])
         place.rag_r1("eval", "--card", *flags(options | {"out": "card"}), *corpus, _TOPK)
         trained = {"trained": "tuned", "trained_url": knowing.url, "out": "modes"}
@@ -60,7 +60,7 @@ def evaluation(place: Workplace) -> None:
 
 
 def evaluation_by_chat(place: Workplace) -> None:
-    """`eval` of a chat endpoint that fails at times, with a judge."""
+    """Run `eval` on a chat endpoint that sometimes fails, with a judge."""
     with inside.teacher(place.folder, 12) as teacher, inside.judge() as judge:
         options = {
             "data": "questions.parquet",
@@ -81,7 +81,7 @@ def evaluation_by_chat(place: Workplace) -> None:
 
 
 def traces(place: Workplace) -> None:
-    """`traces` of a teacher that fails at times, and the SFT data of them."""
+    """Run `traces` with a teacher that sometimes fails, and `sft-data` on the traces."""
     with inside.teacher(place.folder) as teacher:
         options = {
             "questions": "questions.parquet",
@@ -105,7 +105,7 @@ def traces(place: Workplace) -> None:
 
 
 def difficulty(place: Workplace) -> None:
-    """`filter`."""
+    """Run `filter`."""
     with inside.difficult(place.folder) as policy:
         options = {
             "questions": "questions.parquet",
@@ -122,7 +122,7 @@ def difficulty(place: Workplace) -> None:
 
 
 def retriever(place: Workplace) -> None:
-    """`retriever data`, and `retriever select` of its scores."""
+    """Run `retriever data`, and `retriever select` on its scores."""
     with inside.retriever_world(Path()) as world:
         words = world.words(Path("out"), *inside.RETRIEVER_DATA, in_flight=1, judge_in_flight=1)
         place.rag_r1("retriever", "data", *words)
@@ -134,7 +134,7 @@ def retriever(place: Workplace) -> None:
 
 
 def iterate(place: Workplace) -> None:
-    """`iterate` for two rounds, with stubs for all that trains; and again, with nothing left to do."""
+    """Run `iterate` for two rounds with stubs for all trainings, and again with nothing left to do."""
     (place.folder / "loop").mkdir()
     with inside.loop(Path("loop")) as (loop, server):
         words = loop.words("--rounds", "2")
@@ -145,7 +145,7 @@ def iterate(place: Workplace) -> None:
 
 
 def chat(place: Workplace) -> None:
-    """`serve`: the stream of a chat, a chat as a whole, refusals, and the page; `chat` on the terminal."""
+    """Run `serve` (a streamed chat, a whole chat, refusals, the page), and `chat` on the terminal."""
     with inside.chat_policy() as policy:
         options = {
             "model": "policy",
@@ -169,7 +169,7 @@ def chat(place: Workplace) -> None:
 
 
 def _fetched(url: str, body: object = None) -> list[Any]:
-    """The lines of an answer, also of a refusal; what is JSON, such as an event of a stream, as its value."""
+    """Send a request and return the lines of the response, also of an error; JSON lines become values."""
     data = None if body is None else json.dumps(body).encode()
     request = Request(url, data, {"Content-Type": "application/json"})
     try:
@@ -182,7 +182,7 @@ def _fetched(url: str, body: object = None) -> list[Any]:
             for line in text.splitlines()]  # fmt: skip
 
 
-#: Name of the folder -> the run.
+#: Name of the run and of its folder -> the function.
 RUNS: dict[str, Callable[[Workplace], None]] = {
     "help": offline_runs.help_texts,
     "rollouts": offline_runs.rollouts,

@@ -1,7 +1,7 @@
-"""A folder in which the commands of a run work, each as a process of its own, and where their output is kept.
+"""Runs the commands of a recorded run in a folder, each in a separate process, and keeps their output.
 
-Commands work in the folder of their run and get relative paths, so that what they hash and print does not
-depend on where it is. Their environment is the same wherever they run.
+Commands run in the folder of their run and get relative paths, so that their hashes and output do not depend
+on its location. Their environment is the same on every machine.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-#: What a command may take, in seconds.
+#: Time limit of a command, in seconds.
 TIMEOUT_S = 300
-#: Variables that would change what a command does; the rest of the environment is left as it is.
+#: Variables that would change the behaviour of a command; all others are kept.
 _REMOVED = re.compile(r"RAG_R1_|RETRIEVAL_|OPENAI_|CHAT_|HF_|STUB_|VERL_|COV_|PYTEST")
 _ADDED = {
     "COLUMNS": "100",
@@ -39,21 +39,22 @@ _ADDED = {
 
 
 def environment() -> dict[str, str]:
-    """The environment of every command."""
+    """Return the environment of every command."""
     return {name: value for name, value in os.environ.items() if not _REMOVED.match(name)} | _ADDED
 
 
 @dataclass
 class Workplace:
-    """The folder of one run. `statuses`: of its commands, in order."""
+    """The folder of a run."""
 
     folder: Path
+    #: The exit statuses of its commands, in order.
     statuses: list[int] = field(default_factory=list)
 
     def rag_r1(self, *words: object, stdin: str = "") -> str:
-        """Run a command to its end and keep what it printed; returns its stdout."""
+        """Run a command, keep its output, and return its stdout."""
         command = [sys.executable, "-m", "rag_r1.cli", *map(str, words)]
-        done = subprocess.run(
+        finished = subprocess.run(
             command,
             cwd=self.folder,
             env=environment(),
@@ -63,12 +64,12 @@ class Workplace:
             errors="backslashreplace",
             timeout=TIMEOUT_S,
         )
-        self._keep(words, done.returncode, done.stdout, done.stderr)
-        return done.stdout
+        self._keep(words, finished.returncode, finished.stdout, finished.stderr)
+        return finished.stdout
 
     @contextmanager
     def running(self, *words: object) -> Iterator[subprocess.Popen[str]]:
-        """A command that serves, for the length of a block; it is then told to end, and its output kept."""
+        """Run a server for the length of a block; then end it, and keep its output."""
         command = [sys.executable, "-m", "rag_r1.cli", *map(str, words)]
         log = self.folder / "stderr.part"
         with open(log, "w", encoding="utf-8") as errors:
@@ -86,7 +87,7 @@ class Workplace:
         log.unlink()
 
     def write_lines(self, name: str, values: Sequence[Any]) -> None:
-        """A file of JSON lines, e.g. what a server was asked."""
+        """Write a file of JSON lines, such as the requests to a server."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(
@@ -94,10 +95,11 @@ class Workplace:
         )
 
     def write_json(self, name: str, value: Any) -> None:
-        """A JSON file."""
+        """Write a JSON file."""
         (self.folder / name).write_text(json.dumps(value, default=_plain, indent=1) + "\n", encoding="utf-8")
 
     def _keep(self, words: Sequence[object], status: int, out: str, errors: str) -> None:
+        """Write a command with its status and output into a file."""
         self.statuses.append(status)
         text = (
             f"$ rag-r1 {' '.join(map(str, words))}\nstatus {status}\n== stdout\n{out}\n== stderr\n{errors}\n"
@@ -107,7 +109,7 @@ class Workplace:
 
 
 def flags(values: Mapping[str, object]) -> list[str]:
-    """Words of a command: flag and value of each entry that is not None."""
+    """Return the flag and the value of each entry that is not None, as words of a command."""
     pairs = (
         (f"--{name.replace('_', '-')}", str(value)) for name, value in values.items() if value is not None
     )
@@ -115,7 +117,7 @@ def flags(values: Mapping[str, object]) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    """JSON's value for an array or a number of numpy, or for a dataclass."""
+    """Return the JSON value of a numpy array or number, or of a dataclass."""
     if hasattr(value, "tolist"):
         return value.tolist()
     if hasattr(value, "__dict__"):

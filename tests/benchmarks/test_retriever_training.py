@@ -54,7 +54,7 @@ def command(tmp_path, monkeypatch):
     def refused(*_):
         raise AssertionError("a split was trained")
 
-    monkeypatch.setattr(retriever_training, "trained", refused)
+    monkeypatch.setattr(retriever_training, "train_model", refused)
     monkeypatch.setattr(retriever_training, "search_results", refused)
 
     def make(**changed) -> list[str]:

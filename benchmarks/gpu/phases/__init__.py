@@ -1,10 +1,10 @@
-"""The phases. Each module has the same names:
+"""The phases of benchmarks/gpu.py, one in each module. All modules have the same names:
 
-- `TITLE`: a phase in words
-- `groups(plan)`: its cells; those of one group share a process
-- `check(plan)`: raises RunError for a model or a file that it needs and that is missing
-- `measure(plan, cells)`: gives the figures of these cells of one group, each as soon as it is measured
-- `HEAD`, `rows(cell, figures)`: the columns of its table, and a cell's rows
+- `TITLE`: heading of the phase on the page
+- `groups(plan)`: returns the cells of the phase, in groups that share a process
+- `check(plan)`: raises RunError if the phase needs a model or a file that is missing
+- `measure(plan, cells)`: yields the figures of these cells of one group, each as soon as it is measured
+- `HEAD`, `rows(cell, figures)`: the columns of the phase's table, and the rows of a cell
 """
 
 from __future__ import annotations

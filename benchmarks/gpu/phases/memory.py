@@ -1,8 +1,8 @@
-"""The memory of a training step: veRL's FSDP engine alone, beside what the preflight estimates.
+"""Measures the memory of a training step in veRL's FSDP engine alone, beside the preflight's estimate.
 
-One process loads a model, takes a first step, so that the optimizer has its moments, and then a step for each
-size of micro batches. Peaks are of the second of two micro batches' step, by part: forward and backward, the
-optimizer's step, the weights made for vLLM, and what is left on the GPU while others compute.
+One process loads a model, makes a first step, after which the optimizer has its moments, and then a step with
+two micro batches for each of their sizes. The peaks are measured by phase: forward and backward, the
+optimizer's step, the weights made for vLLM, and the memory that remains on the GPU while others compute.
 """
 
 from __future__ import annotations
@@ -20,17 +20,19 @@ TITLE = "Memory of a step, veRL's engine alone"
 _RECIPES = {"lora": "hardware/one_gpu_80_grpo", "full": "rag_r1/grpo"}
 _SIZES, _TOKENS = ("1.5B", "3B", "7B"), (4096, 10_240, 20_480)
 _TINY = ("tiny",), (64, 256)
-#: Of the miniature, which has one of each.
+#: (what is trained, whether it is offloaded) in the miniature.
 _TINY_KINDS = (("lora", True), ("full", False))
-#: Bytes of a parameter in 32 bits with its gradient and Adam's two moments.
+#: Bytes of a parameter in 32 bits, with its gradient and Adam's two moments.
 _STATE = 16
 _ACTOR = "actor_rollout_ref.actor"
 HEAD = ("model", "trained", "offload", "tokens", *(f"{phase}, GB" for phase in PHASES), "a step, s")
 
 
 def groups(plan: Plan) -> list[list[Cell]]:
-    """One group for each model, what is trained of it, and whether it is offloaded; full training only where
-    weights, gradients and moments alone do not exceed the GPU."""
+    """Return a group for each model, for adapters and for full training, with and without offloading.
+
+    Full training is left out if weights, gradients and moments alone exceed the memory of the GPU.
+    """
     models, tokens = _TINY if plan.miniature else (_SIZES, _TOKENS)
     kinds = _TINY_KINDS if plan.miniature else tuple(product(_RECIPES, (True, False)))
     return [
@@ -41,19 +43,19 @@ def groups(plan: Plan) -> list[list[Cell]]:
 
 
 def check(plan: Plan) -> None:
-    """Raises RunError for a model that is missing."""
+    """Raise RunError if a model is missing."""
     check_models(plan, {cell.settings["size"] for group in groups(plan) for cell in group})
 
 
 def _cell(size: str, trained: str, offload: bool, tokens: int) -> Cell:
     name = f"{size}-{trained}-{'offload' if offload else 'kept'}-{tokens}"
     settings = {"size": size, "trained": trained, "offload": offload, "tokens": tokens}
-    where = "offloaded" if offload else "kept"
-    return Cell("memory", name, f"{size}, {trained}, {where}, {tokens:,} tokens", settings)
+    state = "offloaded" if offload else "kept"
+    return Cell("memory", name, f"{size}, {trained}, {state}, {tokens:,} tokens", settings)
 
 
 def overrides(settings: dict[str, Any]) -> list[str]:
-    """The overrides of the recipe for a cell."""
+    """Return the overrides of the recipe for a cell."""
     offload = str(settings["offload"]).lower()
     keys = ("param_offload", "optimizer_offload")
     return [
@@ -64,7 +66,7 @@ def overrides(settings: dict[str, Any]) -> list[str]:
 
 
 def measure(plan: Plan, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
-    """Yields the peaks by phase, each with its estimate, in bytes."""
+    """Yield the peaks by phase, each with its estimate, in bytes."""
     from benchmarks.gpu.engine import PARTS, LoneEngine, compose, random_rows
     from benchmarks.gpu.memory_use import PhaseMeter
 
@@ -88,20 +90,21 @@ def measure(plan: Plan, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
             pass
         estimate = estimate_of(config, shape, plan.gpu_bytes)
         peaks = meter.peaks
-        phases = {phase: peaks[phase] | _compared(estimate[phase], peaks[phase]["used"]) for phase in PHASES}
+        phases = {name: peaks[name] | _compare(estimate[name], peaks[name]["used"]) for name in PHASES}
         yield {"phases": phases, "step_s": meter.seconds(*PARTS), "step_tokens": sum(map(len, rows))}
 
 
-def _compared(estimate: float, used: float) -> dict[str, float | None]:
+def _compare(estimate: float, used: float) -> dict[str, float | None]:
+    """Return an estimate with its deviation from the measured bytes, in per cent."""
     return {"estimate": estimate, "error_percent": 100 * (estimate / used - 1) if used > 0 else None}
 
 
 def rows(cell: Cell, figures: dict[str, Any]) -> list[list[object]]:
-    """One row: what the GPU held in each phase, and the estimate's deviation from it."""
+    """Return one row, with the used memory of each phase and the deviation of its estimate."""
     settings = cell.settings
-    of_cell = [settings["size"], settings["trained"], "yes" if settings["offload"] else "no"]
+    labels = [settings["size"], settings["trained"], "yes" if settings["offload"] else "no"]
     peaks = [_peak_cell(figures["phases"][phase]) for phase in PHASES]
-    return [[*of_cell, f"{settings['tokens']:,}", *peaks, f"{figures['step_s']:.2f}"]]
+    return [[*labels, f"{settings['tokens']:,}", *peaks, f"{figures['step_s']:.2f}"]]
 
 
 def _peak_cell(peak: dict[str, Any]) -> str:

@@ -1,10 +1,12 @@
-"""Adapters over weights in nf4 against adapters over bf16, with 1.5 billion parameters.
+"""Compares adapters over weights in nf4 with adapters over bf16, with 1.5 billion parameters.
 
-`engine-...`: veRL's engine alone. Its log-probs are compared with those of transformers' model with exactly
-the weights and adapters that vLLM would be sent, in 32 bits. `training-...`: three steps through veRL and
-vLLM, in which vLLM sleeps during every update; the difference of probability of the second and third step
-shows whether it wakes with the weights that the actor computes with. `sleep`: vLLM alone, weights in bf16.
-The miniature has the engines only; a CPU's vLLM does not sleep.
+- `engine-...` runs veRL's engine alone. Its log-probs are compared with those of transformers' model in 32
+  bits, with exactly the weights and adapters that vLLM would receive.
+- `training-...` makes three steps through veRL and vLLM, which sleeps during every update. The difference of
+  probability in the second and the third step shows whether vLLM wakes with the weights of the actor.
+- `sleep` runs vLLM alone, with weights in bf16.
+
+The miniature has only the engines, since vLLM on a CPU does not sleep.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ _TRAINING = (
     "trainer.total_training_steps=3",
     "++trainer.v1.sampler.sampler_kwargs.poll_interval=0.1",
 )
+#: Number of steps of an engine; the first is not counted.
 _STEPS = 4
 HEAD = ("cell", "figures")
 
@@ -43,30 +46,30 @@ def _size(plan: Plan) -> str:
 
 
 def groups(plan: Plan) -> list[list[Cell]]:
-    """The cells, engines first: they need neither Ray nor vLLM."""
+    """Return the cells; the engines come first, since they need neither Ray nor vLLM."""
     length = 64 if plan.miniature else 4096
     settings = {"size": _size(plan), "length": length, "steps": _STEPS}
     engines = [Cell("nf4", f"engine-{kind}", f"veRL's engine alone, {kind}", settings) for kind in _RECIPES]
     if plan.miniature:
         return [engines]
-    whole = [
+    whole_trainings = [
         [trainings.training_cell("nf4", f"training-{kind}", f"GRPO, {kind}", recipe, _TRAINING, _size(plan))]
         for kind, recipe in _RECIPES.items()
     ]
     return [
         *([cell] for cell in engines),
-        *whole,
+        *whole_trainings,
         [Cell("nf4", "sleep", "vLLM's sleep, bf16", {"size": _size(plan)})],
     ]
 
 
 def check(plan: Plan) -> None:
-    """Raises RunError for a model that is missing."""
+    """Raise RunError if the model is missing."""
     check_models(plan, {_size(plan)})
 
 
 def measure(plan: Plan, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
-    """Yields the figures of the one cell that a process measures."""
+    """Yield the figures of each cell."""
     for cell in cells:
         model, (part, _, kind) = model_folder(plan, _size(plan)), cell.name.partition("-")
         if part == "engine":
@@ -82,7 +85,7 @@ def measure(plan: Plan, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
 
 
 def _engine(plan: Plan, kind: str, length: int) -> dict[str, Any]:
-    """Seconds and peaks of a step of two rows, and the difference of log-probs."""
+    """Return seconds and peaks of a step with two rows, and the difference of log-probs."""
     from benchmarks.gpu.engine import PARTS, LoneEngine, compose, random_rows
     from benchmarks.gpu.memory_use import PhaseMeter
     from benchmarks.gpu.sent_model import sent_log_probs
@@ -91,12 +94,13 @@ def _engine(plan: Plan, kind: str, length: int) -> dict[str, Any]:
     config = compose(plan, _RECIPES[kind], model_folder(plan, size), *_LORA)
     with meter.phase("load"):
         engine = LoneEngine(config)
-    rows_ = random_rows(2, length, shape_for(size).vocabulary)
+    token_rows = random_rows(2, length, shape_for(size).vocabulary)
     for _ in range(_STEPS):
-        engine.step(rows_, length, meter.phase)
+        engine.step(token_rows, length, meter.phase)
         seconds.append(meter.seconds(*PARTS))
-    ours, sent = engine.log_probs(rows_, length), sent_log_probs(engine, model_folder(plan, size), rows_)
-    gaps = [(mine - theirs).abs() for mine, theirs in zip(ours, sent, strict=True)]
+    engine_rows = engine.log_probs(token_rows, length)
+    sent_rows = sent_log_probs(engine, model_folder(plan, size), token_rows)
+    gaps = [(ours - sent).abs() for ours, sent in zip(engine_rows, sent_rows, strict=True)]
     return {
         "step_s": median(seconds[1:]),
         "phases": meter.peaks,
@@ -106,14 +110,14 @@ def _engine(plan: Plan, kind: str, length: int) -> dict[str, Any]:
 
 
 def rows(cell: Cell, figures: dict[str, Any]) -> list[list[object]]:
-    """A sentence for each cell."""
-    return [[cell.what, _words(cell, figures)]]
+    """Return a row with the figures in words."""
+    return [[cell.label, _words(cell, figures)]]
 
 
 def _words(cell: Cell, figures: dict[str, Any]) -> str:
-    """The figures of a cell in words."""
+    """Describe the figures of a cell."""
     if cell.name.startswith("engine"):
-        peak = max(of_phase["used"] for of_phase in figures["phases"].values())
+        peak = max(phase["used"] for phase in figures["phases"].values())
         gap = f"{figures['gap_mean']:.1e} (mean), {figures['gap_max']:.1e} (largest)"
         return f"{figures['step_s']:.2f} s a step, peak {peak / 1e9:.1f} GB, difference of log-probs {gap}"
     if cell.name == "sleep":
@@ -121,5 +125,5 @@ def _words(cell: Cell, figures: dict[str, Any]) -> str:
         tokens = "the same" if figures["same_tokens"] else "other"
         seconds = f"{figures['sleep_s']:.1f} s to sleep, {figures['wake_s']:.1f} s to wake"
         return f"{awake} GB awake, {asleep} GB asleep; {seconds}; {tokens} tokens afterwards"
-    head = zip(trainings.HEAD[1:], trainings.training_row(cell.what, figures)[1:], strict=True)
+    head = zip(trainings.HEAD[1:], trainings.training_row(cell.label, figures)[1:], strict=True)
     return "; ".join(f"{name} {value}" for name, value in head)

@@ -1,8 +1,8 @@
-"""The recipe of a real small model to its end: data, fine-tuning, GRPO, an evaluation on all test questions.
+"""Runs the recipe of a real small model: data, fine-tuning, GRPO, and an evaluation on all test questions.
 
-The commands are those of recipes/real_small/README.md. Each cell leaves its folder, and fine-tuning and GRPO
-go on from their last checkpoint when they are cut off. The miniature is the demo's GRPO with two steps and a
-validation before and after them.
+The commands are those of recipes/real_small/README.md. Each cell writes into its folder, from which the next
+one reads. Fine-tuning and GRPO resume from their last checkpoint when they are cut off. The miniature is the
+demo's GRPO with two steps, and a validation before and after them.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ _DEMO = (
 
 
 def groups(plan: Plan) -> list[list[Cell]]:
-    """One process each; each needs what the one before it has left."""
+    """Return the cells, each in its own process; each needs the results of the one before it."""
     if plan.miniature:
-        what = "recipes/demo/grpo"
-        return [[trainings.training_cell("real_small", "grpo", what, "demo/grpo", _DEMO)]]
+        label = "recipes/demo/grpo"
+        return [[trainings.training_cell("real_small", "grpo", label, "demo/grpo", _DEMO)]]
     sft = {"recipe": "real_small/sft", "overrides": list(_SFT)}
     grpo = {"recipe": "real_small/grpo", "overrides": list(_GRPO)}
     cells = (
@@ -76,29 +76,29 @@ def groups(plan: Plan) -> list[list[Cell]]:
 
 
 def check(plan: Plan) -> None:
-    """Raises RunError for an input that is missing."""
+    """Raise RunError if an input is missing."""
     if plan.miniature:
         return
-    is_made = plan.small_data is not None and (plan.small_data / "rl" / "train.parquet").is_file()
-    if not is_made and (plan.corpus is None or not plan.corpus.is_file()):
+    has_data = plan.small_data is not None and (plan.small_data / "rl" / "train.parquet").is_file()
+    if not has_data and (plan.corpus is None or not plan.corpus.is_file()):
         raise RunError("--corpus: real_small needs HotpotQA's passages: give hotpotqa_corpus.jsonl.gz")
     if plan.small_model and not (plan.small_model / "config.json").is_file():
         raise RunError(f"--small-model {plan.small_model} is no model's folder: give one, or leave it out")
 
 
 def measure(plan: Plan, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
-    """Yields the figures of the one cell that a process measures."""
+    """Yield the figures of each cell."""
     folder = plan.out / "runs" / "real_small"
     if plan.miniature:
         yield from (trainings.run_training(plan, cell, folder) for cell in cells)
         return
-    of_cell = {"data": _data, "sft": _sft, "grpo": _grpo, "eval": _eval}
+    steps = {"data": _data, "sft": _sft, "grpo": _grpo, "eval": _eval}
     for cell in cells:
-        yield of_cell[cell.name](plan, folder)
+        yield steps[cell.name](plan, folder)
 
 
 def _data(plan: Plan, folder: Path) -> dict[str, Any]:
-    """Everything that needs no GPU; what is there is not made again."""
+    """Make everything that needs no GPU, unless it exists."""
     names = ("corpus.jsonl", "index", "questions", "traces", "sft", "rl")
     corpus, index, questions, traces, sft_data, rl_data = (
         _data_folder(plan, folder) / name for name in names
@@ -123,6 +123,7 @@ def _data(plan: Plan, folder: Path) -> dict[str, Any]:
 
 
 def _sft(plan: Plan, folder: Path) -> dict[str, Any]:
+    """Fine-tune the model on the traces; returns the memory used."""
     out, data = folder / "sft", _data_folder(plan, folder) / "sft"
     changes = (f"model.path='{_small_model(plan, folder)}'", f"trainer.default_local_dir='{out}'", *_SFT)
     with trainings.TrainingMeter() as meter:
@@ -173,14 +174,14 @@ def _small_model(plan: Plan, folder: Path) -> Path:
 
 
 def rows(cell: Cell, figures: dict[str, Any]) -> list[list[object]]:
-    """A sentence for each cell."""
-    return [[cell.what, _words(cell, figures)]]
+    """Return a row with the figures in words."""
+    return [[cell.label, _words(cell, figures)]]
 
 
 def _words(cell: Cell, figures: dict[str, Any]) -> str:
-    """The figures of a cell in words."""
+    """Describe the figures of a cell."""
     if cell.name == "grpo":
-        head = zip(trainings.HEAD[1:], trainings.training_row(cell.what, figures)[1:], strict=True)
+        head = zip(trainings.HEAD[1:], trainings.training_row(cell.label, figures)[1:], strict=True)
         return "; ".join([*(f"{name} {value}" for name, value in head), _held_out(figures["steps"])])
     if cell.name == "eval":
         [em] = figures["report"]["em"]["sources"].values()
@@ -190,7 +191,7 @@ def _words(cell: Cell, figures: dict[str, Any]) -> str:
 
 
 def _held_out(steps: dict[str, dict[str, float]]) -> str:
-    """The mean held-out exact match at each validation, in words."""
+    """Describe the mean held-out exact match at each validation."""
     means = []
     for step in sorted(steps, key=int):
         scores = [value for name, value in steps[step].items() if name.endswith("/em/mean@1")]

@@ -1,10 +1,11 @@
-"""Kill and resume: is what follows the same to the bit, and if not, how far off is it?
+"""Measures whether a resumed training equals the killed one to the bit, and otherwise how far it deviates.
 
-`engine-...`: veRL's engine alone takes a step, saves, and takes another one; a new engine loads what was
-saved and takes that step again. `training`: the demo's GRPO is killed with SIGKILL once its second step is
-saved, and that step is played again from the checkpoint of the first. A resumed vLLM draws other tokens than
-one that has already generated a step, so the weights are compared with the checkpoint of the killed run to
-say how far, and the metrics of both second steps stand beside each other.
+- `engine-...` runs veRL's engine alone. It makes a step, saves, and makes another one; a new engine loads the
+  checkpoint and repeats the second step.
+- `training` kills the demo's GRPO with SIGKILL once its second step is saved, and repeats that step from the
+  checkpoint of the first. A resumed vLLM draws other tokens than one that has already generated a step. The
+  weights are therefore compared with the checkpoint of the killed run, to measure the difference, and the
+  metrics of both second steps are kept.
 """
 
 from __future__ import annotations
@@ -41,24 +42,27 @@ def _size(plan: Plan) -> str:
 
 
 def groups(plan: Plan) -> list[list[Cell]]:
-    """Engines first: they need neither Ray nor vLLM. The miniature has one of them."""
+    """Return the cells; the engines come first, since they need neither Ray nor vLLM.
+
+    The miniature has one of them.
+    """
     kinds = ["lora"] if plan.miniature else list(_RECIPES)
     settings = {"size": _size(plan), "length": 64 if plan.miniature else 1024}
     engines = [[Cell("resume", f"engine-{kind}", f"veRL's engine alone, {kind}", settings)] for kind in kinds]
-    what = "recipes/demo/grpo, killed"
-    return [*engines, [trainings.training_cell("resume", "training", what, "demo/grpo", _TRAINING)]]
+    label = "recipes/demo/grpo, killed"
+    return [*engines, [trainings.training_cell("resume", "training", label, "demo/grpo", _TRAINING)]]
 
 
 def check(plan: Plan) -> None:
-    """Raises RunError for a model that is missing."""
+    """Raise RunError if the model is missing."""
     check_models(plan, {_size(plan)})
 
 
 def measure(plan: Plan, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
-    """Yields the figures of the one cell that a process measures."""
+    """Yield the figures of each cell."""
     for cell in cells:
         folder = plan.out / "runs" / f"resume-{cell.name}"
-        shutil.rmtree(folder, ignore_errors=True)  # a kill measured half is measured anew
+        shutil.rmtree(folder, ignore_errors=True)  # an interrupted measurement starts again
         folder.mkdir(parents=True)
         if cell.name == "training":
             yield _training(plan, cell, folder)
@@ -74,20 +78,20 @@ def _engine(plan: Plan, folder: Path, kind: str, length: int) -> dict[str, Any]:
     size, checkpoint = _size(plan), str(folder / "checkpoints")
     saved = [_SAVED.format(way) for way in ("save", "load")]
     config = compose(plan, _RECIPES[kind], model_folder(plan, size), *saved)
-    rows_ = random_rows(2, length, shape_for(size).vocabulary)
-    straight = LoneEngine(config)
-    straight.step(rows_, length)
-    straight.engine.save_checkpoint(checkpoint, global_step=1)
-    before = straight.trained()
-    norm = straight.step(rows_, length)
-    after = straight.trained()
-    del straight
+    token_rows = random_rows(2, length, shape_for(size).vocabulary)
+    original = LoneEngine(config)
+    original.step(token_rows, length)
+    original.engine.save_checkpoint(checkpoint, global_step=1)
+    before = original.trained()
+    norm = original.step(token_rows, length)
+    after = original.trained()
+    del original
     resumed = LoneEngine(config)
     resumed.engine.load_checkpoint(checkpoint, del_local_after_load=False)
     loaded = resumed.trained()
-    again = resumed.step(rows_, length)
+    resumed_norm = resumed.step(token_rows, length)
     state = compared(before, loaded)
-    return {"loaded": state, "norms": [norm, again], **compared(after, resumed.trained(), before)}
+    return {"loaded": state, "norms": [norm, resumed_norm], **compared(after, resumed.trained(), before)}
 
 
 def _training(plan: Plan, cell: Cell, folder: Path) -> dict[str, Any]:
@@ -98,22 +102,24 @@ def _training(plan: Plan, cell: Cell, folder: Path) -> dict[str, Any]:
     with trainings.training_command(plan, cell, folder) as command:
         _train_and_kill(command, folder, 2)
         killed = trainings.metrics_by_step(metrics)
-        straight = folder / "straight"
-        move_into_place(checkpoints / "global_step_2", straight)
+        original = folder / "straight"
+        move_into_place(checkpoints / "global_step_2", original)
         for later in checkpoints.glob("global_step_3"):
             shutil.rmtree(later)
         write_text(checkpoints / TRACKER, "1")
         train(command, folder, 3600)
-    played = trainings.metrics_by_step(metrics)
+    resumed = trainings.metrics_by_step(metrics)
     first, one, two = (
-        _weights(path) for path in (checkpoints / "global_step_1", straight, checkpoints / "global_step_2")
+        _weights(path) for path in (checkpoints / "global_step_1", original, checkpoints / "global_step_2")
     )
-    return {"steps": {"killed": killed.get("2"), "resumed": played.get("2")}, **compared(one, two, first)}
+    return {"steps": {"killed": killed.get("2"), "resumed": resumed.get("2")}, **compared(one, two, first)}
 
 
 def _train_and_kill(command: Sequence[str], folder: Path, step: int) -> None:
-    """Start a training, and end it with SIGKILL once a step's checkpoint is whole and its line is logged,
-    which comes after it. Raises RuntimeError if it ends before."""
+    """Start a training, and kill it with SIGKILL once a step's checkpoint is complete and its line is logged.
+
+    Raises RuntimeError if the training ends before that.
+    """
     import psutil
 
     from rag_r1.system.child_processes import SESSION, end, start
@@ -136,7 +142,7 @@ def _train_and_kill(command: Sequence[str], folder: Path, step: int) -> None:
                 time.sleep(0.05)
             children = psutil.Process(process.pid).children(recursive=True)
             process.kill()
-            for child in children:  # all at once, as when the machine is lost
+            for child in children:  # all are killed together, as when a machine is lost
                 with suppress(psutil.NoSuchProcess):
                     child.kill()
             psutil.wait_procs(children, timeout=60)
@@ -145,8 +151,9 @@ def _train_and_kill(command: Sequence[str], folder: Path, step: int) -> None:
 
 
 def _weights(checkpoint: Path) -> dict[str, Any]:
+    """Load the weights of a checkpoint, by name."""
     import torch
-    import torch.distributed.tensor  # what FSDP2 saves
+    import torch.distributed.tensor  # the class of the tensors that FSDP2 saves
 
     [file] = checkpoint.rglob("model_world_size_1_rank_0.pt")
     saved = torch.load(file, map_location="cpu", weights_only=True)
@@ -156,8 +163,11 @@ def _weights(checkpoint: Path) -> dict[str, Any]:
 def compared(
     one: Mapping[str, Any], two: Mapping[str, Any], before: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """How many tensors are equal to the bit, and the largest difference; with `before`, the tensors from
-    which both have come, also the difference as a share of the change, both as norms."""
+    """Return how many tensors are equal to the bit, and the largest difference.
+
+    With `before`, the common origin of both, the result also has the norm of the difference as a share of the
+    norm of the change.
+    """
     import torch
 
     equal = sum(torch.equal(value, two[name]) for name, value in one.items())
@@ -174,7 +184,8 @@ def compared(
 
 
 def rows(cell: Cell, figures: dict[str, Any]) -> list[list[object]]:
+    """Return the row of a cell."""
     share = figures["of_change"]
     of_change = "–" if share is None else f"{share:.1e}"
     equal = f"{figures['equal']}"
-    return [[cell.what, figures["tensors"], equal, f"{figures['largest']:.1e}", of_change]]
+    return [[cell.label, figures["tensors"], equal, f"{figures['largest']:.1e}", of_change]]

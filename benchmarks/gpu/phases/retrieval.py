@@ -1,9 +1,9 @@
-"""The retrieval server's parts on the GPU: its encoder, its exact search with FAISS, and the whole server.
+"""Measures retrieval on the GPU: the encoder, exact search with FAISS, and the whole server.
 
-Two encoders: MiniLM, which pip carries, and one of the shape of BERT's base (E5, BGE) with random weights,
-whose speed is theirs. The search is exact, over random vectors, and its hits are compared with those of a
-search on the CPU. The server has an index of the demo's corpus and answers one question at a time to each of
-its clients.
+There are two encoders: MiniLM, which is a package of pip, and one with the shape of BERT base, and thus the
+speed of E5 and BGE, with random weights. The search is exact, over random vectors, and its hits are compared
+with those of a search on the CPU. The server has an index of the demo's corpus, and each of its clients sends
+one question at a time.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ from benchmarks.gpu.plan import Plan
 
 TITLE = "Retrieval"
 _BATCHES = (1, 8, 64, 512)
-#: Of the miniature: batches, and passages of the server's index.
+#: Batches, and number of passages of the server's index, in the miniature.
 _SMALL_BATCHES, _SMALL_CORPUS = (1, 8, 64), 64
 _ENCODERS = ("minilm", "base")
 HEAD = ("cell", "queries/s, one at a time", "8", "64", "512", "GPU")
 
 
 def groups(plan: Plan) -> list[list[Cell]]:
-    """One process for the encoders, one for the search, one for the server."""
+    """Return the cells, with one process for the encoders, one for the search, and one for the server."""
     batches = {"batches": list(_SMALL_BATCHES if plan.miniature else _BATCHES)}
     encoders = [
         Cell("retrieval", f"encoder-{name}-{dtype}", f"encoder {name}, {dtype}", batches)
         for name in _ENCODERS
         for dtype in (["float32"] if plan.miniature else ["float32", "float16"])
     ]
-    rows_, dimension = (2000, 64) if plan.miniature else (1_000_000, 768)
-    size = {"rows": rows_, "dimension": dimension, **batches}
-    search = Cell("retrieval", "faiss", f"exact search in {rows_:,} x {dimension}", size)
+    count, dimension = (2000, 64) if plan.miniature else (1_000_000, 768)
+    size = {"rows": count, "dimension": dimension, **batches}
+    search = Cell("retrieval", "faiss", f"exact search in {count:,} x {dimension}", size)
     load = {"clients": 8, "seconds": 4} if plan.miniature else {"clients": 64, "seconds": 15}
     server = Cell("retrieval", "server", f"the server, {load['clients']} clients", load)
     return [encoders, [search], [server]]
 
 
 def check(plan: Plan) -> None:
-    """Does nothing: all that the phase needs is there."""
+    """Do nothing, since the phase needs no further input."""
 
 
 def measure(plan: Plan, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
-    """Yields the queries a second of each cell, by the size of batches."""
+    """Yield the queries per second of each cell, by batch size."""
     for cell in cells:
         kind, _, rest = cell.name.partition("-")
         if kind == "encoder":
@@ -61,7 +61,7 @@ def measure(plan: Plan, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
 
 
 def _encoder(plan: Plan, name: str, dtype: str, batches: Sequence[int]) -> dict[str, Any]:
-    """Queries a second that the encoder encodes, by batch size."""
+    """Return the queries per second that the encoder encodes, by batch size."""
     from retrieval_server.encode.encoder import Encoder
     from retrieval_server.encode.options import EncoderOptions
 
@@ -77,7 +77,7 @@ def _encoder(plan: Plan, name: str, dtype: str, batches: Sequence[int]) -> dict[
 
 
 def _faiss(plan: Plan, rows: int, dimension: int, batches: Sequence[int]) -> dict[str, Any]:
-    """Queries a second that a random exact index answers, by batch size."""
+    """Return the queries per second that an exact index of random vectors answers, by batch size."""
     import faiss
     import numpy as np
 
@@ -100,7 +100,7 @@ def _faiss(plan: Plan, rows: int, dimension: int, batches: Sequence[int]) -> dic
 
 
 def _server(plan: Plan, clients: int, seconds: float) -> dict[str, Any]:
-    """Queries a second and milliseconds of a retrieval server under so many clients."""
+    """Return the queries per second and the median milliseconds of a server with this number of clients."""
     import torch
 
     from rag_r1.demo.world import demo_data
@@ -128,6 +128,7 @@ def _server(plan: Plan, clients: int, seconds: float) -> dict[str, Any]:
 
 
 async def _load(url: str, questions: Sequence[str], clients: int, seconds: float) -> Any:
+    """Run the clients against the server, and return the round's result."""
     import aiohttp
 
     from benchmarks.retrieval_load import WARM_UP_S, Target, closed_loop
@@ -138,7 +139,10 @@ async def _load(url: str, questions: Sequence[str], clients: int, seconds: float
 
 
 def _base_encoder(plan: Plan) -> Path:
-    """A BERT with random weights and MiniLM's vocabulary, made once; a small one in a miniature."""
+    """Make a BERT with random weights and MiniLM's vocabulary, unless it exists; returns its folder.
+
+    In a miniature it is a small one.
+    """
     import torch
     from transformers import AutoTokenizer, BertConfig, BertModel
 
@@ -162,7 +166,7 @@ def _base_encoder(plan: Plan) -> Path:
 
 
 def _per_second(work: Callable[[], object], queries: int, plan: Plan) -> float:
-    """Queries a second: the best of three rounds, after one that warms up."""
+    """Return the queries per second of `work`: the best of three rounds, after a warm-up."""
     seconds = []
     for _ in range(4):
         started, count = time.perf_counter(), 0
@@ -174,6 +178,7 @@ def _per_second(work: Callable[[], object], queries: int, plan: Plan) -> float:
 
 
 def rows(cell: Cell, figures: dict[str, Any]) -> list[list[object]]:
+    """Return the row of a cell."""
     speeds = {int(size): speed for size, speed in figures["queries_per_s"].items()}
     cells = [f"{speeds[size]:,.0f}" if size in speeds else "–" for size in _BATCHES]
-    return [[cell.what, *cells, "yes" if figures["on_gpu"] else "no"]]
+    return [[cell.label, *cells, "yes" if figures["on_gpu"] else "no"]]

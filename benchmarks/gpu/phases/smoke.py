@@ -1,4 +1,7 @@
-"""Go or no-go: what the machine is, one generation by vLLM, and one small step through veRL."""
+"""Tests whether the machine works at all: its environment, a generation by vLLM, and a small step by veRL.
+
+It is the first phase, so that a machine that lacks something is found out within minutes.
+"""
 
 from __future__ import annotations
 
@@ -17,29 +20,29 @@ _STEP = training_cell(
     "smoke", "verl_step", "one step of recipes/demo/grpo", "demo/grpo",
     [*SMALL, "trainer.total_training_steps=1"],
 )  # fmt: skip
-#: Room for all prompts at once.
+#: vLLM options with which all prompts fit into one batch.
 _OPTIONS = ("--max-model-len", "512", "--max-num-seqs", "8", "--max-num-batched-tokens", "4096")
 HEAD = ("cell", "figures")
 
 
 def groups(plan: Plan) -> list[list[Cell]]:
-    """The environment first: its versions are worth most if nothing else runs."""
+    """Return the cells; the environment comes first, since its versions help most if nothing else runs."""
     return [[_ENVIRONMENT], [_GENERATION], [_STEP]]
 
 
 def check(plan: Plan) -> None:
-    """Does nothing: all that the phase needs is there."""
+    """Do nothing, since the phase needs no further input."""
 
 
 def measure(plan: Plan, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
-    """Yields the figures of the one cell that a process measures."""
-    of_cell = {_ENVIRONMENT: _environment, _GENERATION: _generation, _STEP: _step}
+    """Yield the figures of each cell."""
+    functions = {_ENVIRONMENT: _environment, _GENERATION: _generation, _STEP: _step}
     for cell in cells:
-        yield of_cell[cell](plan)
+        yield functions[cell](plan)
 
 
 def _environment(plan: Plan) -> dict[str, Any]:
-    """The findings of `rag-r1 doctor`, and the versions and the GPU of torch."""
+    """Return the findings of `rag-r1 doctor`, the versions of torch and CUDA, and the GPU."""
     import torch
 
     from rag_r1.training.doctor.command import find_all
@@ -53,7 +56,7 @@ def _environment(plan: Plan) -> dict[str, Any]:
 
 
 def _generation(plan: Plan) -> dict[str, Any]:
-    """Start vLLM with the demo's model, and measure some generations."""
+    """Start vLLM with the demo's policy, and return the figures of a generation."""
     from transformers import AutoTokenizer
 
     from benchmarks.gpu.served import generation
@@ -71,12 +74,12 @@ def _step(plan: Plan) -> dict[str, Any]:
 
 
 def rows(cell: Cell, figures: dict[str, Any]) -> list[list[object]]:
-    """A sentence for each cell."""
-    return [[cell.what, _words(cell, figures)]]
+    """Return a row with the figures in words."""
+    return [[cell.label, _words(cell, figures)]]
 
 
 def _words(cell: Cell, figures: dict[str, Any]) -> str:
-    """The figures of a cell in words."""
+    """Describe the figures of a cell."""
     if cell == _ENVIRONMENT:
         states = [state for _, state, _ in figures["doctor"]]
         bad = f"{states.count('warning')} warnings, {states.count('MISSING')} missing"

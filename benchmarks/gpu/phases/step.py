@@ -1,7 +1,7 @@
-"""One whole step of a recipe of real size: recipes/hardware/one_gpu_80_grpo with 7 billion parameters.
+"""Measures a whole step of a recipe of real size: recipes/hardware/one_gpu_80_grpo with 7 billion parameters.
 
-80 trajectories with the demo's questions. Random weights do not stop, so every turn has its full length: a
-step takes longer than one of a policy that has learned to stop.
+The step has 80 trajectories on the demo's questions. A policy with random weights never stops, so every turn
+has its full length, and the step takes longer than that of a policy that has learned to stop.
 """
 
 from __future__ import annotations
@@ -27,31 +27,32 @@ _STEP = (
     "trainer.save_freq=-1",
     "trainer.resume_mode=disable",
     "trainer.total_training_steps=1",
-    # veRL looks every two seconds whether a batch is there.
+    # By default veRL checks only every two seconds whether a batch is ready.
     "++trainer.v1.sampler.sampler_kwargs.poll_interval=0.1",
 )
 
 
 def groups(plan: Plan) -> list[list[Cell]]:
-    """The one cell; the miniature's is a step of the demo."""
+    """Return the only cell, which is a training of the demo in the miniature."""
     if plan.miniature:
         small = (*trainings.SMALL, "trainer.total_training_steps=2")
-        what = "the demo's policy, recipes/demo/grpo"
-        return [[trainings.training_cell("step", "demo", what, "demo/grpo", small)]]
-    what = f"{_SIZE}, recipes/{_RECIPE}"
-    return [[trainings.training_cell("step", _SIZE, what, _RECIPE, _STEP, _SIZE)]]
+        label = "the demo's policy, recipes/demo/grpo"
+        return [[trainings.training_cell("step", "demo", label, "demo/grpo", small)]]
+    label = f"{_SIZE}, recipes/{_RECIPE}"
+    return [[trainings.training_cell("step", _SIZE, label, _RECIPE, _STEP, _SIZE)]]
 
 
 def check(plan: Plan) -> None:
-    """Raises RunError for a model that is missing."""
+    """Raise RunError if the model is missing."""
     check_models(plan, set() if plan.miniature else {_SIZE})
 
 
 def measure(plan: Plan, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
-    """The split of the step, tokens a second and the peak."""
+    """Yield the metrics of the step and the peak of memory."""
     for cell in cells:
         yield trainings.run_training(plan, cell, plan.out / "runs" / "step")
 
 
 def rows(cell: Cell, figures: dict[str, Any]) -> list[list[object]]:
-    return [trainings.training_row(cell.what, figures)]
+    """Return the row of the training."""
+    return [trainings.training_row(cell.label, figures)]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.gpu.cells import Cell, CellStore
-from benchmarks.gpu.machine import as_begun, begin
+from benchmarks.gpu.machine import begin, recorded_plan
 from benchmarks.gpu.made import made_once
 from benchmarks.gpu.memory_use import PeakMeter
 from benchmarks.gpu.models import check_models, model_folder, shape_for
@@ -111,7 +111,7 @@ def test_another_machine_or_setting_is_refused_by_its_key(plan, changed):
 def test_a_report_on_another_machine_has_the_sizes_of_the_one_that_measured(plan):
     plan.out.mkdir()
     begin(plan)
-    assert as_begun(replace(plan, miniature=False, gpu_bytes=1e9)) == plan
+    assert recorded_plan(replace(plan, miniature=False, gpu_bytes=1e9)) == plan
 
 
 def test_a_missing_model_is_refused_unless_it_may_be_made(plan):
@@ -183,7 +183,7 @@ def test_a_section_names_what_was_not_run_what_failed_and_that_a_miniature_is_no
     text = section(plan)
     assert text.startswith("In miniature, on a CPU: no figure is one of a GPU.")
     assert "| encoder minilm, float32 | 1,234 | – | – | – | no |" in text
-    assert f"- {second.what}: failed: CUDA out of memory" in text
+    assert f"- {second.label}: failed: CUDA out of memory" in text
     assert text.index("Not run:") < text.index("exact search in 2,000 x 64")
 
 
