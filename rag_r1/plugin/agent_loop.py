@@ -123,9 +123,8 @@ class SearchOutput(AgentLoopOutput):
         if turn_scores is not None:
             fields["reward_extra_info"] = reward_info
         if turn_scores and turn_ends and len(turn_scores) == len(turn_ends):
-            length = len(self.response_ids)
             row["rm_scores"] = place_turn_scores(
-                row_number, length, turn_ends, turn_scores, self.reward_score
+                row_number, len(self.response_ids), turn_ends, turn_scores, self.reward_score
             )
         return row
 

@@ -10,7 +10,6 @@ is installed.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterable
 from importlib import metadata
@@ -30,7 +29,7 @@ class _VllmCPU(metadata.Distribution):
             return f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n"
         return None
 
-    def locate_file(self, path: str | os.PathLike[str]) -> Any:
+    def locate_file(self, path: Any) -> Any:
         return self._installed.locate_file(path)
 
 

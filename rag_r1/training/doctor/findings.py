@@ -1,20 +1,25 @@
-"""A finding of the doctor: one checked thing, its state and the remedy."""
+"""A finding of `rag-r1 doctor`: what was checked, its state, and the remedy if the state is not ok."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import metadata
 
+#: The states of a finding, as they are printed. A training cannot start if anything is MISSING.
 OK, WARNING, MISSING = "ok", "warning", "MISSING"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report. `remedy` says what to do; it is empty if `state` is ok."""
+    """One line of the report."""
 
+    #: What was checked, e.g. the name of a package.
     name: str
+    #: OK, WARNING or MISSING.
     state: str
+    #: What was found.
     detail: str
+    #: What to do; empty if the state is OK.
     remedy: str = ""
 
     def __str__(self) -> str:
@@ -23,12 +28,12 @@ class Finding:
 
 
 def ok(name: str, detail: str) -> Finding:
-    """The finding that all is well with a thing."""
+    """Returns a finding whose state is OK."""
     return Finding(name, OK, detail)
 
 
 def version_of(distribution: str) -> str | None:
-    """The installed version of a distribution; None if it is not installed."""
+    """Returns the installed version of a distribution; None if it is not installed."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:

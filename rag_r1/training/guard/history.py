@@ -113,18 +113,15 @@ class History:
         before the last one.
         """
         changes = self.right.differences()
-        sorted_changes = sorted(changes)
-        usual_changes = sorted_changes[: len(sorted_changes) - len(sorted_changes) // 10 - 1]
+        usual_changes = sorted(changes)[: len(changes) - len(changes) // 10 - 1]
         maximum = max(changes[:-1], default=1.0) / math.sqrt(2)
         if self.questions is not None and len(self._shares):
             maximum = math.sqrt(max(0.0, share * (1 - share)) / self.questions)
         # For a normal distribution the mean |difference| is 1.13 deviations, or 0.9 without the largest ones.
         measured = min(fmean(usual_changes) / 0.9, maximum) if usual_changes else maximum
-        count = len(sorted_changes)
-        weighted_maximum = math.sqrt(_PRIOR_DIFFERENCES) * maximum
-        return math.hypot(weighted_maximum, math.sqrt(count) * measured) / math.sqrt(
-            _PRIOR_DIFFERENCES + count
-        )
+        count = len(changes)
+        variance = (_PRIOR_DIFFERENCES * maximum**2 + count * measured**2) / (_PRIOR_DIFFERENCES + count)
+        return math.sqrt(variance)
 
     @property
     def held_out(self) -> Series:

@@ -107,9 +107,8 @@ def find_fall(history: History, window: int, loss: float, deviations: float) -> 
 def mild_fall(history: History, options: GuardOptions) -> Fall | None:
     """Returns a fall of right answers that is large enough to decide the verdict of another sign. The limits
     are lower than those of the rule for right answers themselves."""
-    return find_fall(history, options.window, _MILD_LOSS, _MILD_DEVIATIONS) or find_fall(
-        history, 1, 2 * _MILD_LOSS, _MILD_DEVIATIONS
-    )
+    fall = find_fall(history, options.window, _MILD_LOSS, _MILD_DEVIATIONS)
+    return fall or find_fall(history, 1, 2 * _MILD_LOSS, _MILD_DEVIATIONS)
 
 
 def sign_by_right_answers(name: str, text: str, since: int, history: History, options: GuardOptions) -> Sign:

@@ -56,15 +56,13 @@ def check_supervision(config: Any) -> Iterator[Problem]:
     if variable := metrics_files.log_variable(config):
         yield error(variable, "is set, but each attempt needs a file of its own", "unset it")
     if (config.trainer.get("save_freq") or 0) <= 0:
-        yield error(
-            "trainer.save_freq", "is not above 0, so there is nothing to go back to", "set it, e.g. to 10"
-        )
+        text = "is not above 0, so there is nothing to go back to"
+        yield error("trainer.save_freq", text, "set it, e.g. to 10")
     contents = set(plain(config.actor_rollout_ref.actor.checkpoint.get("save_contents")) or ())
     if missing := {"model", "optimizer", "extra"} - contents:
         key = "actor_rollout_ref.actor.checkpoint.save_contents"
-        yield error(
-            key, f"lacks {', '.join(sorted(missing))}, so a training cannot go on from it", "add them"
-        )
+        text = f"lacks {', '.join(sorted(missing))}, so a training cannot go on from it"
+        yield error(key, text, "add them")
 
 
 class Supervisor:
