@@ -31,7 +31,7 @@ Messages = Sequence[Mapping[str, Any]]
 Chat = Callable[..., Sequence[int]]
 
 #: The longest tokens of common vocabularies, runs of 128 spaces. A prompt with more characters than that for
-#: each token of its limit is too long whatever its text, and is not encoded at all.
+#: each token of its limit is certainly too long, and is not encoded at all.
 _MAX_CHARS_PER_TOKEN = 128
 
 

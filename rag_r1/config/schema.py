@@ -1,4 +1,4 @@
-"""The configuration block `rag_r1:`, which stands beside veRL's keys, and the options of our sampler.
+"""The configuration block `rag_r1:` beside veRL's keys, and the options of our sampler.
 
 Every key is declared once, with its type, limits and default (rag_r1/options/declare.py explains how). The
 keys of a section are declared where they are used: the limits of an episode in agent/budget.py, the failure

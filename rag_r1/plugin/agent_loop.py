@@ -69,9 +69,8 @@ class VerlEngine:
             self._add_fields(output.extra_fields)
         self.preempted += output.num_preempted or 0
         ids = output.token_ids
-        logprobs = None
-        if self.sampling_params.get("logprobs"):
-            logprobs = output.log_probs or []  # if they are missing, the generation counts as failed
+        # If log-probs are requested and missing, the generation counts as failed.
+        logprobs = (output.log_probs or []) if self.sampling_params.get("logprobs") else None
         if self.resumes and (logprobs is None or len(logprobs) == len(ids)):
             ids = self._until_stop(ids, stop)
             logprobs = logprobs and logprobs[: len(ids)]

@@ -35,11 +35,9 @@ class ProcessAgents:
         settings.check_paths()
         rollout = config.actor_rollout_ref.rollout
         limits = RowLimits(rollout.prompt_length, rollout.response_length, rollout.max_model_len)
-        vocabulary = _vocabulary_size(config)
+        n_ids = _vocabulary_size(config)
         template = plain(config.get("data", {}).get("apply_chat_template_kwargs"))
-        self.training = AgentSetup.of(
-            settings, tokenizer, limits, vocabulary_size=vocabulary, template=template
-        )
+        self.training = AgentSetup.of(settings, tokenizer, limits, vocabulary_size=n_ids, template=template)
         self.validation = self.training.for_validation(settings, limits)
         self.details = RecordDetails(settings.trajectory_dir, tokens=settings.trajectory_tokens)
         self.probes = settings.probes

@@ -63,8 +63,8 @@ class _SearchSamplerMixin(GroupFilter):
         """Returns veRL's batch of `batch_size` prompts without masked trajectories, and its metrics with
         those of the search.
 
-        In training, a batch of which nothing is left is replaced by another one. Raises RuntimeError if
-        nothing is left of `refills` + 1 batches.
+        In training, a batch without any usable trajectory is replaced by another one. Raises RuntimeError if
+        none of `refills` + 1 batches has one.
         """
         failures: Counter[str] = Counter()
         for attempt in range(self.refills + 1):

@@ -1,6 +1,6 @@
 """Loads the critic's model with the attention implementation that its configuration names.
 
-veRL loads a value model with ``attn_implementation="flash_attention_2"``, whatever ``override_config`` says
+veRL loads a value model with ``attn_implementation="flash_attention_2"``, regardless of ``override_config``
 (verl/utils/model.py, `load_valuehead_model`). So PPO could not run without flash-attn, which is the case on a
 CPU, and on a GPU for which it is not compiled. Engines with `OwnAttentionMixin` read
 ``critic.model.override_config.attn_implementation`` instead.

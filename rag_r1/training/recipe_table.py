@@ -75,10 +75,8 @@ def _trained_columns(config: DictConfig) -> tuple[str, str, str]:
     """Returns the columns with the dtypes, the adapters and the learning rates of policy and critic."""
     policy = config.actor_rollout_ref
     critic = config.critic if needs_critic(config) else None
-    dtypes = [
-        "nf4" if is_nf4(config) else policy.actor.fsdp_config.model_dtype,
-        *([critic.fsdp.model_dtype] if critic else []),
-    ]
+    policy_dtype = "nf4" if is_nf4(config) else policy.actor.fsdp_config.model_dtype
+    dtypes = [policy_dtype, *([critic.fsdp.model_dtype] if critic else [])]
     rates = [_rate(policy.actor.optim.lr), *([f"critic {_rate(critic.optim.lr)}"] if critic else [])]
     merged = "merged" if policy.model.lora.merge else "not merged"
     rank = adapter_rank(config)

@@ -40,7 +40,12 @@ class TimeLimit:
     #: The number of checkpoints that are kept; None for all.
     keep: int | None = None
     clock: Callable[[], float] = time.monotonic
+    #: The step of the last checkpoint.
+    _step: int | None = field(init=False)
+    #: Times of the clock at the start, and at the last checkpoint or else at the start.
+    _start: float = field(init=False)
     _last_save: float = field(init=False)
+    #: The longest time between two checkpoints, or from the start to the first one.
     _longest_interval_s: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:

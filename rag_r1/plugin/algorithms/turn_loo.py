@@ -12,9 +12,10 @@ its turn k is
 for all tokens of the turn. It is not divided by a standard deviation. The siblings are independent of the
 trajectory, and its own past is known before turn k, so b(k) does not depend on what the policy does in turn
 k. By the policy gradient theorem, the expected gradient is therefore exactly that of the expected reward, as
-a sum over turns and a mean over trajectories. (For single turns this is RLOO, arXiv 2402.14740.) It would not
-be, if the mean over "all that are alive at turn k" included the trajectory itself, because whether it is
-alive depends on its earlier turns; tests/plugin/test_turn_loo.py computes both on a small process.
+a sum over turns and a mean over trajectories. (For single turns this is RLOO, arXiv 2402.14740.) The gradient
+would be biased if the mean over "all that are alive at turn k" included the trajectory itself, because
+whether it is alive depends on its earlier turns; tests/plugin/test_turn_loo.py computes both on a small
+process.
 
 A turn is an unbroken run of the response mask in a row, so two turns without an observation between them
 count as one. Its reward is on its last generated token, where `place_turn_scores` puts it. A row without a
@@ -27,7 +28,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from verl.trainer.ppo.core_algos import register_adv_est
@@ -51,40 +52,53 @@ def turn_loo_advantage(
     """
     advantages = torch.zeros_like(token_level_rewards)
     returns = torch.zeros_like(token_level_rewards)
-    sums_to_end = token_level_rewards.double().flip(-1).cumsum(-1).flip(-1)  # the sum from each token on
-    begins_turn = response_mask.bool().clone()
-    begins_turn[:, 1:] &= ~response_mask[:, :-1].bool()
-    starts: list[list[int]] = [[] for _ in sums_to_end]
-    to_go: list[list[float]] = [[] for _ in sums_to_end]
-    turn_rewards = sums_to_end[begins_turn].tolist()
-    for (row, position), reward in zip(begins_turn.nonzero().tolist(), turn_rewards, strict=True):
-        starts[row].append(position)
-        to_go[row].append(reward)
-    totals: list[float] = sums_to_end[:, 0].tolist()
-    groups: dict[Any, list[int]] = defaultdict(list)
-    for row, turns in enumerate(starts):
-        if turns:
-            groups[index[row]].append(row)
-    for rows in groups.values():
-        for row in rows:
-            siblings = [sibling for sibling in rows if sibling != row]
-            ends = [*starts[row][1:], response_mask.shape[-1]]
-            for turn, (begin, end) in enumerate(zip(starts[row], ends, strict=True)):
-                own_to_go = to_go[row][turn]
-                earlier_sum = totals[row] - own_to_go
-                sibling_to_go = [to_go[sibling][turn] for sibling in siblings if len(to_go[sibling]) > turn]
-                baseline = _baseline(sibling_to_go, [totals[sibling] for sibling in siblings], earlier_sum)
-                advantages[row, begin:end] = own_to_go - baseline
-                returns[row, begin:end] = own_to_go
+    turns = _turns(token_level_rewards, response_mask)
+    groups: dict[Any, list[_RowTurns]] = defaultdict(list)
+    for row_turns in turns:
+        if row_turns.starts:
+            groups[index[row_turns.row]].append(row_turns)
+    for group in groups.values():
+        for own in group:
+            siblings = [sibling for sibling in group if sibling is not own]
+            ends = [*own.starts[1:], response_mask.shape[-1]]
+            for turn, (begin, end) in enumerate(zip(own.starts, ends, strict=True)):
+                advantages[own.row, begin:end] = own.to_go[turn] - _baseline(own, siblings, turn)
+                returns[own.row, begin:end] = own.to_go[turn]
     return advantages * response_mask, returns * response_mask
 
 
-def _baseline(sibling_to_go: Sequence[float], sibling_totals: Sequence[float], earlier_sum: float) -> float:
-    """Returns b(k) of a turn, from G(k) of the siblings that have a turn k, the whole rewards of all
-    siblings, and the sum of the trajectory's own rewards before the turn."""
+class _RowTurns(NamedTuple):
+    """The turns of a row."""
+
+    row: int
+    #: The sum of all rewards of the row.
+    total: float
+    #: The position of the first token of each turn.
+    starts: list[int]
+    #: G(k), the sum of the rewards from the beginning of each turn on.
+    to_go: list[float]
+
+
+def _turns(rewards: torch.Tensor, mask: torch.Tensor) -> list[_RowTurns]:
+    """Returns the turns of each row. Both arguments have the shape (rows, tokens)."""
+    sums_to_end = rewards.double().flip(-1).cumsum(-1).flip(-1)  # the sum from each token on
+    begins_turn = mask.bool().clone()
+    begins_turn[:, 1:] &= ~mask[:, :-1].bool()
+    return [
+        _RowTurns(row, float(sums[0]), begins.nonzero().flatten().tolist(), sums[begins].tolist())
+        for row, (sums, begins) in enumerate(zip(sums_to_end, begins_turn, strict=True))
+    ]
+
+
+def _baseline(own: _RowTurns, siblings: Sequence[_RowTurns], turn: int) -> float:
+    """Returns b(k) of a trajectory's turn k, whose number is `turn`."""
+    sibling_to_go = [sibling.to_go[turn] for sibling in siblings if len(sibling.to_go) > turn]
     if sibling_to_go:
         return sum(sibling_to_go) / len(sibling_to_go)
-    return sum(sibling_totals) / len(sibling_totals) - earlier_sum if sibling_totals else 0.0
+    if not siblings:
+        return 0.0
+    earlier_rewards = own.total - own.to_go[turn]
+    return sum(sibling.total for sibling in siblings) / len(siblings) - earlier_rewards
 
 
 def turn_loo_of_sessions(

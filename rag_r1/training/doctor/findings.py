@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import metadata
+from typing import Literal, get_args
 
 #: The states of a finding, as they are printed. A training cannot start if anything is MISSING.
-OK, WARNING, MISSING = "ok", "warning", "MISSING"
+State = Literal["ok", "warning", "MISSING"]
+OK, WARNING, MISSING = get_args(State)
 
 
 @dataclass(frozen=True)
@@ -15,8 +17,7 @@ class Finding:
 
     #: What was checked, e.g. the name of a package.
     name: str
-    #: OK, WARNING or MISSING.
-    state: str
+    state: State
     #: What was found.
     detail: str
     #: What to do; empty if the state is OK.

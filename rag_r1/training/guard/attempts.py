@@ -47,7 +47,7 @@ class Attempt:
     ending: str = ""
     #: The last step of the attempt.
     last: int | None = None
-    #: The step to which the run went back after a sign; None if no sign ended the attempt.
+    #: The step to which the run went back after a sign; None if it did not go back.
     back_to: int | None = None
 
 

@@ -102,15 +102,11 @@ def surplus(steps: Sequence[int], count: int) -> list[int]:
     The last step always remains. The others are removed in the order of the gap between their neighbours,
     relative to their age, so that old checkpoints are further apart than recent ones.
     """
-    remaining = list(steps)
-    while len(remaining) > count:
-        newest = remaining[-1]
-        gaps = {
-            i: (remaining[i + 1] - remaining[i - 1]) / (newest - remaining[i])
-            for i in range(1, len(remaining) - 1)
-        }
-        del remaining[min(gaps, key=lambda i: gaps[i]) if count > 1 and gaps else 0]
-    return sorted(set(steps) - set(remaining))
+    kept = list(steps)
+    while len(kept) > count:
+        gaps = {i: (kept[i + 1] - kept[i - 1]) / (kept[-1] - kept[i]) for i in range(1, len(kept) - 1)}
+        del kept[min(gaps, key=lambda i: gaps[i]) if count > 1 and gaps else 0]
+    return sorted(set(steps) - set(kept))
 
 
 def _link(source: str, target: str) -> None:

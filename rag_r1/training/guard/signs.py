@@ -77,7 +77,7 @@ class Fall:
 
     @property
     def verdict(self) -> Verdict:
-        """STOP if the reward rose meanwhile, else ROLL_BACK."""
+        """STOP if the reward has risen from the best window to the last one, else ROLL_BACK."""
         return Verdict.STOP if self.reward_now > self.reward_before else Verdict.ROLL_BACK
 
 

@@ -1,7 +1,7 @@
 """The preflight: all checks of a training that need no GPU, made before it starts.
 
 Each `check_*` is a function from the composed configuration to Problems. Its docstring says what it checks,
-and it yields a Problem for whatever is wrong. `preflight` calls all checks, including veRL's own
+and it yields a Problem for each fault. `preflight` calls all checks, including veRL's own
 `validate_config`, and reports all problems at once: a problem that one check finds does not prevent the
 others. Nothing is started or written.
 """

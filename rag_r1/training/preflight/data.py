@@ -58,25 +58,27 @@ def _check_file(
     """Checks one data file, and adds the problems to the report. Returns the number of rows that veRL will
     use, or None if it is not known."""
     if "://" in path or not path.endswith(".parquet"):
-        problems = list(_check_json_file(path))
-        if not problems:
+        if problems := list(_check_json_file(path)):
+            report.problems += problems
+        else:
             report.notes.append(f"{path}: not a local parquet file, so its rows were not checked")
-    else:
-        problems = column_problems(path)
-        if not problems and settings is not None and (protocol := settings.protocol) is not None:
+        return None
+    if problems := column_problems(path):
+        report.problems += problems
+        return None
+    if settings is None or (protocol := settings.protocol) is None:
+        return None
 
-            def messages(row: QuestionRow) -> Sequence[Mapping[str, Any]]:
-                return protocol.messages(row.question) if settings.own_prompt else row.prompt
+    def messages(row: QuestionRow) -> Sequence[Mapping[str, Any]]:
+        return protocol.messages(row.question) if settings.own_prompt else row.prompt
 
-            limit, is_filtered = data.max_prompt_length, bool(data.filter_overlong_prompts)
-            scan = scan_parquet(path, protocol.name, messages, count_tokens, limit)
-            report.problems += scan_problems(path, scan, protocol.name, limit, is_filtered)
-            extent = "all" if scan.tokenised >= scan.usable else "the longest by characters"
-            note = f", prompt tokens counted for {scan.tokenised} ({extent})" if count_tokens else ""
-            report.notes.append(f"{path}: {scan.rows} rows, {scan.usable} usable{note}")
-            return scan.rows - scan.promptless.count - (scan.overlong.count if is_filtered else 0)
-    report.problems += problems
-    return None
+    limit, is_filtered = data.max_prompt_length, bool(data.filter_overlong_prompts)
+    scan = scan_parquet(path, protocol.name, messages, count_tokens, limit)
+    report.problems += scan_problems(path, scan, protocol.name, limit, is_filtered)
+    extent = "all" if scan.tokenised >= scan.usable else "the longest by characters"
+    note = f", prompt tokens counted for {scan.tokenised} ({extent})" if count_tokens else ""
+    report.notes.append(f"{path}: {scan.rows} rows, {scan.usable} usable{note}")
+    return scan.rows - scan.promptless.count - (scan.overlong.count if is_filtered else 0)
 
 
 def _check_json_file(path: str) -> Iterator[Problem]:

@@ -44,15 +44,14 @@ def check_model(
         return None, [problem]
     engine = "critic" if section == _CRITIC else "actor_rollout_ref.actor"
     in_shards = OmegaConf.select(config, f"{engine}.megatron.use_dist_checkpointing")
-    weights = [] if in_shards else list(_check_weights(f"{section}.path", node.path))
+    weight_problems = [] if in_shards else list(_check_weights(f"{section}.path", node.path))
     tokenizer, problem = _load_tokenizer(section, node)
     if problem is None:
-        weights += _fault_of_check(
-            f"{section}.path", check_vocabulary, tokenizer, Path(node.path).expanduser()
-        )
-    if problem is None and section != _CRITIC:  # the critic gets token ids, and needs no template
-        problem = _check_template(section, node, tokenizer)
-    return (tokenizer, weights) if problem is None else (None, [problem, *weights])
+        folder = Path(node.path).expanduser()
+        weight_problems += _fault_of_check(f"{section}.path", check_vocabulary, tokenizer, folder)
+        if section != _CRITIC:  # the critic gets token ids, and needs no template
+            problem = _check_template(section, node, tokenizer)
+    return (tokenizer, weight_problems) if problem is None else (None, [problem, *weight_problems])
 
 
 def check_critic(config: DictConfig) -> list[Problem]:

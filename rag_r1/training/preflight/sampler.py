@@ -101,9 +101,8 @@ def _check_metric(config: DictConfig, settings: RagR1Config | None) -> Iterator[
     reward, faults = RewardSum.read(settings.reward, settings.protocol)
     keys = {"reward", *reward.unjudged()}  # `unjudged` has the keys of all terms
     if not faults and metric not in keys:  # faults are reported by check_rag_r1_keys
-        text = f"{metric!r} is neither `reward` nor a term of rag_r1.reward"
-        if metric is None:
-            text = "it is not set"
+        unknown = f"{metric!r} is neither `reward` nor a term of rag_r1.reward"
+        text = "it is not set" if metric is None else unknown
         yield error(f"{_FILTER}.metric", text, f"use one of {', '.join(sorted(keys))}")
 
 

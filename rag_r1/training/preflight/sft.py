@@ -7,8 +7,10 @@ configured, the run ends without a checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig, ListConfig
 from tqdm import tqdm
@@ -50,29 +52,36 @@ def preflight_sft(config: DictConfig) -> PreflightReport:
     report.problems += (wrong := wrong_types(config, NUMBERS))
     tokenizer, problems = check_model(config, "model")
     report.problems += problems
-    rows_by_key = {key: _read_rows(config, key, report) for key in ("train_files", "val_files")}
-    train_rows, validation_rows = rows_by_key.values()
-    if train_rows:
-        try:
-            protocol = protocol_of_rows([*train_rows, *validation_rows], config.data.get("protocol"))
-        except DataError as fault:
-            remedy = "set it to the protocol that the rows were made for"
-            report.problems.append(error("data.protocol", str(fault), remedy))
-        else:
-            if tokenizer is not None and not wrong:
-                report.problems += check_tags(protocol, tokenizer, "model.path")
-                template = plain(config.data.get("apply_chat_template_kwargs"))
-                tokens = SftTokens(tokenizer, protocol, template)
-                for key, rows in rows_by_key.items():
-                    report.problems += _check_lengths(config, key, rows, tokens, report)
+    rows = {key: _read_rows(config, key, report) for key in ("train_files", "val_files")}
+    if rows["train_files"]:
+        _check_rows(config, rows, None if wrong else tokenizer, report)
         if not wrong:
-            report.problems += check_batches(config, len(train_rows), len(validation_rows))
+            report.problems += check_batches(config, len(rows["train_files"]), len(rows["val_files"]))
     if "hf_model" not in config.checkpoint.save_contents:
         text = "has no hf_model, so no model is exported that `rag-r1 train` could start from"
         report.problems.append(warning("checkpoint.save_contents", text, "add hf_model"))
     if not wrong:
         report.problems += check_resumed_sft_rate(config)
     return report
+
+
+def _check_rows(
+    config: DictConfig, rows: Mapping[str, list[SftRow]], tokenizer: Any | None, report: PreflightReport
+) -> None:
+    """Checks that all rows were made for one protocol and, if there is a tokenizer, that it suits them.
+    `rows` has the rows of each key of `data`."""
+    try:
+        protocol = protocol_of_rows(list(chain.from_iterable(rows.values())), config.data.get("protocol"))
+    except DataError as fault:
+        remedy = "set it to the protocol that the rows were made for"
+        report.problems.append(error("data.protocol", str(fault), remedy))
+        return
+    if tokenizer is None:
+        return
+    report.problems += check_tags(protocol, tokenizer, "model.path")
+    tokens = SftTokens(tokenizer, protocol, plain(config.data.get("apply_chat_template_kwargs")))
+    for key, key_rows in rows.items():
+        report.problems += _check_lengths(config, key, key_rows, tokens, report)
 
 
 def _read_rows(config: DictConfig, key: str, report: PreflightReport) -> list[SftRow]:
