@@ -120,8 +120,7 @@ class AgentSetup:
     def prompt_ids(
         self, question: str, row_messages: Messages | None = None, chat: Chat | None = None
     ) -> list[int]:
-        """Returns the token ids of the prompt that asks a question, up to the beginning of the policy's first
-        turn.
+        """Returns the token ids of a question's prompt, up to the beginning of the policy's first turn.
 
         Control tokens in the question are neutralised. Raises ValueError, before encoding anything, for a
         prompt with more characters than `max_prompt_tokens` tokens can have.

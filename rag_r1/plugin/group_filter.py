@@ -1,5 +1,4 @@
-"""DAPO's dynamic sampling in veRL's replay buffers: replaces groups without a learning signal (arXiv
-2503.14476).
+"""DAPO's dynamic sampling (arXiv 2503.14476) in veRL's replay buffers: replaces groups that teach nothing.
 
 If all trajectories of a group have the same reward, their advantages are 0. With
 `algorithm.filter_groups.enable=true` veRL's replay buffer drops such groups while others are still being

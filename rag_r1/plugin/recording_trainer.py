@@ -134,11 +134,10 @@ def logprob_gaps(batch: KVBatchMeta) -> dict[str, float]:
 
 
 def advantage_lines(batch: KVBatchMeta, step: int, *, by_turn: bool = False) -> Iterator[dict[str, Any]]:
-    """Yields a line of the file of advantages for each trajectory of a batch whose advantages are in the
-    store.
+    """Yields a line of the file of advantages for each trajectory of a batch.
 
-    With `by_turn`, each row has the rewards of its own turns. Otherwise all rows of a trajectory have its
-    whole reward.
+    The advantages must be in the store. With `by_turn`, each row has the rewards of its own turns. Otherwise
+    all rows of a trajectory have its whole reward.
     """
     keys = unpadded_keys(batch)
     if not keys:

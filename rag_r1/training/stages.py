@@ -167,8 +167,7 @@ def exported_model(checkpoints: Path) -> Path:
 def check_stages(
     recipes: Sequence[str], out: Path, overrides: Sequence[str], check: Train, *, all_stages: bool = False
 ) -> None:
-    """Runs `check(recipe, overrides)` for every stage, so that a later stage's problems are known before the
-    first one is trained.
+    """Runs `check(recipe, overrides)` for every stage before the first one is trained.
 
     Without `all_stages`, finished stages are skipped, and nothing is checked if only one stage remains,
     because `rag-r1 train` checks that stage itself. The model of a later stage does not exist yet, so each

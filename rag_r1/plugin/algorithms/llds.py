@@ -39,8 +39,7 @@ from verl.workers.config.actor import ActorConfig, PolicyLossConfig
 
 @dataclass
 class LLDSConfig(PolicyLossConfig):
-    """veRL's keys of `actor_rollout_ref.actor.policy_loss` and the coefficient. `_target_` there names this
-    class.
+    """The block `actor_rollout_ref.actor.policy_loss`, whose `_target_` names this class.
 
     With `llds_coef` 0 the loss is veRL's, and only the metrics are added. Raises ValueError for a coefficient
     that is negative or not a number.
@@ -106,8 +105,7 @@ def llds_loss(
 def fallen_turns(
     old_log_prob: torch.Tensor, log_prob: torch.Tensor, kept: torch.Tensor
 ) -> tuple[torch.Tensor, int, int]:
-    """Returns the penalty of each token, the number of runs of `kept`, and the number of runs whose
-    likelihood fell.
+    """Returns the penalty of each token, the number of runs of `kept`, and how many of these fell.
 
     The penalty has the shape of all arguments, (rows, tokens), and a gradient for `log_prob` where it is
     above 0.

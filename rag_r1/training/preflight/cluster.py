@@ -1,9 +1,8 @@
-"""Checks that the configuration fits the machines: batch sizes, engines, and a retriever that all nodes
-reach.
+"""Checks that the configuration fits the machines: batch sizes, engines and the retriever's address.
 
 Without these checks most faults would show only after a whole rollout, or never. veRL asserts that an update
 divides by the data-parallel size only when it makes the update (engine_workers.py, `train_mini_batch`). And
-if searches fail on all nodes except one, the trajectories of these nodes are masked.
+if searches fail on all nodes except one, the trajectories of the other nodes are masked.
 """
 
 from __future__ import annotations

@@ -27,8 +27,7 @@ _ANY_LENGTH = 1 << 40
 def check_data(
     config: DictConfig, settings: RagR1Config | None, tokenizer: Any | None, report: PreflightReport
 ) -> int | None:
-    """Checks that all data files have the columns, and rows of the protocol with prompts that are not too
-    long.
+    """Checks the columns of all data files, and the protocol and the length of the prompts in their rows.
 
     Adds the problems to the report, and returns the number of training rows, or None if it is not known.
     Without a protocol, which other checks report, only the files and their columns are checked.

@@ -130,8 +130,7 @@ def wrong_types(config: DictConfig, numbers: Iterable[str]) -> list[Problem]:
 
 
 def check_types(config: DictConfig, exempt: Collection[str] = ()) -> Iterator[Problem]:
-    """Checks that the value is a number where veRL declares one, and true or false where it declares a
-    switch.
+    """Checks that the values of numbers and switches, as veRL declares them, have the right type.
 
     A block names in `_target_` the dataclass that is made from it, but veRL does not check the types. A
     learning rate `fast` would end the run when the optimizer is made, and a switch `off`, which is a text for
@@ -237,8 +236,8 @@ def check_log_probs(config: DictConfig) -> Iterator[Problem]:
 
 
 def check_llds(config: DictConfig) -> Iterator[Problem]:
-    """Checks that the loss `llds` (rag_r1/plugin/algorithms/llds.py), if it is used, has its coefficient and
-    can have an effect.
+    """Checks that the loss `llds` (rag_r1/plugin/algorithms/llds.py), if used, has a coefficient and an
+    effect.
 
     LLDS compares the policy with the old log-probs, from which the first update of a step starts. So the
     penalty is always 0 if a step has only one update. With `bypass_mode` the old log-probs are vLLM's, so
