@@ -120,8 +120,9 @@ class History:
         # For a normal distribution the mean |difference| is 1.13 deviations, or 0.9 without the largest ones.
         measured = min(fmean(usual_changes) / 0.9, maximum) if usual_changes else maximum
         count = len(changes)
-        variance = (_PRIOR_DIFFERENCES * maximum**2 + count * measured**2) / (_PRIOR_DIFFERENCES + count)
-        return math.sqrt(variance)
+        # Not by squares, which overflow for the largest floats that a logger may write.
+        weighted_sum = math.hypot(math.sqrt(_PRIOR_DIFFERENCES) * maximum, math.sqrt(count) * measured)
+        return weighted_sum / math.sqrt(_PRIOR_DIFFERENCES + count)
 
     @property
     def held_out(self) -> Series:
