@@ -1,15 +1,15 @@
 """Builds everything that an episode needs except its engine and its question.
 
-Training, evaluation, serving, the demo and the preflight create episodes from an `AgentSetup` and from
-nothing else, so what is measured is what was trained. `AgentSetup.of` creates one from the block `rag_r1:`;
-code that has the parts already, such as the demo, passes them to the constructor. The parts are
+Training, evaluation, serving, the demo and the preflight all create their episodes from an `AgentSetup`, so
+the agent that is evaluated is the agent that was trained. `AgentSetup.of` creates one from the block
+`rag_r1:`. Code that has the parts already, such as the demo, passes them to the constructor. The parts are
 
-    protocol    also neutralises the tokens of this tokenizer (documents and questions are data)
-    codec       text to tokens and back, shared by all episodes of a process
-    budget      including the limits of the trainer's rows and of the engine's context
-    tools       made for the running event loop, each guarded by the episode
-    failures    what is retried, and what is masked
-    schemas     of the tools, for a chat template that lists them in the prompt (`turns: chat`)
+    protocol    the protocol, which also neutralises the tokenizer's control tokens in documents and questions
+    codec       converts text to tokens and back; shared by all episodes of a process
+    budget      the limits of an episode, including those of the trainer's rows and of the engine's context
+    tools       makes the tools for the running event loop
+    failures    the kinds of failure that are retried, and those that are masked
+    schemas     the tools' schemas, for a chat template that lists them in the prompt (`turns: chat`)
 """
 
 from __future__ import annotations
@@ -26,46 +26,49 @@ from rag_r1.sandbox.chat_template import ChatTemplate
 from rag_r1.tools import schemas, shared_tools
 
 Messages = Sequence[Mapping[str, Any]]
-#: Messages -> token ids with the model's chat template, including its generation prompt. The schemas of tools
-#: are passed as `tools=` if the protocol has the template list them.
+#: Encodes messages with the model's chat template, including its generation prompt. If the template is to
+#: list the tools, their schemas are passed as `tools=`.
 Chat = Callable[..., Sequence[int]]
 
-#: The longest tokens of common vocabularies are runs of 128 spaces. A prompt with more characters for each
-#: token of its limit is not encoded at all.
+#: The longest tokens of common vocabularies, runs of 128 spaces. A prompt with more characters than that for
+#: each token of its limit is certainly too long, and is not encoded at all.
 _MAX_CHARS_PER_TOKEN = 128
 
 
 @dataclass(frozen=True)
 class RowLimits:
-    """Most tokens of a prompt, of a row's response, and of both together (the engine's context)."""
+    """Limits of a training row, in tokens."""
 
     prompt_tokens: int
     response_tokens: int
+    #: The engine's context, for prompt and response together; None if only the other two limits apply.
     context_tokens: int | None = None
 
     def within(self, budget: Budget) -> Budget:
-        """Returns the budget with these limits."""
+        """Returns the budget with the limits of prompt and context set to these."""
         row_tokens = self.prompt_tokens + self.response_tokens
-        # At least a prompt and a token: a prompt that is too long for the engine is refused by the engine.
+        # There is always room for a prompt and one token: the engine itself refuses a prompt that is too
+        # long.
         context_tokens = max(self.context_tokens or row_tokens, self.prompt_tokens + 1)
         return replace(budget, max_prompt_tokens=self.prompt_tokens, max_context_tokens=context_tokens)
 
 
 @dataclass(frozen=True)
 class AgentSetup:
-    """The parts of an episode that the top of the module lists. `tools` is called within the event loop of an
-    episode. With `own_prompt` the protocol's prompt is used even if a row of the data set has messages."""
+    """The parts of an episode. The docstring of the module describes them."""
 
     protocol: Protocol
     codec: Codec
     budget: Budget
+    #: Is called within the event loop of an episode.
     tools: Callable[[], Mapping[str, Tool]]
     chat: Chat
     failures: FailurePolicy = field(default_factory=FailurePolicy)
+    #: Whether the protocol's prompt is used even if a row of the data set has messages.
     own_prompt: bool = False
     #: Token ids with which a plain text begins, e.g. a beginning-of-sequence token.
     start: tuple[int, ...] = ()
-    #: The schemas of the tools, if the chat template lists them.
+    #: Empty unless the chat template lists the tools.
     schemas: tuple[Mapping[str, Any], ...] = ()
 
     @classmethod
@@ -79,10 +82,12 @@ class AgentSetup:
         chat: Chat | None = None,
         template: Mapping[str, Any] | None = None,
     ) -> AgentSetup:
-        """Builds the setup of training from the block `rag_r1:`; `for_validation` changes it for validation.
-        `vocabulary_size`: the number of ids that the model has, None if it is not known; `chat`: instead of
-        the tokenizer's chat template; `template`: arguments of the chat template. Raises ValueError, also for
-        a template that the protocol cannot use."""
+        """Builds the setup of a training from the block `rag_r1:`.
+
+        `vocabulary_size` is the number of token ids that the model has, None if it is not known. `chat`
+        replaces the tokenizer's chat template, and `template` holds arguments for that template. Raises
+        ValueError if a part cannot be built, e.g. for a template that the protocol cannot use.
+        """
         listed_tools = tool_schemas(settings)
         codec = TokenizerCodec(tokenizer, vocabulary_size=vocabulary_size)
         return cls(
@@ -106,8 +111,8 @@ class AgentSetup:
         )
 
     def messages(self, question: str, row_messages: Messages | None = None) -> list[Any]:
-        """Returns the chat messages that ask a question: those of a row of the data set, if there are any and
-        `own_prompt` is not set; else the protocol's."""
+        """Returns the chat messages that ask a question: those of the data set's row if it has any and
+        `own_prompt` is not set, else the protocol's."""
         if row_messages is None or self.own_prompt:
             return self.protocol.messages(question)
         return list(row_messages)
@@ -115,11 +120,10 @@ class AgentSetup:
     def prompt_ids(
         self, question: str, row_messages: Messages | None = None, chat: Chat | None = None
     ) -> list[int]:
-        """Returns the token ids of the prompt that asks a question, up to where the policy's first turn
-        begins.
+        """Returns the token ids of a question's prompt, up to the beginning of the policy's first turn.
 
-        The question in the messages is neutralised. Raises ValueError for a prompt that has more characters
-        than `max_prompt_tokens` tokens can have, before encoding it.
+        Control tokens in the question are neutralised. Raises ValueError, before encoding anything, for a
+        prompt with more characters than `max_prompt_tokens` tokens can have.
         """
         messages = self.messages(question, row_messages)
         if self.budget.max_prompt_tokens is not None:
@@ -137,13 +141,13 @@ class AgentSetup:
         )
 
     def episode(self, engine: Engine, observer: Observer | None = None) -> Episode:
-        """Returns an episode with this engine. Call it within a running event loop."""
+        """Returns an episode with this engine. Must be called within a running event loop."""
         return Episode(self.protocol, self.budget, engine, self.tools(), self.codec, self.failures, observer)
 
 
 def tool_schemas(settings: RagR1Config) -> list[dict[str, Any]]:
-    """Returns the schemas that stand in the prompt; none unless the protocol has turns of the chat template.
-    Raises ValueError for a tool that cannot be made."""
+    """Returns the tools' schemas for the prompt, which are none unless the protocol's turns are those of the
+    chat template. Raises ValueError for a tool that cannot be made."""
     protocol = settings.protocol
     return schemas(settings.tools, dict(protocol.queries.names)) if protocol.turns == "chat" else []
 
@@ -151,8 +155,11 @@ def tool_schemas(settings: RagR1Config) -> list[dict[str, Any]]:
 def for_tokenizer(
     protocol: Protocol, tokenizer: Any, tools: Messages = (), template: Mapping[str, Any] | None = None
 ) -> Protocol:
-    """Returns the protocol with a tokenizer's control tokens and, if its turns are those of a chat template,
-    with what this tokenizer's template writes between them. Raises ChatTemplateError."""
+    """Returns the protocol with a tokenizer's control tokens.
+
+    If the protocol's turns are those of the chat template, it also gets the text that this template writes
+    between turns. Raises ChatTemplateError if the protocol cannot use the template.
+    """
     control = control_tokens(tokenizer)
     if protocol.turns == "text":
         return protocol.with_special_tokens(control)
@@ -160,6 +167,5 @@ def for_tokenizer(
 
 
 def chat_template(tokenizer: Any, **arguments: Any) -> Chat:
-    """Returns a Hugging Face tokenizer's own chat template; `arguments` are passed to it with all
-    messages."""
+    """Returns a Hugging Face tokenizer's chat template, which gets `arguments` with all messages."""
     return ChatTemplate(tokenizer, **arguments).ids

@@ -1,7 +1,7 @@
-"""The keys under `rag_r1.guard`: when a training counts as going wrong, and what is tried then.
+"""The keys under `rag_r1.guard`: when a training counts as going wrong, and what is done then.
 
-The rules are in rag_r1/training/guard/rules.py, where each threshold is used; docs/guides/guard.md says from
-which runs the defaults come.
+The thresholds are used by the rules in rag_r1/training/guard/rules.py. docs/guides/guard.md describes the
+runs from which the defaults were derived.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ Share = Annotated[float, Strict(), Field(ge=0, le=1), Constraint("a number from 
 
 @options("rag_r1.guard.ladder")
 class Rung:
-    """The changes of one restart: the learning rate is multiplied, and keys of the recipe are set."""
+    """The changed settings of one restart."""
 
+    #: A factor of the learning rate.
     learning_rate: PositiveNumber = 1.0
+    #: Overrides of the recipe, as key=value.
     set: Annotated[
         tuple[Text, ...],
         BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value),
@@ -39,15 +41,15 @@ class Rung:
 
 
 def _rungs(value: Any) -> Any:
-    """A list of mappings as a tuple of Rungs; anything else is left for pydantic to refuse."""
+    """Converts a list of mappings to a tuple of Rungs; pydantic refuses anything else."""
     if not isinstance(value, list):
         return value
     return tuple(options_from(Rung, rung) if isinstance(rung, Mapping) else rung for rung in value)
 
 
-#: First a smaller learning rate; then a pull towards the policy from which the training began; then the loss
-#: that keeps the likelihood of right answers (rag_r1/plugin/algorithms/llds.py), which acts where a step has
-#: several updates.
+#: First a smaller learning rate, then a KL term that pulls towards the initial policy, and then the loss that
+#: keeps up the likelihood of right answers (rag_r1/plugin/algorithms/llds.py). That loss has an effect only
+#: if a step has several updates.
 _LADDER = (
     Rung(learning_rate=0.3),
     Rung(set=("actor_rollout_ref.actor.use_kl_loss=true", "actor_rollout_ref.actor.kl_loss_coef=0.01")),
@@ -67,46 +69,51 @@ class GuardOptions:
 
     #: Whether a training is watched.
     enabled: Flag = True
-    #: Steps whose mean is compared with the best mean of as many steps before.
+    #: The number of steps whose mean is compared with the best earlier mean of as many steps.
     window: PositiveCount = 2
-    #: The part of the best share of right answers that may be lost, in training and held out.
+    #: The part of the best share of right answers that may be lost, in training and in validation.
     right_loss: Share = 0.25
-    #: By how many standard deviations of a window's mean it must have fallen as well, beyond chance.
+    #: The fall of right answers must also exceed chance by so many standard deviations of a window's mean.
     right_deviations: PositiveNumber = 4.0
-    #: Searches a question below this part of the most count as vanished.
+    #: Searches count as vanished if less than this part of the most searches per question is left.
     searches_left: Share = 0.5
-    #: The part of valid turns that may be lost.
+    #: The largest fall of the share of valid turns.
     valid_loss: Share = 0.15
-    #: The likelihood of right answers may fall by so many nats a token, and to this multiple of its best.
+    #: The largest fall of the mean log-prob of right answers, in nats per token ...
     logprob_loss: PositiveNumber = 0.15
+    #: ... and the multiple of its best value that it must also exceed.
     logprob_factor: PositiveNumber = 4.0
-    #: The entropy may rise by so many nats a token, and to this multiple of its start.
+    #: The largest rise of the entropy, in nats per token ...
     entropy_gain: PositiveNumber = 0.3
+    #: ... and the multiple of its initial value that it must also exceed.
     entropy_factor: PositiveNumber = 4.0
-    #: The policy tries little if more groups than this have no signal, or less than this part of the entropy
-    #: of its start is left.
+    #: Exploration counts as ended if more than this share of the groups has no signal ...
     flat_groups: Share = 0.9
+    #: ... or if less than this part of the initial entropy is left.
     entropy_left: Share = 0.05
-    #: Mean difference of the probabilities of actor and engine; and the KL before the first update.
+    #: The largest mean difference between the probabilities of actor and engine.
     probability_gap: PositiveNumber = 0.02
+    #: The largest KL between actor and engine before the first update of a step.
     stale_kl: PositiveNumber = 0.002
-    #: The norm of a gradient may be this multiple of its median.
+    #: The largest norm of a gradient, as a multiple of the median norm.
     gradient_factor: PositiveNumber = 10.0
-    #: Trajectories that may be masked, and answers that may be cut off.
+    #: The largest share of masked trajectories, and of failed calls.
     masked: Share = 0.3
+    #: The largest share of trajectories that reach the limit of their length.
     cut_off: Share = 0.5
-    #: Tokens that are trained on, for each token that was generated.
+    #: The largest number of trained tokens for each generated token.
     trained_excess: PositiveNumber = 1.05
-    #: `--supervise`: restarts at most, and the steps before a sign that are given up with it.
+    #: With `--supervise`: the largest number of restarts.
     max_restarts: Count = 3
+    #: With `--supervise`: so many steps before a sign are also given up.
     margin: Count = 2
-    #: Checkpoints that are kept whatever veRL removes, the older the further apart.
+    #: The number of checkpoints that are kept even if veRL removes them; older ones are further apart.
     kept_checkpoints: PositiveCount = 4
-    #: Seconds without a finished step or a validation after which a training counts as hanging; and this
-    #: multiple of its longest step so far.
+    #: A training hangs if it has finished no step and no validation for so many seconds ...
     hang_s: PositiveSeconds = 1800.0
+    #: ... and for this multiple of its longest step so far.
     hang_factor: PositiveNumber = 10.0
-    #: The settings of the restarts after a sign, in turn; the last one stays.
+    #: The settings of the restarts after a sign, in order. Each is added to the earlier ones.
     ladder: Annotated[
         tuple[Rung, ...], BeforeValidator(_rungs), Constraint("a list of {learning_rate, set}")
     ] = _LADDER

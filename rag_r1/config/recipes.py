@@ -1,13 +1,13 @@
-"""Finds the shipped recipes and the user's own, and reads them.
+"""Finds and reads recipes, both the shipped ones and the user's.
 
-In the repository they lie in `recipes/`, beside the packages; a wheel has that folder inside the package
-`rag_r1`. Only `recipes_folder` distinguishes the two.
+The shipped recipes are in `recipes/` beside the packages in the repository, and inside the package `rag_r1`
+in a wheel. Only `recipes_folder` distinguishes the two cases.
 
-A recipe is named by its path in that folder, `rag_r1/grpo`, with or without `recipes/` before it and `.yaml`
-after it, or is a YAML file of the user's own, anywhere. To compose one, in this process or by a command of
-veRL, Hydra gets the overrides of `Recipe.arguments`: they add veRL's configuration and the shipped recipes to
-Hydra's search path. So no recipe needs a search path of its own, which Hydra would accept in the outermost
-file only, and each recipe, shipped or not, can be built on:
+A recipe is named either by its path in that folder, such as `rag_r1/grpo` (`recipes/` before it and `.yaml`
+after it are optional), or by the path of any YAML file. To compose a recipe, in this process or by a command
+of veRL, Hydra gets the overrides of `Recipe.arguments`, which add veRL's configuration and the shipped
+recipes to its search path. So a recipe need not set the search path, which Hydra accepts only in the
+outermost file, and any recipe can be built on another:
 
     defaults: [rag_r1/grpo, _self_]
 """
@@ -26,11 +26,11 @@ from rag_r1.io.bounded_yaml import YamlError, YamlLimitError, read_yaml
 from rag_r1.options.suggestions import did_you_mean
 from rag_r1.runs.errors import RunError
 
-#: A file that only the folder of the recipes has.
+#: A file by which the folder of the recipes is recognised.
 _DEFAULTS = "rag_r1_defaults.yaml"
 _SEARCHPATH = "hydra.searchpath="
 _VERL = "pkg://verl.trainer.config"
-#: What is wrong with an override that Hydra's grammar refuses, and the remedy.
+#: The fault of an override that Hydra's grammar refuses, and its remedy.
 UNREADABLE = "cannot be read as key=value"
 QUOTING = (
     "close its brackets and quotes, and quote a text with spaces, commas, brackets, quotes, = or : twice, "
@@ -39,7 +39,8 @@ QUOTING = (
 
 
 def recipes_folder() -> Path:
-    """The folder of the shipped recipes: inside the package in a wheel, beside it in the repository."""
+    """Returns the folder of the shipped recipes: inside the package in a wheel, beside it in the
+    repository."""
     package = Path(__file__).resolve().parents[1]
     bundled = package / "recipes"
     return bundled if (bundled / _DEFAULTS).is_file() else package.parent / "recipes"
@@ -48,7 +49,7 @@ def recipes_folder() -> Path:
 RECIPES = recipes_folder()
 
 
-#: The old name, for one release: of a recipe that cannot be found or composed.
+#: The former name of the error for a recipe that cannot be found or composed; kept for one release.
 RecipeError = RunError
 
 
@@ -61,11 +62,12 @@ class Recipe:
 
     @classmethod
     def find(cls, name: str | Path) -> Recipe:
-        """Finds a recipe by a name or a path, as `find_file` does. Raises RunError."""
+        """Finds a recipe by a name or a path, as `find_file` does. Raises RunError if there is none, or if
+        the file is not a recipe that Hydra can read."""
         path = find_file(name, ".yaml")
         if path.suffix != ".yaml":
             raise RunError(f"{path} is not a recipe: the name of a recipe's file ends in .yaml")
-        # Both raise RunError for a file that Hydra must not read.
+        # Called only for their checks: both raise RunError for a file that Hydra must not read.
         text_of(path)
         _content(path)
         folder = next((p for p in path.parents if (p / _DEFAULTS).is_file()), path.parent)
@@ -77,8 +79,8 @@ class Recipe:
         return self.folder / f"{self.name}.yaml"
 
     def arguments(self, overrides: Sequence[str]) -> list[str]:
-        """Returns the overrides for Hydra: the search path and then `overrides`. The search path begins with
-        the user's own entries, from `hydra.searchpath` in an override or in the recipe."""
+        """Returns the overrides for Hydra: the search path, and then `overrides`. The search path begins with
+        the entries of `hydra.searchpath` in an override or in the recipe."""
         shipped = [_VERL, f"file://{RECIPES}"]
         extra = [entry for entry in self._searchpath(overrides) if entry not in shipped]
         entries = ",".join('"' + entry.replace('"', '\\"') + '"' for entry in (*extra, *shipped))
@@ -86,9 +88,11 @@ class Recipe:
         return [f"{_SEARCHPATH}[{entries}]", *remaining]
 
     def to_compose(self, overrides: Sequence[str]) -> list[str]:
-        """Returns `arguments` for a process that only composes, with the folder of veRL's configuration in
-        place of its package. Hydra would import the package, and with it all of veRL, which takes half a
-        minute on a busy machine."""
+        """Returns `arguments` for a process that only composes.
+
+        They name the folder of veRL's configuration instead of its package. Hydra would import the package,
+        and with it all of veRL, which takes half a minute on a busy machine.
+        """
         searchpath, *remaining = self.arguments(overrides)
         spec = find_spec("verl")
         folder = Path(*(spec.submodule_search_locations or ()) if spec else (), "trainer/config")
@@ -103,7 +107,8 @@ class Recipe:
         return [sys.executable, "-m", "verl.trainer.main_ppo", *self.words(overrides)]
 
     def _searchpath(self, overrides: Sequence[str]) -> list[str]:
-        """The entries of `hydra.searchpath`, of an override or else of the recipe. Raises RunError."""
+        """Returns the entries of `hydra.searchpath` in an override or else in the recipe. Raises RunError if
+        the value is not a list."""
         override = next((item for item in overrides if item.startswith(_SEARCHPATH)), None)
         if override is not None:
             from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -119,9 +124,11 @@ class Recipe:
 
 
 def find_file(name: str | Path, suffix: str = "") -> Path:
-    """Finds a file of the user's, relative to the working directory, or a shipped one, by its path in the
-    folder of the recipes with or without `recipes/` before it. `suffix`: an ending that `name` may lack.
-    Raises RunError."""
+    """Finds a file relative to the working directory, or else a shipped one by its path in the folder of the
+    recipes (`recipes/` before it is optional).
+
+    `suffix` is an ending that `name` may lack. Raises RunError if there is no such file.
+    """
     candidates = (f"{name}{suffix}", name) if suffix and Path(name).suffix != suffix else (name,)
     for folder in (Path.cwd(), RECIPES.parent, RECIPES):
         for candidate in candidates:
@@ -136,8 +143,7 @@ def find_file(name: str | Path, suffix: str = "") -> Path:
 
 
 def text_of(path: Path) -> str:
-    """Returns the text of a recipe's file. Raises RunError for a file that cannot be read, or is not
-    UTF-8."""
+    """Returns the text of a recipe's file. Raises RunError if the file cannot be read or is not UTF-8."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
@@ -147,7 +153,7 @@ def text_of(path: Path) -> str:
 
 
 def _unknown_recipe(recipe: str) -> str:
-    """The message about a recipe that does not exist."""
+    """Returns the message about a recipe that does not exist."""
     name = recipe.removeprefix("recipes/").removesuffix(".yaml")
     hint = did_you_mean(name, shipped_names(), cutoff=0.5)
     advice = "`rag-r1 recipes` lists the shipped ones, and a YAML file of your own will do"
@@ -155,21 +161,21 @@ def _unknown_recipe(recipe: str) -> str:
 
 
 def shipped_names(*kinds: str) -> list[str]:
-    """Returns the names of the shipped recipes, of these kinds (keys of KINDS) or of all."""
+    """Returns the sorted names of the shipped recipes of these kinds (keys of KINDS), by default of all."""
     paths = [path for path in RECIPES.rglob("*.yaml") if kind_of(path) in (kinds or KINDS)]
     return sorted(path.relative_to(RECIPES).with_suffix("").as_posix() for path in paths)
 
 
-#: What a recipe is for -> the command that takes it.
+#: Kind of a recipe -> the command that takes it.
 KINDS = {
     "train": "rag-r1 train",
     "sft": "rag-r1 sft",
     "retriever": "rag-r1 retriever train",
     "iterate": "rag-r1 iterate",
 }
-#: veRL's configuration that a recipe is built on -> the recipe's kind.
+#: The configuration of veRL that a recipe is built on -> the recipe's kind.
 _VERL_ROOTS = {"/ppo_trainer": "train", "/sft_trainer_engine": "sft"}
-#: The keys of every recipe for `rag-r1 iterate`.
+#: Keys by which a recipe for `rag-r1 iterate` is recognised.
 _ITERATE_KEYS = {"agent", "server", "evaluation"}
 
 
@@ -185,7 +191,8 @@ def kind_of(path: Path) -> str | None:
 
 
 def _built_on(path: Path) -> list[str]:
-    """The absolute names in a file's defaults list and, after each, the names that it is built on."""
+    """Returns the absolute names in a file's defaults list, each followed by the names that it is built
+    on."""
     names = []
     for entry in _content(path).get("defaults") or []:
         if isinstance(entry, str) and entry.startswith("/"):
@@ -195,9 +202,12 @@ def _built_on(path: Path) -> list[str]:
 
 
 def _content(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file; an empty one if it cannot be parsed, as Hydra's message about such a file,
-    when it composes the recipe, is the better one. Raises RunError for a list or a text, and for a file on
-    which Hydra's reader would end the process or fill memory."""
+    """Returns the mapping in a YAML file.
+
+    It is empty if the file cannot be parsed, since Hydra gives a better message about such a file when it
+    composes the recipe. Raises RunError if the file holds a list or a text, and for a file on which Hydra's
+    reader would end the process or fill the memory.
+    """
     try:
         status = path.stat()
         content = _read_once(path.resolve(), status.st_mtime_ns, status.st_size)
@@ -212,6 +222,6 @@ def _content(path: Path) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)
 def _read_once(path: Path, mtime_ns: int, size: int) -> Any:
-    """The value in a YAML file, which is read again only if its time or size has changed: recipes are built
-    on each other. The value is shared: do not change it."""
+    """Returns the value in a YAML file, which is read again only if its time or size has changed, because
+    many recipes are built on the same files. Callers share the value and must not change it."""
     return read_yaml(path)

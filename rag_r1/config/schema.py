@@ -1,11 +1,12 @@
-"""The configuration block `rag_r1:`, beside veRL's own keys, and the options of our sampler.
+"""The configuration block `rag_r1:` beside veRL's keys, and the options of our sampler.
 
-Every key is declared once, with its type, limits and default: those of a section where it is used (the limits
-of an episode in agent/budget.py, the failure policy in agent/failures.py, the retrieval client's in
-rag_r1/tools/retrieval/client.py), the others here; rag_r1/options/declare.py explains how. `RagR1Config.read`
-checks everything when a run starts and returns every fault with the full path of its key, so that all can be
-corrected at once; `from_config` raises them. `recipes/rag_r1_defaults.yaml` shows and explains the keys; its
-defaults equal the declared ones (tests/config/test_schema.py).
+Every key is declared once, with its type, limits and default (rag_r1/options/declare.py explains how). The
+keys of a section are declared where they are used: the limits of an episode in agent/budget.py, the failure
+policy in agent/failures.py, the retrieval client's keys in rag_r1/tools/retrieval/client.py. All others are
+declared here. `RagR1Config.read` checks the whole block when a run starts, and returns every fault with the
+full path of its key, so that the user can correct all of them at once; `from_config` raises them.
+`recipes/rag_r1_defaults.yaml` shows and explains the keys, with the same defaults
+(tests/config/test_schema.py).
 """
 
 from __future__ import annotations
@@ -39,20 +40,20 @@ _REWARD = ({"term": "em", "weight": 1.0},)
 
 
 def _reward_entries(value: Any) -> Any:
-    """A list of mappings as a tuple; the default for an empty or missing list."""
+    """Returns a list of mappings as a tuple, and the default for an empty or missing list."""
     return tuple(value) if isinstance(value, list) and value else value or _REWARD
 
 
 def _unique(probes: tuple[str, ...]) -> tuple[str, ...]:
-    """The probes. Raises ValueError if one is repeated."""
+    """Returns the probes. Raises ValueError if one is repeated."""
     if len(set(probes)) < len(probes):
         raise ValueError("a probe is named twice")
     return probes
 
 
-#: The probes (rag_r1/probes/probes.py) that a validation can play.
+#: The probes (rag_r1/probes/probes.py) that a validation can use.
 ValidationProbe = Literal["closed_book", "empty", "random", "gold", "withheld"]
-#: Those that show passages of the file `rag_r1.probe_passages`.
+#: The probes that show passages from the file `rag_r1.probe_passages`.
 SHOW_PASSAGES: tuple[ValidationProbe, ...] = ("random", "gold")
 Probes = Annotated[
     tuple[ValidationProbe, ...],
@@ -70,11 +71,12 @@ Entries = Annotated[
 
 @options("rag_r1")
 class _RagR1Block:
-    """The keys of the block. Each section is read separately, and the list of rewards where it is used."""
+    """The keys of the block. Sections and the list of rewards are only passed on, and read where they are
+    used."""
 
-    #: Must be given.
+    #: Name or file of the protocol. It must be given.
     protocol: Annotated[Text | None, Constraint("the name of a protocol")] = None
-    #: A text file.
+    #: A text file with a prompt that replaces the protocol's.
     prompt: Annotated[Text | None, Constraint("a file or null")] = None
     agent: Section = field(default_factory=dict)
     validation_agent: Section = field(default_factory=dict)
@@ -84,18 +86,19 @@ class _RagR1Block:
     tools: Section = field(default_factory=dict)
     reward: Entries = _REWARD
     failures: Section = field(default_factory=dict)
-    #: When a training counts as going wrong (config/guard.py).
+    #: When a training counts as going wrong, and what is done then (config/guard.py).
     guard: Section = field(default_factory=dict)
-    #: Under which the questions of a validation are played once more (plugin/probe_rows.py).
+    #: A validation repeats its questions under each of these probes (plugin/probe_rows.py).
     probes: Probes = ()
-    #: The passages that `random` and `gold` show (rag_r1/probes/passages.py).
+    #: A file with the passages that the probes `random` and `gold` show (rag_r1/probes/passages.py).
     probe_passages: Annotated[Text | None, Constraint("a file or null")] = None
+    #: The folder for trajectory records; None: none are written.
     trajectory_dir: Annotated[Text | None, Constraint("a folder or null")] = None
-    #: Whether the records in it are compressed.
+    #: Whether the records are compressed.
     trajectory_gzip: Flag = False
-    #: Whether they hold their training rows: ids, mask and log-probs.
+    #: Whether the records contain their training rows: token ids, mask and log-probs.
     trajectory_tokens: Flag = False
-    #: GB (10^9 bytes) of a GPU, for the preflight's estimate; None: this machine's, or 80.
+    #: Memory of a GPU in GB (10^9 bytes), for the preflight's estimate; None: that of this machine, or 80.
     gpu_memory_gb: Annotated[float | None, Strict(), Field(gt=0), Constraint("a number above 0, or null")] = (
         None
     )
@@ -103,17 +106,18 @@ class _RagR1Block:
 
 @dataclass(frozen=True)
 class RagR1Config:
-    """The checked settings of the plugin. `agent` becomes a Budget once the row length is known.
-
-    `validation_agent` and `validation_retriever` are `agent` and `retriever` with the keys that validation
-    changes. `retriever` has the keys of the tool that it names; that tool checks them.
-    """
+    """The checked settings of the block `rag_r1:`."""
 
     protocol: Protocol
+    #: Whether the prompt is that of the key `prompt`, and not that of the data set's rows.
     own_prompt: bool
+    #: Becomes a Budget when the length of a row is known (`budget`).
     agent: EpisodeLimits
+    #: `agent` with the keys that validation changes.
     validation_agent: EpisodeLimits
+    #: The keys of the search tool, which checks them itself.
     retriever: dict[str, Any]
+    #: `retriever` with the keys that validation changes.
     validation_retriever: dict[str, Any]
     tools: dict[str, Any]
     reward: tuple[dict[str, Any], ...]
@@ -127,8 +131,8 @@ class RagR1Config:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any] | None) -> RagR1Config:
-        """Reads the settings from plain values (of OmegaConf: `OmegaConf.to_container(cfg.rag_r1,
-        resolve=True)`). Raises ValueError naming every wrong key."""
+        """Reads the settings from plain values, as `OmegaConf.to_container(cfg.rag_r1, resolve=True)` gives
+        them. Raises ValueError naming every wrong key."""
         settings, faults = cls.read(config)
         if len(faults) == 1:
             raise faults[0]
@@ -140,9 +144,9 @@ class RagR1Config:
     def read(cls, config: Mapping[str, Any] | None) -> tuple[RagR1Config | None, list[Exception]]:
         """Returns the settings, and every fault as an exception that names the key.
 
-        If there are faults, the settings are for further checks only: wrong values are replaced by their
-        defaults, and a protocol that cannot be loaded is None. Without a block `rag_r1:` there are no
-        settings.
+        If there are faults, the settings serve further checks only: wrong values are replaced by their
+        defaults, and the protocol is None if it cannot be loaded. The settings are None if `config` is not a
+        mapping.
         """
         if not isinstance(config, Mapping):
             message = "the configuration has no mapping `rag_r1:`; build on one of the recipes"
@@ -181,7 +185,7 @@ class RagR1Config:
         return settings, faults
 
     def check_paths(self) -> None:
-        """Raises OptionFault if `paths` is more than 1, which a training cannot play."""
+        """Raises OptionFault if an episode is to have several `paths`, which a training does not support."""
         for section, limits in (("agent", self.agent), ("validation_agent", self.validation_agent)):
             if limits.paths > 1:
                 key, count = f"rag_r1.{section}.paths", limits.paths
@@ -192,49 +196,51 @@ class RagR1Config:
                 raise OptionFault(key, message)
 
     def budget(self, max_response_tokens: int, *, validation: bool = False) -> Budget:
-        """Returns the episode's limits for rows of `max_response_tokens`."""
+        """Returns the limits of an episode whose row has at most `max_response_tokens`."""
         limits = self.validation_agent if validation else self.agent
         return Budget(**vars(limits), max_response_tokens=max_response_tokens)
 
 
 @options("algorithm.filter_groups", others="ignore")
 class FilterGroups:
-    """The part of veRL's block `algorithm.filter_groups` that our sampler reads (veRL checks it itself)."""
+    """The keys of veRL's block `algorithm.filter_groups` that our sampler reads. veRL checks the block."""
 
     enable: Flag = False
-    #: `reward`, or the name of a term; None: veRL's default.
+    #: `reward` or the name of a term; None: veRL's default.
     metric: Text | None = None
-    #: Most batches of prompts generated in a step; 0 or less: no limit.
+    #: The largest number of batches of prompts that a step generates; 0 or less: no limit.
     max_num_gen_batches: Annotated[int, Strict(), Constraint("a whole number")] | None = None
-    #: Most batches of prompts that are waiting or being generated at a time.
+    #: The largest number of batches of prompts that wait or are being generated at a time.
     max_inflight_gen_batches: Count | None = None
 
 
 def _filter_groups(value: Any) -> Any:
-    """A mapping (or None) as FilterGroups; anything else is left for pydantic to refuse."""
+    """Converts a mapping or None to FilterGroups; pydantic refuses anything else."""
     value = {} if value is None else value
     return options_from(FilterGroups, value) if isinstance(value, Mapping) else value
 
 
 @options("trainer.v1.sampler.sampler_kwargs")
 class SamplerOptions:
-    """The keys under `trainer.v1.sampler.sampler_kwargs`: our own, and veRL's settings that veRL does not
-    pass to a sampler named in the configuration (plugin/sampler.py, plugin/group_filter.py)."""
+    """The keys under `trainer.v1.sampler.sampler_kwargs` (plugin/sampler.py, plugin/group_filter.py).
+
+    Some are ours. The others are settings of veRL that it does not pass to a custom sampler.
+    """
 
     #: Seconds between two checks for finished trajectories; None: veRL's default.
     poll_interval: Seconds | None = None
-    #: How often a batch of which failures have left nothing is generated again.
+    #: How often a batch is generated again if failures have left nothing of it.
     refills: Count = 5
-    #: Seconds before the first refill; doubles each time.
+    #: Seconds before the first of these refills; the wait doubles each time.
     refill_wait_s: Seconds = 10.0
-    #: Trajectories that a group should have; None: not known.
+    #: The number of trajectories that a group should have; None if it is not known.
     group_size: PositiveCount | None = None
-    #: Prompts of a batch; None: not known.
+    #: The number of prompts in a batch; None if it is not known.
     train_batch_size: PositiveCount | None = None
     filter_groups: Annotated[
         FilterGroups, BeforeValidator(_filter_groups), Constraint("veRL's block algorithm.filter_groups")
     ] = FilterGroups()
-    #: Whether groups of which nothing arrived are replaced.
+    #: Whether groups are replaced if none of their trajectories arrived.
     sync_refill_failed_groups: Flag = False
 
     @classmethod
@@ -244,8 +250,8 @@ class SamplerOptions:
 
 
 def find_faults(build: Callable[[dict[str, Any]], Any], options: Mapping[str, Any]) -> list[Exception]:
-    """Returns the faults that `build` finds in `options`: all of them if it raises OptionsError, else the one
-    error that it raises."""
+    """Returns the faults that `build` finds in `options`: all faults in an OptionsError that it raises, or
+    any other ValueError or TypeError as a single fault."""
     try:
         build(dict(options))
     except OptionsError as error:
@@ -256,7 +262,8 @@ def find_faults(build: Callable[[dict[str, Any]], Any], options: Mapping[str, An
 
 
 def _missing_passages(block: _RagR1Block) -> OptionFault | None:
-    """The fault of probes that show passages without a file of passages, else None."""
+    """Returns the fault that a probe shows passages but no file of passages is given; None if that is not
+    so."""
     probes = [probe for probe in block.probes if probe in SHOW_PASSAGES]
     if not probes or block.probe_passages is not None:
         return None
@@ -266,7 +273,8 @@ def _missing_passages(block: _RagR1Block) -> OptionFault | None:
 
 
 def _protocol_or_fault(block: _RagR1Block, faults: list[Any]) -> Protocol | None:
-    """The protocol with its prompt; None, with its fault added to `faults`, if it cannot be loaded."""
+    """Returns the protocol with its prompt. If it cannot be loaded, returns None and adds the fault to
+    `faults`."""
     if "rag_r1.protocol" in [fault.key for fault in faults]:
         return None
     try:
@@ -277,6 +285,7 @@ def _protocol_or_fault(block: _RagR1Block, faults: list[Any]) -> Protocol | None
 
 
 def _protocol(block: _RagR1Block) -> Protocol:
+    """Returns the protocol with its prompt. Raises ValueError naming the key if it cannot be loaded."""
     if block.protocol is None:
         raise ValueError("rag_r1.protocol must be the name of a protocol, not None")
     try:

@@ -1,7 +1,7 @@
-"""Checks the keys of the search tool, `rag_r1.retriever` and `rag_r1.validation_retriever`.
+"""Checks the keys of the search tool, which are under `rag_r1.retriever` and `rag_r1.validation_retriever`.
 
-The block `rag_r1:` does not declare them (schema.py): they are the keys of the tool that it names, which
-checks them when it is made.
+The schema of the block `rag_r1:` (schema.py) does not declare these keys, because they depend on the tool
+that is named there. The tool checks them when it is made, so the tool is made here once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rag_r1.tools.registry import DEFAULT_TOOL, make_searcher
 
 
 def search_faults(settings: RagR1Config) -> list[Exception]:
-    """Returns the faults of the search tool's keys, in training and, if they differ, in validation."""
+    """Returns the faults of the search tool's keys for training, and those that only validation has."""
     training = _searcher_faults(settings.retriever)
     texts = {str(fault) for fault in training}
     validation = [str(fault) for fault in _searcher_faults(settings.validation_retriever)]
@@ -26,10 +26,10 @@ def search_faults(settings: RagR1Config) -> list[Exception]:
 
 
 def _searcher_faults(options: dict[str, Any]) -> list[Exception]:
-    """The faults of the search tool's options; those of another tool than ours are one error."""
+    """Returns the faults of a search tool's options. A tool other than ours reports only one at a time."""
     tool = options.get("tool") or DEFAULT_TOOL
     if tool == DEFAULT_TOOL:
-        # A url of null, or Hydra's "???", counts as not given.
+        # A url of null or "???", Hydra's mark of a missing value, counts as not given.
         options = {key: value for key, value in options.items() if key != "url" or value not in (None, "???")}
         return find_faults(make_searcher, options)
     try:

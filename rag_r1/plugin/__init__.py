@@ -1,28 +1,27 @@
 """The veRL plugin: registers RAG-R1's parts in every process of a run.
 
 veRL loads this module through the entry point group ``verl.plugins`` at the end of ``import verl``, in every
-process of a run (driver, trainer, agent-loop and reward workers, training workers, vLLM's engine). Nothing
-else is needed for the integration, neither a recipe key nor an environment variable. The imports below
-register:
+process of a run (driver, trainer, agent-loop and reward workers, training workers, vLLM's engine). So no
+recipe key and no environment variable is needed for the integration. The imports below register:
 
 - the platform "cpu" and, if it is the platform in use, the FSDP engines for it;
-- on NVIDIA GPUs without flash-attn, a critic that can do without (value_model.py);
+- on NVIDIA GPUs without flash-attn, a critic that does not need it (value_model.py);
 - the agent loop "search_agent" (``rollout.agent.default_agent_loop``, or ``agent_name`` of a row);
 - the reward manager "search" (``reward.reward_manager.name``);
 - the policy loss "llds" (``actor_rollout_ref.actor.policy_loss.loss_mode``);
 - the advantage estimator "turn_loo" (``algorithm.adv_estimator``).
 
-The trainers "search_..." and "sessions_..." (recording_trainer.py, session_trainer.py) are not among them:
-they import veRL's trainer, which not every program that imports veRL needs. The recipes have them loaded
-(rag_r1/session_trainers.py).
+The trainers "search_..." and "sessions_..." (recording_trainer.py, session_trainer.py) are not registered
+here, because they import veRL's trainer, which not every program that imports veRL needs. The recipes make
+veRL load them (rag_r1/session_trainers.py).
 
-They import parts of veRL during ``import verl``. That is safe, because veRL has defined all its names by
-then, and costs little: trainer, agent-loop and training workers import the same parts anyway, the other
-processes start one to two seconds later.
+The imported modules import parts of veRL during ``import verl``. That is safe, because veRL has defined all
+its names by then. It also costs little: the trainer, the agent-loop workers and the training workers import
+the same parts anyway, and the other processes start one or two seconds later.
 
-veRL skips a plugin that fails, with a message at debug level only; the run would then end later with "agent
-loop search_agent not registered". So every part is loaded separately, its failure is kept in `FAILURES` and
-logged as a warning, and `rag-r1 doctor` shows the whole traceback.
+veRL skips a plugin that fails and only logs a message at debug level. The run would fail later with "agent
+loop search_agent not registered". So every part is loaded separately: its failure is kept in `FAILURES` and
+logged as a warning, and `rag-r1 doctor` shows the traceback.
 """
 
 from __future__ import annotations
@@ -36,15 +35,15 @@ import warnings
 
 logger = logging.getLogger(__name__)
 
+#: Part -> traceback of the exception that its registration raised in this process.
 FAILURES: dict[str, str] = {}
-"""Part -> traceback of the exception that its registration raised in this process; empty if none did."""
 
 
 def _load(part: str, module: str) -> None:
-    """Imports a module that registers a part; if it fails, `FAILURES` gets the traceback."""
+    """Imports a module that registers a part. If the import fails, the traceback is added to `FAILURES`."""
     try:
         with warnings.catch_warnings():
-            # In every process veRL warns about each engine family that is not installed.
+            # veRL warns in every process about each engine family that is not installed.
             warnings.filterwarnings("ignore", message=".*engine is not available", category=UserWarning)
             importlib.import_module(module)
     except Exception as error:  # a plugin must never stop `import verl`
@@ -53,7 +52,7 @@ def _load(part: str, module: str) -> None:
 
 
 def _register() -> None:
-    """Registers all parts that this process can use; the platform first, on which the others depend."""
+    """Registers all parts that this process can use, the platform first, because others depend on it."""
     from rag_r1.plugin.cpu import distribution
 
     distribution.install()

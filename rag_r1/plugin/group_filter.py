@@ -1,29 +1,28 @@
-"""DAPO's dynamic sampling in veRL's replay buffers: replaces groups without a learning signal (arXiv
-2503.14476).
+"""DAPO's dynamic sampling (arXiv 2503.14476) in veRL's replay buffers: replaces groups that teach nothing.
 
-If all trajectories of a group have the same reward, the group has no advantage. With
+If all trajectories of a group have the same reward, their advantages are 0. With
 `algorithm.filter_groups.enable=true` veRL's replay buffer drops such groups while others are still being
-generated and requests new prompts until its batch is full (replay_buffer.py, `ReplayBuffer.sample`); the same
-code replaces groups of which nothing arrived (`trainer.v1.sampler.sync_refill_failed_groups=true`). Both are
-used unchanged. veRL passes neither setting to a sampler that is named in the configuration, so they are keys
-of `trainer.v1.sampler.sampler_kwargs`, which recipes/rag_r1_defaults.yaml sets from veRL's own keys.
-`GroupFilter` adds three things:
+generated, and requests new prompts until its batch is full (replay_buffer.py, `ReplayBuffer.sample`). With
+`trainer.v1.sampler.sync_refill_failed_groups=true` the same code replaces groups of which nothing arrived.
+Both are used unchanged. veRL does not pass these two settings to a custom sampler, so they are also keys of
+`trainer.v1.sampler.sampler_kwargs`, which recipes/rag_r1_defaults.yaml sets from veRL's keys. `GroupFilter`
+adds three things:
 
-**Masked trajectories do not count.** Their reward is unknown, and veRL would read it as 0 (or fail on None).
+**Masked trajectories do not count.** Their reward is unknown, and veRL would read it as 0, or fail on None.
 Groups are compared by their other trajectories; a group with fewer than two of these is replaced as well.
 
 **The limit is enforced.** veRL's own buffer ignores `algorithm.filter_groups.max_num_gen_batches`. Here a
-step generates at most that many batches of prompts. When they are used up and all have ended, the step trains
-on the groups that it has; if it has none, the run ends with an error. At most one batch of groups lost to
-failures is replaced, since more requests do not repair a search engine. 0 means no limit, as in veRL.
+step generates at most that many batches of prompts, where 0 means no limit, as in veRL. When all of them are
+finished, the step trains on the groups that it has; if it has none, the run ends with an error. At most one
+batch of groups lost to failures is replaced, since more requests do not repair a search engine.
 
-**Metrics.** `search/filtered_groups` (one reward), `search/unusable_groups` (lost to failures),
-`search/refilled_groups` (requested in their place) and `search/short_groups` (missing in the batch), beside
-veRL's `training/filter_groups/...`. The means of `search/...` include the trajectories of dropped groups:
-they describe how the policy searches, not what a step was trained on.
+**Metrics.** `search/filtered_groups` (equal rewards), `search/unusable_groups` (lost to failures),
+`search/refilled_groups` (requested instead) and `search/short_groups` (missing in the batch) are logged
+beside veRL's `training/filter_groups/...`. The means of `search/...` include the trajectories of dropped
+groups, because they describe how the policy searches and not what a step was trained on.
 
-With `trainer_mode=separate_async` and its switching of GPUs, groups are also replaced between two steps; the
-limit does not apply there.
+With `trainer_mode=separate_async` and its switching of GPUs, groups are also replaced between two steps,
+where the limit does not apply.
 """
 
 from __future__ import annotations
@@ -36,25 +35,27 @@ from typing import Any
 from verl.trainer.ppo.v1.replay_buffer import FILTER_GROUPS_REWARD_METRIC
 
 from rag_r1.config.schema import SamplerOptions
-from rag_r1.plugin.sample_store import KVBatchMeta, read_rows
+from rag_r1.plugin.sample_store import KVBatchMeta, plain_value, read_rows
 from rag_r1.plugin.sessions import last_rows, prompt_of
 
 logger = logging.getLogger(__name__)
 
-#: Requests so many further prompts.
+#: Requests the given number of further prompts.
 Refill = Callable[[int], Any]
-#: Groups that are counted in a step; each is logged as `search/<name>`.
+#: Names of the counts of groups in a step, each of which is logged as `search/<name>`.
 COUNTED = ("filtered_groups", "unusable_groups", "refilled_groups", "short_groups")
 
 
 class SamplesExhaustedError(Exception):
-    """The limit is reached, all generations have ended, and the batch is not full."""
+    """Raised when the limit is reached and all generations are finished, but the batch is not full."""
 
 
 class GroupFilter:
-    """Mixin for veRL's ReplayBuffer and ReplayBufferAsync: replaces groups without a learning signal, within
-    the limit of generated batches, and counts them. Raises ValueError if `options` lacks the size of a batch,
-    which filtering needs."""
+    """Mixin for veRL's ReplayBuffer and ReplayBufferAsync that replaces groups without a learning signal.
+
+    It keeps to the limit of generated batches and counts the groups. The constructor raises ValueError if
+    groups are to be filtered and `options` lacks the size of a batch.
+    """
 
     def __init__(self, *args: Any, options: SamplerOptions, refill_fn: Refill | None = None, **kwargs: Any):
         filter_options = options.filter_groups
@@ -68,13 +69,18 @@ class GroupFilter:
         self.group_size = options.group_size
         self.max_gen_batches = filter_options.max_num_gen_batches or 0
         self.replaces_groups = metric is not None or refills_failed
-        self.dropped_infos: list[dict[str, Any]] = []  # of trajectories in dropped groups; for the metrics
+        #: Reward infos of the trajectories in the groups that this step dropped, for the metrics.
+        self.dropped_infos: list[dict[str, Any]] = []
         self._verl_refill = refill_fn
-        self._infos: dict[str, list[dict[str, Any]]] = {}  # by prompt; of groups that were classified
-        self._unusable: set[str] = set()  # prompts of groups with fewer than two usable trajectories
+        #: Reward infos of the trajectories of each classified group, by the group's prompt.
+        self._infos: dict[str, list[dict[str, Any]]] = {}
+        #: Prompts of the groups with fewer than two usable trajectories.
+        self._unusable: set[str] = set()
         self._counts: Counter[str] = Counter()
-        self._budget: int | None = None  # prompts that this step may still request; None: no limit
-        self._max_replacements: int | None = None  # groups lost to failures that this step replaces
+        #: The number of prompts that this step may still request; None: no limit.
+        self._budget: int | None = None
+        #: The number of groups lost to failures that this step replaces at most; None outside of a step.
+        self._max_replacements: int | None = None
         super().__init__(
             *args,
             refill_fn=self._refill if refill_fn is not None else None,
@@ -90,9 +96,11 @@ class GroupFilter:
     def sample(
         self, *args: Any, partition_id: str, batch_size: int, **kwargs: Any
     ) -> tuple[KVBatchMeta, dict]:
-        """Returns veRL's batch of `batch_size` prompts, or of fewer at the limit, and its metrics. The batch
-        is empty if failures have left nothing. Raises RuntimeError if the rewards were equal in every
-        group."""
+        """Returns veRL's batch of `batch_size` prompts, or of fewer if the limit is reached, and its metrics.
+
+        The batch is empty if failures have left nothing. Raises RuntimeError if the rewards were equal in
+        every group.
+        """
         if partition_id != "train" or not self.replaces_groups:
             return super().sample(*args, partition_id=partition_id, batch_size=batch_size, **kwargs)
         self._counts = Counter()
@@ -110,7 +118,7 @@ class GroupFilter:
         return batch, {**metrics, **{f"search/{name}": float(self._counts[name]) for name in COUNTED}}
 
     def _sample_remaining(self, *args: Any, batch_size: int, **kwargs: Any) -> tuple[KVBatchMeta, dict]:
-        """The batch of the groups that there are when all generations of a step have ended."""
+        """Returns a batch of all available groups, once all generations of a step are finished."""
         groups = self.finished_keys["train"] | self.failure_keys["train"]
         self._counts["short_groups"] = batch_size - len(groups)
         counts = {name: self._counts[name] for name in COUNTED}
@@ -126,7 +134,7 @@ class GroupFilter:
         )
 
     def _refill(self, prompts: int) -> None:
-        """veRL's `refill_fn` within the limit."""
+        """Requests further prompts as veRL's `refill_fn` does, but within the limit."""
         allowed = prompts if self._budget is None else min(prompts, self._budget)
         if allowed > 0:
             self._counts["refilled_groups"] += allowed
@@ -135,14 +143,15 @@ class GroupFilter:
             self._verl_refill(allowed)
 
     def _wait_for_next_poll(self, partition_id: str, last_debug_time: float) -> float:
-        """As veRL's; raises SamplesExhaustedError if nothing more will arrive."""
+        """Waits as veRL does. Raises SamplesExhaustedError if nothing more will arrive."""
         pending = self.pending_keys[partition_id] or self.running_keys[partition_id]
         if partition_id == "train" and self._budget is not None and self._budget <= 0 and not pending:
             raise SamplesExhaustedError
         return super()._wait_for_next_poll(partition_id, last_debug_time)
 
     def _evict_terminal_groups(self, global_steps: int, partition_id: str, eviction_reasons: tuple) -> tuple:
-        """As veRL's; counts the groups, and ends their replacement at the limit for failures."""
+        """Evicts groups as veRL does and counts them. Ends their replacement if too many were lost to
+        failures."""
         _, constant, failed, _ = eviction_reasons
         self._counts["filtered_groups"] += len(constant)
         self._counts["unusable_groups"] += len(failed)
@@ -151,20 +160,20 @@ class GroupFilter:
         return super()._evict_terminal_groups(global_steps, partition_id, eviction_reasons)
 
     def _terminal_eviction_reasons(self, global_steps: int, partition_id: str) -> tuple:
-        """As veRL's, with groups of fewer than two usable trajectories among those that failed."""
+        """Returns veRL's sets of groups to evict, with unusable groups among the failed ones."""
         stale, constant, failed, rewards = super()._terminal_eviction_reasons(global_steps, partition_id)
         return stale, constant, failed | (self._unusable & self.finished_keys[partition_id]), rewards
 
     def _clear_groups(self, partition_id: str, uids: set[str]) -> None:
-        """As veRL's; what the reward manager returned for dropped groups is kept for the metrics."""
+        """Removes groups as veRL does, but keeps their reward infos for the metrics."""
         for uid in uids:
             self.dropped_infos += self._infos.pop(uid, ())
             self._unusable.discard(uid)
         super()._clear_groups(partition_id, uids)
 
     def _dapo_filtered_keys(self, partition_id: str) -> tuple[set[str], Counter]:
-        """As veRL's, with our own classification of groups. veRL classifies each once: our results are put
-        into the cache in which it keeps its own."""
+        """Returns veRL's classification of groups, but based on our comparison of their rewards. veRL keeps
+        its results in a cache, into which ours are put first, so that it does not compute its own."""
         if partition_id == "train" and self.filter_groups_metric is not None:
             cache = self._dapo_classification_cache[partition_id]
             for uid, group in self._finished_groups(partition_id, skip=cache.keys()).items():
@@ -172,8 +181,8 @@ class GroupFilter:
         return super()._dapo_filtered_keys(partition_id)
 
     def _finished_groups(self, partition_id: str, skip: Any) -> dict[str, list[tuple[dict, float | None]]]:
-        """The trajectories of each finished prompt that is not in `skip`, as (reward info, metric); the
-        metric is None for one that is masked or was not judged."""
+        """Returns the trajectories of each finished prompt that is not in `skip`, as (reward info, metric).
+        The metric is None if the trajectory is masked or was not judged."""
         new_keys = self.finished_keys[partition_id] - skip
         rows = last_rows([key for key in self.partitions[partition_id] if prompt_of(key) in new_keys])
         if not rows:
@@ -200,7 +209,8 @@ class GroupFilter:
         return groups
 
     def _shared_value(self, uid: str, group: list[tuple[dict, float | None]]) -> float | None:
-        """The metric that all usable trajectories of a group share; None if they differ or are too few."""
+        """Returns the metric that all usable trajectories of a group share; None if they differ or are too
+        few."""
         self._infos[uid] = [info for info, _ in group]
         values = [float(value) for _, value in group if value is not None]
         if len(values) < 2:
@@ -211,5 +221,6 @@ class GroupFilter:
 
 
 def reward_info(extra_fields: Any) -> dict[str, Any]:
-    """What the reward manager returned for a row, from the field as veRL's store returns it."""
-    return getattr(extra_fields, "data", extra_fields).get("reward_extra_info") or {}
+    """Returns a row's `reward_extra_info`, the values that the reward manager returned beside the reward.
+    `extra_fields` is the field of that name as veRL's store returns it."""
+    return plain_value(extra_fields).get("reward_extra_info") or {}

@@ -1,16 +1,16 @@
-"""Adds the rows of probes to a validation: each question once more, with the probe in a column.
+"""Adds the rows of probes to a validation: a copy of each question, with the probe's name in a column.
 
-veRL reports a validation by data source and passes all columns of a row to the agent loop. So the data set
-(dataset.py) appends a copy of its rows for each probe of `rag_r1.probes`, with
+veRL reports a validation by data source, and passes all columns of a row to the agent loop. So the data set
+(dataset.py) appends a copy of its rows for each probe of `rag_r1.probes`, with changed columns:
 
-    rag_r1_probe    the probe, empty for the real run; the agent loop plays the copy under it (agent_loop.py)
+    rag_r1_probe    the probe under which the agent loop plays the row; empty for the real run
     data_source     `<source>/probe_<name>`, so that veRL logs `val-aux/<source>/probe_<name>/em/mean@1`
 
-`gold` and `withheld` are played with the rows that name their gold passages, `gold` only if all of them are
-in the file `rag_r1.probe_passages`; how many rows these are is printed.
+The probes `gold` and `withheld` need rows that name their gold passages, and `gold` only takes those of which
+all passages are in the file `rag_r1.probe_passages`. The number of these rows is printed.
 
-The records of a probe are dumped in a folder of their own, `trajectories/<split>_<probe>`, under the source's
-own name (reward_manager.py): each can be reported, or compared with the real run, by itself.
+The records of a probe are written to a separate folder, `trajectories/<split>_<probe>`, under the original
+name of the source (reward_manager.py). So each probe can be reported alone, or compared with the real run.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ COLUMN = "rag_r1_probe"
 
 
 def add_probe_rows(rows: datasets.Dataset, probes: Sequence[str], passages: Passages) -> datasets.Dataset:
-    """Returns the rows, and after them for each probe a copy of the validation rows that it can be played
-    with. `passages`: those that `gold` shows."""
+    """Returns the rows followed by, for each probe, a copy of the validation rows that the probe can be
+    played with. `passages` are those that the probe `gold` can show."""
     infos = [info if isinstance(info, Mapping) else {} for info in rows["extra_info"]]
     validation_rows = [i for i, info in enumerate(infos) if info.get("split", "train") != "train"]
     parts = [rows.add_column(COLUMN, [""] * len(rows))]
     for probe in probes:
         row_numbers = validation_rows
         if probe in NEED_GOLD:
-            # Which gold passages are best, and how many are shown, does not matter here.
+            # `golds` and `topk` only choose among the gold passages, which does not matter here.
             gold_passages = {i: passages.evidence(infos[i], golds=(), topk=1) for i in validation_rows}
             with_gold = [i for i in validation_rows if gold_passages[i]]
             row_numbers = [i for i in with_gold if applies(probe, gold_passages[i])]
@@ -52,10 +52,10 @@ def add_probe_rows(rows: datasets.Dataset, probes: Sequence[str], passages: Pass
 
 
 def suffix_of(probe: str) -> str:
-    """The end of a data source's name under a probe."""
+    """Returns the suffix of a data source's name under a probe."""
     return f"/probe_{probe}"
 
 
 def probe_of(row: Mapping[str, Any]) -> str:
-    """The probe of a row that veRL passes on; empty for the real run."""
+    """Returns the probe of a row, from the columns that veRL passes on; empty for the real run."""
     return str(row.get(COLUMN) or "")

@@ -1,10 +1,10 @@
-"""Adds to a trajectory record what explains it later: the prompt and, on request, the tokens.
+"""Adds the prompt and, on request, the tokens to a trajectory record, so that it can be explained later.
 
-The prompt of a record is a hash. Its text, in which `{question}` stands for the question, is written to
-`<rag_r1.trajectory_dir>/prompts/<process>.ndjson` when the process sees it for the first time, so a run with
-one prompt has one text for each process and not one for each trajectory. A process writes at most a thousand.
-With `rag_r1.trajectory_tokens` a record also holds its training rows, as veRL trains on them: ids, mask and
-log-probs, about 12 bytes a token.
+A record holds only a hash of its prompt. The text of the prompt, with `{question}` in place of the question,
+is written to `<rag_r1.trajectory_dir>/prompts/<process>.ndjson` when the process sees it for the first time.
+A run with one prompt thus writes one text for each process, and not one for each trajectory. With
+`rag_r1.trajectory_tokens` a record also contains its training rows, with the token ids, the mask and the
+log-probs on which veRL trains: about 12 bytes per token.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from rag_r1.protocols import Protocol
 
 logger = logging.getLogger(__name__)
 
-#: Texts that a process writes: with examples drawn for each question, every prompt is another one.
+#: The largest number of texts that a process writes. If examples are drawn for each question, all prompts
+#: differ.
 _MAX_PROMPTS = 1000
 
 
 class RecordDetails:
-    """Adds details to the records of a process. `folder`: where the records are written, None if they are
-    not; `tokens`: whether to add the training rows."""
+    """Adds details to the records of a process. `folder` is the folder of the records, or None if none are
+    written; `tokens` says whether to add the training rows."""
 
     def __init__(self, folder: str | None, *, tokens: bool = False):
         self.path = Path(folder) / "prompts" / f"{os.getpid()}.ndjson" if folder else None
@@ -35,12 +36,15 @@ class RecordDetails:
 
     def add(self, record: Trajectory, ledger: Ledger, protocol: Protocol, codec: Codec) -> None:
         """Sets `prompt_sha256` and `rows` of a record whose tokens are in `ledger`, and writes the prompt's
-        text if it is new. Does nothing if no records are written; a full disk loses the text, not the
-        record."""
+        text if it is new.
+
+        Does nothing if no records are written. An error in writing the text is logged and not raised.
+        """
         if self.path is None or not ledger.first_prompt:
             return
         text = codec.decode(ledger.first_prompt)
-        # The prompt shows the question neutralised, behind the instructions, which may hold the same words.
+        # The prompt contains the neutralised question. It is searched for from the end, because the
+        # instructions before it may contain the same words.
         prefix, question, suffix = text.rpartition(protocol.neutralise(record.question))
         text = f"{prefix}{{question}}{suffix}" if question else text
         record.prompt_sha256 = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]

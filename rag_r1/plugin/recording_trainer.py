@@ -1,32 +1,34 @@
 """veRL's trainers that also record advantages: `trainer.v1.trainer_mode=search_<veRL's mode>`.
 
-They log `search/trained_tokens`, the tokens of a trajectory on which its loss is computed: more than
-`search/generated_tokens`, and the loss teaches what the environment wrote.
-
-A trajectory record is written when its reward is known; its advantage depends on the rest of its group, and
-veRL computes it later, in the trainer. These trainers are veRL's own but for one method: after
-`_compute_advantage` they read advantages, masks and rewards of the batch back from veRL's store and append a
+A trajectory record is written as soon as its reward is known. Its advantage depends on the rest of its group,
+and veRL computes it later, in the trainer. These trainers override that one method: after
+`_compute_advantage` they read the batch's advantages, masks and rewards back from veRL's store, and append a
 line for each trajectory to `<rag_r1.trajectory_dir>/advantages/step_<step>-<process>.ndjson`:
 
-    {"step", "group", "sample",             joined with a record by `group` and the number after `#` in its id
-     "score",                               the reward that the trainer used
-     "advantage",                           mean over the generated tokens; the same for all of them in GRPO
-     "advantage_min", "advantage_max",
-     "trained_tokens",                      on which its loss is computed
-     "group_size", "group_mean", "group_std"}    of the scores in this batch
+    step                          the step
+    group, sample                 identify the record: its group, and the number after `#` in its id
+    score                         the reward that the trainer used
+    advantage                     the mean over the generated tokens, which all have the same one in GRPO
+    advantage_min, advantage_max  the extremes over the generated tokens
+    trained_tokens                the number of tokens on which the loss is computed
+    group_size                    the number of trajectories of the group in this batch
+    group_mean, group_std         mean and standard deviation of their scores
 
-Where the actor computes log-probs of its own beside the engine's, `search/logprob_gap_mean` and
-`search/logprob_gap_max` say how far they are apart on generated tokens, in nats. (veRL's
-`training/rollout_probs_diff` is of probabilities, in which unlikely tokens do not show.)
+They also log these metrics:
 
-They also write what is known of the step at that point, before the update, for the guard
-(runs/rollout_metrics.py).
+- `search/trained_tokens` is the mean number of tokens on which the loss of a trajectory is computed. If it
+  exceeds `search/generated_tokens`, the policy is trained on text that the environment wrote.
+- `search/logprob_gap_mean` and `search/logprob_gap_max` compare the log-probs of the actor with those of the
+  engine on generated tokens, in nats, if the actor computes its own. (veRL's `training/rollout_probs_diff`
+  compares probabilities, where differences of unlikely tokens do not show.)
+- `search/recording_s` is the time that all of this takes.
 
-A disk that is full loses these lines, not the run; `search/recording_s` is the time that they take.
+The metrics that are known before the update are also written for the guard (runs/rollout_metrics.py). If the
+disk is full, the lines are lost and the run continues.
 
 veRL finds a trainer by its name (`register_trainer`). Its base class compares that name with "sync" in six
-places, so the parent's name is put back into the configuration first; the keys of the mode stay under veRL's
-own name (`trainer.v1.separate_async.parameter_sync_step`).
+places, so the constructor puts the name of veRL's own mode back into the configuration. The keys of a mode
+stay under veRL's name (`trainer.v1.separate_async.parameter_sync_step`).
 """
 
 from __future__ import annotations
@@ -61,20 +63,21 @@ _FIELDS = ("advantages", "response_mask", "rm_scores")
 
 
 class RecordingMixin:
-    """Mixin for a trainer that veRL registers as `verls_mode`: writes advantages, metrics of log-probs and
-    what the guard reads, as soon as the advantages are computed."""
+    """Mixin for a trainer of veRL that writes advantages and metrics as soon as the advantages are
+    computed."""
 
+    #: The name under which veRL registers the trainer.
     verls_mode: str
 
     def __init__(self, config: DictConfig):
         config.trainer.v1.trainer_mode = self.verls_mode
-        # With `hybrid_engine=false` veRL 0.9.1 ends at a log line of level INFO, which has an argument that
-        # loggers do not take: `flush` (trainer_separate_async.py, `PPOTrainerSeparateAsync._setup`).
+        # With `hybrid_engine=false` veRL 0.9.1 fails at a log call of level INFO that passes `flush`, an
+        # argument that loggers do not take (trainer_separate_async.py, `PPOTrainerSeparateAsync._setup`).
         logging.getLogger(PPOTrainerSeparateAsync._setup.__module__).setLevel(logging.WARNING)
         super().__init__(config)
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
-        """As veRL's; then writes the advantages and adds to `metrics`."""
+        """Computes the advantages as veRL does, then writes them and adds to `metrics`."""
         batch = super()._compute_advantage(batch, metrics)
         started = time.perf_counter()
         estimator = (self.config.get("algorithm") or {}).get("adv_estimator")
@@ -96,15 +99,15 @@ class RecordingMixin:
         return batch
 
     def _has_both_log_probs(self) -> bool:
-        """Whether a batch has log-probs of the engine and of the actor."""
+        """Returns whether a batch has log-probs both of the engine and of the actor."""
         correction = OmegaConf.select(self.config, "algorithm.rollout_correction") or {}
         has_rollout_log_probs = OmegaConf.select(self.config, "actor_rollout_ref.rollout.calculate_log_probs")
         return bool(has_rollout_log_probs) and not correction.get("bypass_mode")
 
     def _write_rollouts(self, metrics: dict) -> None:
-        """Writes the step's metrics for the guard, if a step trains on one whole batch."""
+        """Writes the step's metrics for the guard, if the step trains on its batch as a whole."""
         path = rollouts_file_here()
-        # A part of a step's batch is more easily far from the others by chance than the whole.
+        # The means of a part of the batch vary more by chance, which would look like a sign to the guard.
         if path is None or self.parameter_sync_step != 1:
             return
         numbers = {name: float(value) for name, value in metrics.items() if isinstance(value, int | float)}
@@ -115,8 +118,8 @@ class RecordingMixin:
 
 
 def logprob_gaps(batch: KVBatchMeta) -> dict[str, float]:
-    """Mean and maximum of how far the log-probs of engine and actor are apart on the generated tokens of a
-    batch, in nats; {} if nothing was generated."""
+    """Returns the mean and the maximum of the absolute difference between the log-probs of engine and actor
+    on the generated tokens of a batch, in nats; {} if nothing was generated."""
     keys = unpadded_keys(batch)
     fields = ("response_mask", "rollout_log_probs", "old_log_probs")
     data = read_rows(keys, batch.partition_id, fields)
@@ -130,16 +133,19 @@ def logprob_gaps(batch: KVBatchMeta) -> dict[str, float]:
     }
 
 
-def advantage_lines(batch: KVBatchMeta, step: int, by_turn: bool = False) -> Iterator[dict[str, Any]]:
-    """Yields a line of the file of advantages for each trajectory of a batch, whose advantages are in the
-    store. `by_turn`: each row has the rewards of its own turns."""
+def advantage_lines(batch: KVBatchMeta, step: int, *, by_turn: bool = False) -> Iterator[dict[str, Any]]:
+    """Yields a line of the file of advantages for each trajectory of a batch.
+
+    The advantages must be in the store. With `by_turn`, each row has the rewards of its own turns. Otherwise
+    all rows of a trajectory have its whole reward.
+    """
     keys = unpadded_keys(batch)
     if not keys:
         return
     data = read_rows(keys, batch.partition_id, _FIELDS)
     advantages, masks, rewards = (dict(zip(keys, data[name].unbind(), strict=True)) for name in _FIELDS)
     sessions = group_by_session(keys)
-    # Otherwise all rows of a trajectory have its reward, and GRPO takes that of the last.
+    # GRPO takes the reward of the last row.
     rows_by_session = {name: rows if by_turn else rows[-1:] for name, rows in sessions.items()}
     scores = {name: sum(float(rewards[key].sum()) for key in rows) for name, rows in rows_by_session.items()}
     groups: dict[str, list[float]] = defaultdict(list)

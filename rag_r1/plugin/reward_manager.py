@@ -1,17 +1,19 @@
 """veRL's reward manager `search`: scores trajectory records with the terms under `rag_r1.reward`.
 
-It reads the record that the agent loop put into `extra_fields`, never the decoded sequence, so a prompt's
-example or a document cannot earn anything. The score of every term is returned under its own name, together
-with statistics of the episode, so that veRL logs them for validation and the sampler for training. Terms that
-call a judge are awaited; veRL's reward worker scores other trajectories meanwhile. A trajectory with a
-failure whose kind is in `rag_r1.failures.mask` is not judged: its terms are None, which veRL's validation
-leaves out of its means, and `masked` makes the sampler remove it from the batch. If `rag_r1.trajectory_dir`
-is set, every record is written there, in a thread (rag_r1/agent/records.py), before its score is returned.
+It reads the record that the agent loop put into `extra_fields`, and never the decoded sequence, so an example
+in the prompt or a document cannot earn a reward. The score of each term is returned under the term's name,
+together with statistics of the episode. veRL logs these values in validation, and the sampler in training.
+Terms that call a judge are awaited, while veRL's reward worker scores other trajectories. If
+`rag_r1.trajectory_dir` is set, every record is written there before its score is returned, in a thread
+(rag_r1/agent/records.py).
 
-The score of each turn stays in the record (`turn_scores`). veRL 0.9.1 takes only the total from a reward
-manager; everything else it averages in validation (metric_utils.py, `process_validation_metrics`), which
-fails on lists of different lengths. Only for the advantage estimator `turn_loo` they are returned as well;
-the agent loop puts them onto the turns' tokens, and takes them out again before veRL sees them.
+A trajectory with a failure whose kind is in `rag_r1.failures.mask` is not judged. Its terms are None, which
+veRL's validation leaves out of its means, and `masked` makes the sampler remove it from the batch.
+
+The scores of single turns normally stay in the record (`turn_scores`). veRL 0.9.1 takes only the total from a
+reward manager, and averages everything else in validation (metric_utils.py, `process_validation_metrics`),
+which fails on lists of different lengths. For the advantage estimator `turn_loo` they are returned as well,
+and the agent loop turns them into rewards of tokens before veRL sees them.
 """
 
 from __future__ import annotations
@@ -49,13 +51,14 @@ class SearchRewardManager(RewardManagerBase):
         self.model = config.get("actor_rollout_ref", {}).get("model", {}).get("path")
         self.mask = settings.failures.mask
         self.by_turn = (config.get("algorithm") or {}).get("adv_estimator") == TURN_LOO
-        #: Counted one by one; if the policy can only search, the totals say the same.
+        #: Tools whose calls are counted separately; none if search is the only tool, whose count is the
+        #: total.
         self.tools = (SEARCH, *settings.tools) if settings.tools else ()
         self.dump = TrajectoryDump(settings.trajectory_dir, compressed=settings.trajectory_gzip)
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
-        """Scores the last row of `data`, whose reward all rows of a trajectory share. Returns the reward, and
-        what veRL and the sampler average."""
+        """Scores a trajectory, whose record is in the last row of `data`. Returns the reward, and the values
+        that veRL and the sampler average."""
         row = data[-1].non_tensor_batch
         record = Trajectory.from_dict(row["tool_extra_fields"]["trajectory"])
         golds = golds_of(row.get("reward_model"))
@@ -67,9 +70,9 @@ class SearchRewardManager(RewardManagerBase):
             **summary(record),
             **signals(record, evidence.recall if evidence else None),
             **calls_by_tool(record, self.tools),
-            # Whatever the reward pays for.
+            # Does not depend on what the reward pays for.
             "right": None if is_masked else exact_match(record.answer, golds),
-            "source": str(row.get("data_source", "")),  # a text, which veRL's validation leaves out
+            "source": str(row.get("data_source", "")),  # veRL's validation ignores texts
             "masked": float(is_masked),
             "undumped": float(not is_dumped),
             **record.rewards,
@@ -84,8 +87,8 @@ class SearchRewardManager(RewardManagerBase):
     async def _dump(
         self, record: Trajectory, golds: list[str], evidence: GoldEvidence, row: Mapping[str, Any]
     ) -> bool:
-        """Writes the record, if there is a folder for trajectories; returns false if that failed. The rows of
-        a probe have a split of their own, `<split>_<probe>`, and the source of their questions."""
+        """Writes the record if there is a folder for trajectories, and returns False if that fails. Records
+        of a probe have the split `<split>_<probe>` and the original name of their data source."""
         split = str((row.get("extra_info") or {}).get("split", "train"))
         probe = probe_of(row)
         return await self.dump.write_in_thread(
@@ -99,13 +102,13 @@ class SearchRewardManager(RewardManagerBase):
         )
 
     def _origin(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields of a record that say which weights played the trajectory, in which group and when, and
-        how its reward is weighted."""
+        """Returns the fields of a record that say in which group, by which weights and when the trajectory
+        was played, and how its reward is weighted."""
         fields = row["tool_extra_fields"]
         return {
             "group": str(row.get("uid", "")),
             "model": self.model,
-            # Updates that the weights had, before the first and before the last turn.
+            # The number of updates of the weights that generated the first turn, and the last one.
             "policy_steps": [fields.get(name) for name in ("min_global_steps", "max_global_steps")],
             "reward_weights": self.reward.weights,
             "time": round(time.time(), 3),
@@ -115,7 +118,7 @@ class SearchRewardManager(RewardManagerBase):
 def round_to_grid(score: float) -> float:
     """Rounds `score` to a multiple of 2^-16, so that equal rewards equal their mean exactly in 32 bits too.
 
-    Otherwise the mean of seven equal rewards may differ from that reward, and GRPO, which divides the
-    difference by the (equally tiny) deviation of the group, turns a tie into an advantage of up to 0.2.
+    Otherwise the mean of, say, seven equal rewards may differ slightly from that reward. GRPO divides the
+    difference by the equally tiny deviation of the group, which turns a tie into an advantage of up to 0.2.
     """
     return round(score * 65536) / 65536

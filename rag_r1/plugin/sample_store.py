@@ -1,12 +1,12 @@
-"""veRL's store of samples, TransferQueue: all requests of RAG-R1 to it.
+"""All accesses to veRL's store of samples, TransferQueue.
 
 veRL's trainers keep the rows of a rollout in TransferQueue and pass batches of keys around (`KVBatchMeta`). A
 row is a mapping of fields in a partition, `train` or `val`, under the key `<prompt>_<trajectory>_<row>`
-(sessions.py). Sampler, group filter and validation read, change and remove rows, and all of them do it here:
-no other module imports `transfer_queue`, so a veRL with another store changes this one
-(docs/upgrading_verl.md).
+(sessions.py). The sampler, the group filter and the validation read, change and remove rows through this
+module. No other module imports `transfer_queue`, so if veRL changes its store, only this one has to be
+adapted (docs/upgrading_verl.md).
 
-Each call is a request to Ray actors: callers collect keys and make one. An empty list of keys is an error.
+Each call is a request to Ray actors, so callers should pass many keys at once. Keys must not be empty.
 """
 
 from __future__ import annotations
@@ -23,23 +23,25 @@ __all__ = ["KVBatchMeta", "plain_value", "read_rows", "remove_rows", "unpadded_k
 
 
 def unpadded_keys(batch: KVBatchMeta) -> list[str]:
-    """The keys of a batch without those of the rows with which veRL has padded it."""
+    """Returns the keys of a batch without those of padding rows that veRL has added."""
     return [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding")]
 
 
 def read_rows(keys: Sequence[str], partition: str, fields: Sequence[str]) -> TensorDict:
-    """Returns `fields` of the rows, in the order of `keys`; tensors of different lengths are nested."""
+    """Returns `fields` of the rows in the order of `keys`. Tensors of different lengths are nested."""
     return tq.kv_batch_get(keys=list(keys), partition_id=partition, select_fields=list(fields))
 
 
 def write_rows(rows: Mapping[str, Mapping[str, Any]], partition: str) -> None:
-    """Replaces fields of rows that are there: key -> field -> value. All rows name the same fields."""
+    """Replaces fields of existing rows. `rows` maps key -> field -> value, with the same fields for all
+    keys."""
     values = list_of_dict_to_tensordict([dict(row) for row in rows.values()])
     tq.kv_batch_put(keys=list(rows), partition_id=partition, fields=values)
 
 
 def plain_value(value: Any) -> Any:
-    """The value as it was stored: the store may return it in one of tensordict's wrappers."""
+    """Returns a value as it was stored, without the wrapper of tensordict in which the store may return
+    it."""
     return getattr(value, "data", value)
 
 

@@ -1,31 +1,29 @@
-"""veRL's replay buffers, with masked trajectories removed and search metrics added.
+"""veRL's replay buffers, without masked trajectories and with search metrics.
 
 The sampler is named in veRL's configuration (`trainer.v1.sampler.custom_sampler`). veRL gets each training
-batch from it and adds the metrics that it returns to those of the step. The sampler does four things.
+batch from it, and adds the metrics that it returns to those of the step. The sampler does four things.
 
 **It removes masked trajectories from the batch** (`rag_r1.failures`; the reward manager marks them). The
-response mask of such a trajectory is 0, which keeps it out of the loss, but its reward would still count in
-the mean of its GRPO group: an outage of the search engine would make the rest of the group look good. If only
-one trajectory of a group is left, it has nothing to be compared with, and veRL would use its plain reward as
-the advantage (core_algos.py, `compute_grpo_outcome_advantage`): it is removed too. veRL pads the batch to the
-size that its mini-batches require. If nothing is left of a batch, another is generated from the next prompts
-after a wait, at most `refills` times; then the run ends with an error, since further attempts are not likely
-to succeed. Masked trajectories of a validation are left out of its means as well (validation_rows.py), and
-groups with equal rewards can be replaced (DAPO, group_filter.py).
+response mask of such a trajectory is 0, which keeps it out of the loss. But its reward would still count in
+the mean of its GRPO group, so an outage of the search engine would make the rest of the group look good. If
+only one trajectory of a group is left, it is removed as well: it cannot be compared with any other, and veRL
+would use its plain reward as the advantage (core_algos.py, `compute_grpo_outcome_advantage`). veRL pads the
+batch to the size that its mini-batches require. If nothing is left of a batch, another one is generated from
+the next prompts after a wait, at most `refills` times. Then the run ends with an error. Masked trajectories
+of a validation are also left out of its means (validation_rows.py), and groups with equal rewards can be
+replaced (DAPO, group_filter.py).
 
-**It logs how the policy searches during training**, as `search/<name>`: veRL logs each term of a reward for
-validation, but only the total for training. The means are over the trajectories that arrived, masked ones
-included (their terms count as unknown). All counts are of trajectories, however many rows they have.
+**It logs how the policy searches during training**, as `search/<name>`, since veRL logs each term of the
+reward in validation but only the total in training. The means are over all trajectories that arrived,
+including masked ones, whose terms are unknown. All counts are of trajectories, however many rows they have.
 
-**It prepares trajectories of several rows** (sessions.py) for veRL's advantages: rows in which nothing was
-generated are removed, and the reward of a row is moved to a generated token.
+**It prepares trajectories of several rows** (sessions.py) for veRL's advantages: it removes rows in which
+nothing was generated, and moves the reward of a row to a generated token.
 
 **It receives settings that veRL does not pass to a custom sampler** (trainer_base.py,
-`_build_replay_buffer`). They are keys of `trainer.v1.sampler.sampler_kwargs` here: `poll_interval` in seconds
-(veRL looks for finished trajectories every 2 s, which is longer than a whole step of a small policy), and
-those of group_filter.py. Our own keys there are `refills`, `refill_wait_s` (seconds before the first refill,
-doubled each time), and `group_size`, with which trajectories that never arrived are counted.
-`rag_r1.config.schema.SamplerOptions` declares them.
+`_build_replay_buffer`). They are keys of `trainer.v1.sampler.sampler_kwargs`, which
+`rag_r1.config.schema.SamplerOptions` declares. One is `poll_interval`: by default veRL looks for finished
+trajectories every 2 s, which is longer than a whole step of a small policy.
 """
 
 from __future__ import annotations
@@ -52,7 +50,7 @@ logger = logging.getLogger(__name__)
 
 
 class _SearchSamplerMixin(GroupFilter):
-    """Mixin: reads our keys of `sampler_kwargs`, removes masked trajectories, adds search metrics."""
+    """Mixin for veRL's replay buffers that removes masked trajectories and adds search metrics."""
 
     def __init__(self, *args: Any, sampler_kwargs: Any = None, **kwargs: Any):
         options = SamplerOptions.from_config(plain(sampler_kwargs))
@@ -62,32 +60,29 @@ class _SearchSamplerMixin(GroupFilter):
         super().__init__(*args, options=options, sampler_kwargs=sampler_kwargs, **kwargs)
 
     def sample(self, *args: Any, partition_id: str, batch_size: int, **kwargs: Any) -> tuple[Any, dict]:
-        """Returns veRL's batch of `batch_size` prompts and its metrics: without masked trajectories, with the
-        search metrics, and in training with another batch in place of one that is wholly masked. Raises
-        RuntimeError if every trajectory of `refills` + 1 batches is masked."""
+        """Returns veRL's batch of `batch_size` prompts without masked trajectories, and its metrics with
+        those of the search.
+
+        In training, a batch without any usable trajectory is replaced by another one. Raises RuntimeError if
+        none of `refills` + 1 batches has one.
+        """
         failures: Counter[str] = Counter()
         for attempt in range(self.refills + 1):
             batch, metrics = super().sample(*args, partition_id=partition_id, batch_size=batch_size, **kwargs)
             if partition_id != "train":
                 return drop_masked_rows(batch), metrics
             infos_by_session = reward_infos(batch)
-            masked = [bool(infos_by_session[sessions.session_of(key)].get("masked")) for key in batch.keys]
-            keys = trainable_keys(batch.keys, masked, self.group_size)
-            n_left_out = len(infos_by_session) - len(sessions.group_by_session(keys))
-            keys = rows_to_train(keys, partition_id)
-            kept_keys = set(keys)
-            if removed_keys := [key for key in batch.keys if key not in kept_keys]:
-                remove_rows(removed_keys, partition_id)
             infos = [*infos_by_session.values(), *self.dropped_infos]
+            keys, n_left_out = self._remove_unusable_rows(batch, infos_by_session)
             if keys:
                 metrics = {**metrics, **search_metrics(infos), **group_metrics(infos_by_session)}
                 metrics["search/left_out"] = float(n_left_out)
                 if self.group_size:
-                    groups = batch_size - metrics.get("search/short_groups", 0)
-                    metrics["search/lost"] = float(groups * self.group_size - len(infos_by_session))
+                    n_groups = batch_size - metrics.get("search/short_groups", 0)
+                    metrics["search/lost"] = float(n_groups * self.group_size - len(infos_by_session))
                 if attempt:
                     metrics["search/refilled_batches"] = float(attempt)
-                return (batch.select_keys(keys) if removed_keys else batch), metrics
+                return (batch.select_keys(keys) if len(keys) < len(batch.keys) else batch), metrics
             failures.update(key for info in infos for key in info if key.startswith("failed_") and info[key])
             logger.error("no trajectory of a batch is usable; the failures so far: %s", dict(failures))
             if attempt < self.refills:
@@ -99,9 +94,23 @@ class _SearchSamplerMixin(GroupFilter):
             "the cause, and start again: the run resumes from its last checkpoint"
         )
 
+    def _remove_unusable_rows(
+        self, batch: KVBatchMeta, infos_by_session: Mapping[str, dict[str, Any]]
+    ) -> tuple[list[str], int]:
+        """Removes the rows that are not trained on from the store. Returns the keys of the others, and the
+        number of trajectories that were left out."""
+        masked = [bool(infos_by_session[sessions.session_of(key)].get("masked")) for key in batch.keys]
+        keys = trainable_keys(batch.keys, masked, self.group_size)
+        n_left_out = len(infos_by_session) - len(sessions.group_by_session(keys))
+        keys = rows_to_train(keys, batch.partition_id)
+        kept_keys = set(keys)
+        if removed_keys := [key for key in batch.keys if key not in kept_keys]:
+            remove_rows(removed_keys, batch.partition_id)
+        return keys, n_left_out
+
 
 def reward_infos(batch: KVBatchMeta) -> dict[str, dict[str, Any]]:
-    """What the reward manager returned for each trajectory of a batch, by session."""
+    """Returns the `reward_extra_info` of each trajectory of a batch, by session."""
     rows = sessions.last_rows(batch.keys)
     if not rows:
         return {}
@@ -111,9 +120,9 @@ def reward_infos(batch: KVBatchMeta) -> dict[str, dict[str, Any]]:
 
 
 def rows_to_train(keys: Sequence[str], partition_id: str) -> list[str]:
-    """`keys` without the rows of trajectories of several rows in which nothing was generated
-    (`trained_rows`). In the store, the rewards of their other rows are moved to generated tokens
-    (`move_rewards`)."""
+    """Returns `keys` without the rows in which nothing was generated, if their trajectory has several rows
+    (`sessions.trained_rows`). In the store, moves the rewards of such trajectories to generated tokens
+    (`sessions.move_rewards`)."""
     session_keys = [key for rows in sessions.group_by_session(keys).values() if len(rows) > 1 for key in rows]
     if not session_keys:
         return list(keys)
@@ -131,8 +140,11 @@ def rows_to_train(keys: Sequence[str], partition_id: str) -> list[str]:
 
 
 def trainable_keys(keys: Sequence[str], masked: Sequence[bool], group_size: int | None = None) -> list[str]:
-    """The keys that can be trained on, in order: those of trajectories without a masked row, except the only
-    one left of a group that had, or should have had (`group_size`), several."""
+    """Returns the keys of the trajectories that can be trained on, in order.
+
+    `masked` says for each key whether its row is masked. Trajectories with a masked row are left out, and so
+    is the only trajectory that remains of a group which had several, or should have had (`group_size`).
+    """
     excluded = {sessions.session_of(key) for key, is_masked in zip(keys, masked, strict=True) if is_masked}
     groups: dict[str, set[str]] = defaultdict(set)
     for key in keys:
@@ -144,10 +156,15 @@ def trainable_keys(keys: Sequence[str], masked: Sequence[bool], group_size: int 
 
 
 def search_metrics(infos: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Returns means of what the reward manager returned for each trajectory, as `search/<name>`; of the
-    scores of each data source, as `search/score/<source>`; of the log-probs of trajectories with a score
-    above 0 and of the others, as `search/logprob_right` and `search/logprob_wrong`; and the share of turns
-    that are a search, a call or an answer, as `search/valid_actions`."""
+    """Returns means over trajectories, each of which has its `reward_extra_info` in `infos`:
+
+    - `search/<name>` for each number in these infos,
+    - `search/score/<source>`, the score for each data source,
+    - `search/logprob_right` and `search/logprob_wrong`, the log-prob with a score above 0, and of the others,
+    - `search/valid_actions`, the share of turns that are a search, a call or an answer,
+
+    and `search/samples`, the number of trajectories.
+    """
     values: dict[str, list[float]] = defaultdict(list)
     for info in infos:
         for name, value in info.items():
@@ -165,9 +182,9 @@ def search_metrics(infos: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 
 def group_metrics(infos_by_session: Mapping[str, dict[str, Any]]) -> dict[str, float]:
-    """Says how much the rewards of a prompt's trajectories differ, as `search/group_deviation` and
-    `search/groups_without_signal`; masked ones have none. `infos_by_session`: what the reward manager
-    returned for each trajectory."""
+    """Returns how much the rewards within a group differ, as `search/group_deviation` and
+    `search/groups_without_signal`. `infos_by_session` is the result of `reward_infos`; masked trajectories
+    have no reward there."""
     groups: dict[str, list[float]] = defaultdict(list)
     for session, info in infos_by_session.items():
         if isinstance(info.get("score"), int | float):

@@ -1,18 +1,18 @@
 """veRL's trainers with mini-batches of whole sessions: `trainer.v1.trainer_mode=sessions_<veRL's mode>`.
 
 They are for protocols that rewrite their context, whose trajectories have several rows (sessions.py describes
-how veRL treats these, and where). The trainers are veRL's own; overridden are only the layout of a batch
-before the step and the number of rows in a mini-batch. `ppo_mini_batch_size` keeps its meaning, in prompts: a
-step has as many updates as with one row for each trajectory.
+where veRL mistreats these). The trainers override only how a batch is laid out before the step, and the
+number of rows in a mini-batch. `ppo_mini_batch_size` is still a number of prompts, and a step has as many
+updates as with one row per trajectory.
 
-They record advantages as well, as all our trainers do (recording_trainer.py). For the estimator `turn_loo`,
-for which veRL would take each row for a trajectory, they compute them anew, of whole trajectories.
+Like all our trainers they record advantages (recording_trainer.py). With the estimator `turn_loo`, veRL would
+treat each row as a trajectory, so the advantages are computed again for whole trajectories.
 
 The metrics `sessions/rows` (mean number of rows per trajectory) and `sessions/padding` (share of padding rows
-in the batch) show what rewriting costs. veRL's own means over rows (`critic/score/mean`, `num_turns/mean`)
-count a trajectory once for each of its rows; those under `search/` count trajectories. Its means over
-micro-batches (`actor/ppo_kl`, `actor/pg_clipfrac`) count one of nothing but padding as 0; losses and
-gradients do not.
+in the batch) show the cost of rewriting. Of the other metrics, veRL's means over rows (`critic/score/mean`,
+`num_turns/mean`) count a trajectory once for each of its rows, while those under `search/` count it once.
+veRL's means over micro-batches (`actor/ppo_kl`, `actor/pg_clipfrac`) count a micro-batch that is all padding
+as 0; losses and gradients ignore it.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from rag_r1.plugin.sample_store import KVBatchMeta, read_rows, unpadded_keys, wr
 
 
 class WholeSessionMixin(RecordingMixin):
-    """Mixin for a trainer that veRL registers as `verls_mode`: lays out a batch so that each mini-batch has
-    whole trajectories."""
+    """Mixin for a trainer of veRL that lays out a batch so that each mini-batch has whole trajectories."""
 
     def _balance_batch(self, batch: KVBatchMeta, metrics: dict, *args: Any, **kwargs: Any) -> KVBatchMeta:
-        """veRL's batch, padded, in the order in which the ranks take whole trajectories from it."""
+        """Returns the batch, padded by veRL and reordered so that each rank gets its rows of whole
+        trajectories."""
         policy = self.config.actor_rollout_ref
         keys = list(batch.keys)
         self._mini_batches = sessions.mini_batches(keys, policy.actor.ppo_mini_batch_size * policy.rollout.n)
@@ -62,14 +62,16 @@ class WholeSessionMixin(RecordingMixin):
         return batch
 
     def _get_required_batch_multiple(self, dp_size: int) -> int:
-        """The size of this batch with its padding; veRL rounds the batch up to a multiple of it."""
+        """Returns the padded size of this batch. veRL calls this while it balances a batch, and pads the
+        batch to a multiple of the result."""
         self._ranks = dp_size
         multiple = dp_size * self._micro_batch_rows()
         self._mini_batch_rows = sessions.padded_row_count(self._mini_batches, multiple)
         return self._mini_batch_rows * len(self._mini_batches)
 
     def _micro_batch_rows(self) -> int:
-        """Rows of which every worker's share of a mini-batch is a multiple; 1 if all limits are in tokens."""
+        """Returns a number of which the rows of a worker in each mini-batch must be a multiple. It is 1 if
+        all micro-batches are limited by tokens."""
         policy, critic = self.config.actor_rollout_ref, self.config.critic
         sizes = []
         if not policy.actor.use_dynamic_bsz:
@@ -91,8 +93,11 @@ class WholeSessionMixin(RecordingMixin):
 
     @contextmanager
     def _config_in_rows(self) -> Iterator[None]:
-        """veRL multiplies two keys to get the rows of a mini-batch for its workers: within this context the
-        product is the number for this batch. The workers' own copies of the configuration do not change."""
+        """Within this context, the configuration has the mini-batch size of this batch, in rows.
+
+        veRL tells its workers the product of `ppo_mini_batch_size` and `rollout.n`. The workers' copies of
+        the configuration are not affected.
+        """
         config, self.config = self.config, copy.deepcopy(self.config)
         try:
             with open_dict(self.config):
@@ -105,8 +110,11 @@ class WholeSessionMixin(RecordingMixin):
 
 
 class SessionAdvantages:
-    """Mixin that computes the advantages of `turn_loo` of whole trajectories. It stands between ours and
-    veRL's trainer, so that what is recorded is what is trained on."""
+    """Mixin that computes the advantages of `turn_loo` for whole trajectories.
+
+    It comes after RecordingMixin in the bases of a trainer, so that the recorded advantages are those that
+    are trained on.
+    """
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         batch = super()._compute_advantage(batch, metrics)
@@ -116,11 +124,11 @@ class SessionAdvantages:
 
 
 def write_turn_advantages(batch: KVBatchMeta) -> None:
-    """Replaces advantages and returns in veRL's store by those of `turn_loo` for whole trajectories."""
+    """Replaces the advantages and returns in veRL's store with those of `turn_loo` for whole trajectories."""
     keys = unpadded_keys(batch)
     rows_by_session = sessions.group_by_session(keys)
     if len(rows_by_session) == len(keys):
-        return  # each trajectory is one row, as veRL has computed it
+        return  # each trajectory is one row, and veRL's result is right
     fields = ("response_mask", "rm_scores")
     data = read_rows(keys, batch.partition_id, fields)
     masks, rewards = (dict(zip(keys, data[name].unbind(), strict=True)) for name in fields)

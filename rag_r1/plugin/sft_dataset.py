@@ -1,14 +1,15 @@
-"""A data set of SFT rows with provenance for veRL's SFT trainer; `data.custom_cls` names it.
+"""The data set of SFT rows for veRL's SFT trainer, which the recipes name in `data.custom_cls`.
 
-veRL's own data set renders each message with the chat template and trains whole assistant messages. Here an
-episode is one assistant message in which turns and observations alternate, so that mask would train document
-text, and the template would add an end of turn that no rollout contains. This data set takes tokens and mask
-from `SftTokens` (rag_r1/data/sft_rows.py): the loss covers exactly the tokens of trained pieces.
+veRL's own data set renders each message with the chat template and trains on whole assistant messages. Here
+an episode is one assistant message in which turns and observations alternate. So veRL's mask would train on
+the text of documents, and the template would add an end of turn that no rollout contains. This data set takes
+the tokens and the mask from `SftTokens` (rag_r1/data/sft_rows.py), so the loss covers exactly the trained
+pieces.
 
-It gives veRL what its trainer takes without padding: `input_ids`, `position_ids` and `loss_mask`, each of
-shape (tokens,), as int64. veRL's loss shifts the mask by one over the whole micro batch
-(verl/workers/utils/losses.py, `sft_loss`), so the first token of a row must have weight 0; it is part of the
-prompt. A row is never truncated: one that is longer than `data.max_length` is an error that names it.
+A row has the fields that veRL's trainer takes without padding: `input_ids`, `position_ids` and `loss_mask`,
+each of shape (tokens,), as int64. veRL's loss shifts the mask by one over the whole micro-batch
+(verl/workers/utils/losses.py, `sft_loss`), so the first token of a row, which belongs to the prompt, must not
+be trained. A row is never truncated: if it is longer than `data.max_length`, an error names it.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from rag_r1.options.problems import plain
 
 
 class SftDataset(Dataset):
-    """Rows that `rag-r1 sft-data` wrote, as tokens; veRL calls it with its keys `data`.
+    """The rows that `rag-r1 sft-data` wrote, as tokens. veRL passes its block `data` as `config`.
 
-    `data.protocol` is the name or the file of the protocol; by default the one that the rows name.
-    `data.max_length` is veRL's limit in tokens, 1024 as in its configuration if it is not set. `max_samples`:
-    only the first so many rows; -1: all. `processor` is part of veRL's signature and unused. Raises DataError
-    for files and rows that cannot be used.
+    `protocol` in that block is the name or the file of the protocol, by default the one that the rows name,
+    and `max_length` is veRL's limit of a row in tokens, by default 1024 as in veRL. `max_samples` limits the
+    number of rows, -1 takes all. `processor` is part of veRL's signature and unused. Raises DataError for
+    files and rows that cannot be used.
     """
 
     def __init__(
@@ -60,7 +61,8 @@ class SftDataset(Dataset):
         return len(self.rows)
 
     def __getitem__(self, item: int) -> dict[str, torch.Tensor]:
-        """`input_ids`, `position_ids` and `loss_mask`, each of shape (tokens,)."""
+        """Returns `input_ids`, `position_ids` and `loss_mask` of a row, each of shape (tokens,). Raises
+        DataError if the row is too long or has no prompt."""
         row = self.rows[item]
         tokens = self.tokens(row)
         length = len(tokens.ids)

@@ -1,15 +1,16 @@
-"""Excludes masked trajectories from validation means, and reports how many there were.
+"""Excludes masked trajectories from the means of a validation, and reports how many there were.
 
 veRL averages the scores of all trajectories of a validation. The score of a masked trajectory
 (rag_r1.failures.mask) is unknown and recorded as 0, so an outage of the search engine would look like a worse
-policy. The sampler passes the batch of a validation through `drop_masked_rows`: masked trajectories are
-removed, with all their rows, so that `val-core` and `val-aux` are means over what was judged. The number of
-lost trajectories is kept: in every remaining one, `masked` and the `failed_<kind>` are replaced by their
-shares in its data source in that batch, so that `val-aux/<source>/masked/mean@1` is unchanged; and the
-numbers are logged.
+policy. Therefore the sampler passes the batch of a validation through `drop_masked_rows`, which removes all
+rows of masked trajectories. `val-core` and `val-aux` are then means over the judged trajectories.
 
-With several answers to a question (`val_kwargs.n`), veRL puts the number of answers into the name of a mean:
-a question that has lost one is counted under another name (mean@3 beside mean@4).
+The number of lost trajectories stays visible: it is logged, and in the remaining trajectories `masked` and
+`failed_<kind>` are replaced by their shares in the same data source of that batch. So
+`val-aux/<source>/masked/mean@1` is the same as before the removal.
+
+With several answers to a question (`val_kwargs.n`), veRL puts the number of answers into the name of a mean.
+A question that has lost an answer is therefore counted under another name (mean@3 beside mean@4).
 """
 
 from __future__ import annotations
@@ -27,8 +28,11 @@ logger = logging.getLogger(__name__)
 
 def drop_masked_rows(batch: KVBatchMeta) -> KVBatchMeta:
     """Removes the masked trajectories of a validation batch from the store, writes their shares into the
-    others, and returns the batch of these. If all are masked they stay, since veRL's validation needs some,
-    and an error is logged: its numbers are worth nothing."""
+    others, and returns the batch of the others.
+
+    If all are masked, they stay, because veRL's validation needs rows; the log says that its numbers are
+    meaningless.
+    """
     rows = last_rows(batch.keys)  # veRL takes a trajectory's result from its last row
     if not rows:
         return batch
@@ -61,19 +65,20 @@ def drop_masked_rows(batch: KVBatchMeta) -> KVBatchMeta:
 
 
 def _shares(infos: list[dict[str, Any]], sources: list[str]) -> dict[str, dict[str, float]]:
-    """For each data source, the share of its trajectories with `masked` and with each kind of failure."""
+    """Returns the share of each data source's trajectories that are masked, and that have each kind of
+    failure: source -> name -> share."""
     by_source: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for info, source in zip(infos, sources, strict=True):
         by_source[source].append(info)
     return {
         source: {
             name: sum(float(row.get(name) or 0) for row in rows) / len(rows)
-            for name in {n for row in rows for n in row if n == "masked" or n.startswith("failed_")}
+            for name in {key for row in rows for key in row if key == "masked" or key.startswith("failed_")}
         }
         for source, rows in by_source.items()
     }
 
 
 def _describe(share: dict[str, float]) -> str:
-    """The shares of a data source that are not 0, as percentages."""
+    """Returns the shares of a data source that are not 0, as percentages."""
     return ", ".join(f"{name} {value:.0%}" for name, value in sorted(share.items()) if value)

@@ -1,12 +1,12 @@
-"""The critic's model, loaded with the attention implementation that its configuration names.
+"""Loads the critic's model with the attention implementation that its configuration names.
 
-veRL loads a value model with ``attn_implementation="flash_attention_2"``, whatever ``override_config`` says
-(verl/utils/model.py, `load_valuehead_model`), so PPO cannot run where flash-attn is not installed: on a CPU,
-and on a GPU for which it is not compiled. The engines that load it with `OwnAttentionMixin` read
-``critic.model.override_config.attn_implementation``.
+veRL loads a value model with ``attn_implementation="flash_attention_2"``, regardless of ``override_config``
+(verl/utils/model.py, `load_valuehead_model`). So PPO could not run without flash-attn, which is the case on a
+CPU, and on a GPU for which it is not compiled. Engines with `OwnAttentionMixin` read
+``critic.model.override_config.attn_implementation`` instead.
 
-Importing this module on a machine with NVIDIA GPUs registers such an engine there, under veRL's key for a
-vendor's own engines; rag_r1/plugin/__init__.py does so only if flash-attn is missing.
+Importing this module registers such an engine for NVIDIA GPUs, under veRL's key for engines of a vendor,
+which take precedence over veRL's. rag_r1/plugin/__init__.py imports it only if flash-attn is missing.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithValueHead
 
 
 class OwnAttentionMixin:
-    """Mixin, before `FSDPEngineWithValueHead` in the bases of an engine: loads the critic's model as veRL
-    does, but with the attention that its configuration names."""
+    """Mixin that loads the critic's model as veRL does, but with the attention that its configuration names.
+    In the bases of an engine it must precede `FSDPEngineWithValueHead`."""
 
     def _build_module(self) -> torch.nn.Module:
-        """Returns the model with a head of one value for each token."""
+        """Returns the model with a head that gives one value for each token."""
         config = self.model_config.hf_config
         config.num_labels = 1
         config.classifier_dropout = 0.0

@@ -1,1 +1,1 @@
-"""`rag-r1 train` and what belongs to it: preflight, stages, recipes, doctor."""
+"""`rag-r1 train`, its preflight and its guard, and the commands `stages`, `recipes` and `doctor`."""

@@ -1,10 +1,10 @@
 """The overrides that `rag-r1 train` adds to those of the user.
 
-They name the module with our trainers and the folder of the composed configuration, and on a CPU the number
-of vLLM's threads. Ray gives each of its workers one OpenMP thread (its function
-`set_omp_num_threads_if_unset`), and vLLM, which a worker starts, would inherit that. It is best for the
-demo's policy; a model of 135 million parameters would use a single core of the machine. The trainer sets its
-own number (rag_r1/plugin/cpu/engines.py).
+They name the module with our trainers and the folder for the composed configuration, and on a CPU they set
+the number of vLLM's threads. Ray gives each of its workers one OpenMP thread (`set_omp_num_threads_if_unset`
+in Ray), and vLLM, which a worker starts, would inherit that. One thread is best for the demo's tiny policy,
+but a model of 135 million parameters would leave all other cores unused. The trainer sets its own number of
+threads (rag_r1/plugin/cpu/engines.py).
 """
 
 from __future__ import annotations
@@ -18,26 +18,27 @@ from rag_r1.options.command_line import hydra_quoted
 from rag_r1.system.cores import cpu_threads
 from rag_r1.training.metrics_files import RAY_VARIABLES
 
-#: veRL's key for modules that its processes import at start, and ours.
+#: Makes veRL's processes import the module with our trainers when they start.
 SESSION_TRAINERS = f"{RAY_VARIABLES}.VERL_USE_EXTERNAL_MODULES=rag_r1.session_trainers"
 _THREADS = "OMP_NUM_THREADS"
 
 
 def added_overrides(config: Any, overrides: Sequence[str]) -> list[str]:
-    """Returns all overrides to add to the user's own ones, with which `config` was composed."""
+    """Returns all overrides to add to the user's `overrides`, with which `config` was composed."""
     return [*trainer_overrides(config), *_thread_overrides(config), *config_overrides(config, overrides)]
 
 
 def trainer_overrides(config: Any) -> list[str]:
-    """Returns the override that makes veRL's processes load our trainers; none for veRL's own. The shipped
-    recipes have this key, a recipe that builds on veRL's alone may not."""
+    """Returns the override that makes veRL's processes load our trainers; none if a trainer of veRL is used.
+    The shipped recipes set this key, but a recipe that builds only on veRL's configuration may lack it."""
     if not str(config.trainer.v1.trainer_mode).startswith(("search_", "sessions_")):
         return []
     return [f"++{SESSION_TRAINERS}"]
 
 
 def vllm_threads(config: Any) -> int:
-    """The number of vLLM's threads on a CPU: as many as the user has set, or as are best for the model."""
+    """Returns the number of vLLM's threads on a CPU: the number that the user has set, or the best one for
+    the model."""
     from omegaconf import OmegaConf
 
     configured = (OmegaConf.select(config, RAY_VARIABLES) or {}).get(_THREADS) or os.environ.get(_THREADS)
@@ -54,7 +55,7 @@ def _thread_overrides(config: Any) -> list[str]:
 
 def config_overrides(config: Any, overrides: Sequence[str]) -> list[str]:
     """Returns the override that makes Hydra write the composed configuration into the run's folder, where
-    `rag-r1 eval` reads it; none if the user names another folder."""
+    `rag-r1 eval` reads it. There is none if the user names another folder."""
     if any(override.lstrip("+").startswith("hydra.run.dir=") for override in overrides):
         return []
     folder = Path(config.trainer.default_local_dir).expanduser().absolute()

@@ -1,12 +1,14 @@
 """`rag-r1 train`: composes a recipe, runs the preflight and starts veRL's trainer.
 
-There is no trainer here. The recipe and the `key=value` overrides are Hydra's and are passed unchanged to
-`python -m verl.trainer.main_ppo`; this command only checks them first, and prints the next steps at the end
-(launch.py). A user's own files and modules are searched for in the folder from which the command is started.
-Ray's workers may run in another folder, so relative names of existing files are passed on as absolute paths.
+There is no trainer here. The recipe and the `key=value` overrides are Hydra's, and are passed unchanged to
+`python -m verl.trainer.main_ppo`. This command only checks them first; then launch.py takes over its process,
+which runs veRL and prints the next steps at the end. A user's own files and modules are searched for in the
+folder from which the command is started. Ray's workers may run in another folder, so relative names of
+existing files are passed on as absolute paths.
 
-Your own recipe may be anywhere and may build on a shipped one (`defaults: [rag_r1/grpo, _self_]`) or on the
-fragments of which these are made (`- /rag_r1_defaults`, `- /platform: cpu`): see rag_r1/config/recipes.py.
+A user's own recipe may be anywhere. It may build on a shipped one (`defaults: [rag_r1/grpo, _self_]`), or on
+the fragments of which those are made (`- /rag_r1_defaults`, `- /platform: cpu`); see
+rag_r1/config/recipes.py.
 """
 
 from __future__ import annotations
@@ -58,12 +60,12 @@ example:
 
 
 def absolute_paths(config: DictConfig) -> list[str]:
-    """Returns overrides that replace relative paths of files and folders, and those with `~`, by absolute
-    ones."""
+    """Returns overrides that make the paths of existing files and folders absolute, if they are relative or
+    begin with `~`."""
     from omegaconf import ListConfig, OmegaConf
 
     def absolute(key: str, name: str) -> str:
-        # The name of a shipped protocol is not a path, even if there is a folder of that name.
+        # The name of a shipped protocol is not a path, even if a folder has that name.
         is_file = key != "rag_r1.protocol" or name.endswith((".yaml", ".yml"))
         path = Path(name).expanduser()
         return str(path.absolute()) if is_file and path.exists() else name
@@ -81,7 +83,7 @@ def absolute_paths(config: DictConfig) -> list[str]:
 
 
 class TrainArguments(Arguments):
-    """A recipe and what is changed in it."""
+    """Arguments of `rag-r1 train`."""
 
     recipe: str = argument("a shipped recipe (`rag-r1 recipes`), e.g. rag_r1/grpo, or a YAML file", "RECIPE")
     check_only: bool = argument("run the checks and stop", default=False)
@@ -101,8 +103,8 @@ class TrainArguments(Arguments):
 
 
 def _check_recipe(args: TrainArguments) -> tuple[Recipe, DictConfig, PreflightReport]:
-    """Returns the recipe, its configuration without wrong overrides, and the report of all checks. Raises
-    RunError if it cannot be composed."""
+    """Runs all checks. Returns the recipe, its configuration without wrong overrides, and the report. Raises
+    RunError if the recipe cannot be composed."""
     add_working_directory()
     recipe = Recipe.find(args.recipe)
     config, override_problems = compose_valid(recipe, args.overrides)
@@ -128,20 +130,20 @@ def _check_recipe(args: TrainArguments) -> tuple[Recipe, DictConfig, PreflightRe
 
 
 def _check_start(args: TrainArguments) -> None:
-    """Raises StartError with all that the preflight refuses, or RunError."""
+    """Raises StartError with all errors of the preflight, or RunError if the recipe cannot be composed."""
     _, _, report = _check_recipe(args)
     if report.errors:
         raise StartError(report.sentences)
 
 
 def _launch_command(args: TrainArguments, recipe: Recipe, config: DictConfig) -> list[str]:
-    """The command of launch.py with all overrides: the user's, absolute paths, and those that are added."""
+    """Returns the command that runs launch.py, with the user's overrides and those that are added to them."""
     from rag_r1.training.guard.watched_run import WatchedRun
 
     overrides = [*args.overrides, *absolute_paths(config), *added_overrides(config, args.overrides)]
     flags = [] if args.hours is None else [f"--hours={args.hours}"]
     if args.supervise:
-        flags.append("--supervise")  # it gives each attempt a file of its own
+        flags.append("--supervise")  # the supervisor names a file of metrics for each attempt
     elif (metrics := metrics_file(config)) is not None:
         flags.append(f"--metrics={metrics}")
         overrides.append(metrics_override(metrics))
@@ -152,8 +154,8 @@ def _launch_command(args: TrainArguments, recipe: Recipe, config: DictConfig) ->
 
 @command_main(RunError)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Checks a recipe and starts its training. Returns 1 if the preflight found an error, and 0 after
-    --check-only and --estimate; otherwise launch.py takes this process over."""
+    """Checks a recipe and starts its training. Returns 1 if the preflight finds an error, and 0 after
+    --check-only and --estimate. Otherwise launch.py replaces this process."""
     args = read_arguments(
         TrainArguments, arguments, prog="rag-r1 train", description=_DESCRIPTION, check=_check_start
     )

@@ -1,11 +1,11 @@
-"""Composes a recipe with the overrides of a user, and says which of these are wrong.
+"""Composes a recipe with a user's overrides, and reports which overrides are wrong.
 
-Hydra composes. Its errors become one sentence that names the key or the file and the remedy. A wrong override
-is left out and reported, so that one run of the checks finds all of them.
+Hydra composes the configuration. Its errors are converted to sentences that name the key or file and the
+remedy. A wrong override is left out and reported, so that one run of the checks finds all of them.
 
-`check_overrides` is for a command that starts the training later, when it has made its data. The training's
-own preflight needs that data, and the training of `rag-r1 demo` has no preflight. So such a command checks
-what the recipe and the overrides say by themselves: keys, types, numbers, and the block `rag_r1`.
+`check_overrides` serves commands that start a training only after they have made its data, which the
+preflight needs, and `rag-r1 demo`, whose training has no preflight. It checks what does not depend on the
+data: keys, types, numbers, and the block `rag_r1`.
 """
 
 from __future__ import annotations
@@ -24,20 +24,23 @@ from rag_r1.runs.start_checks import StartError
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-#: What veRL's ppo_trainer has at the top.
+#: Sections at the top level of veRL's ppo_trainer.
 _SECTIONS = ("actor_rollout_ref", "algorithm", "critic", "data", "trainer")
 
 
 def compose_recipe(recipe: Recipe, overrides: Sequence[str]) -> DictConfig:
-    """Returns the whole configuration, as veRL will see it. Raises RunError naming the key or file, also for
-    a variable of the environment that the block `rag_r1` takes a value from and that is not set."""
+    """Returns the whole configuration, as veRL will see it.
+
+    Raises RunError naming the key or file if the recipe cannot be composed, or if the block `rag_r1` refers
+    to an environment variable that is not set.
+    """
     from hydra import compose, initialize_config_dir
     from hydra.errors import HydraException, MissingConfigException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
-    # The checks import veRL, and with it bitsandbytes, which warns of kernels that no check runs.
+    # The checks import veRL, and with it bitsandbytes, which warns about kernels that no check uses.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     try:
         with initialize_config_dir(str(recipe.folder), version_base=None):
@@ -59,14 +62,14 @@ def compose_recipe(recipe: Recipe, overrides: Sequence[str]) -> DictConfig:
 
 
 def _yaml_fault(recipe: Recipe, fault: Exception) -> str:
-    """The sentence on wrong YAML in a recipe, or in a file that it is built on."""
+    """Returns the message on wrong YAML in a recipe, or in a file that it is built on."""
     mark = getattr(fault, "problem_mark", None)
     location = f"{mark.name}, line {mark.line + 1}" if mark is not None else str(recipe.path)
     return f"{location}: not YAML ({getattr(fault, 'problem', None) or fault}): correct it"
 
 
 def check_training(recipe: Recipe, config: DictConfig) -> None:
-    """Raises RunError unless a composed recipe has all sections of a reinforcement learning."""
+    """Raises RunError unless a composed recipe has all sections of a training by reinforcement learning."""
     if any(section not in config for section in _SECTIONS):
         kind = kind_of(recipe.path) or "train"
         training_remedy = "begin its defaults with - /ppo_trainer, or with a shipped recipe"
@@ -75,8 +78,8 @@ def check_training(recipe: Recipe, config: DictConfig) -> None:
 
 
 def compose_valid(recipe: Recipe, overrides: Sequence[str]) -> tuple[DictConfig, list[Problem]]:
-    """Returns the configuration without the wrong overrides, so that the rest can be checked too, and a
-    Problem for each of these. Raises RunError if the fault is not in an override."""
+    """Returns the configuration without the wrong overrides, so that the rest can be checked as well, and a
+    Problem for each wrong override. Raises RunError if the fault is not in an override."""
     valid, faults = list(overrides), []
     while True:
         try:
@@ -92,8 +95,8 @@ def compose_valid(recipe: Recipe, overrides: Sequence[str]) -> tuple[DictConfig,
 
 
 def check_composition(recipe: Recipe, overrides: Sequence[str]) -> DictConfig:
-    """Returns the whole configuration. Raises StartError with all wrong overrides of a recipe, or RunError if
-    it does not compose without them."""
+    """Returns the whole configuration. Raises StartError with all wrong overrides, or RunError if the recipe
+    does not compose without them."""
     config, problems = compose_valid(recipe, overrides)
     if problems:
         raise StartError(PreflightReport(problems).sentences)
@@ -101,9 +104,12 @@ def check_composition(recipe: Recipe, overrides: Sequence[str]) -> DictConfig:
 
 
 def check_overrides(recipe: Recipe, overrides: Sequence[str]) -> DictConfig:
-    """Returns the whole configuration. Raises StartError with all wrong overrides, also with those of a wrong
-    type, or RunError if the recipe does not compose without them. A recipe without overrides is only
-    composed: types are veRL's, whose import takes half a minute on a busy machine."""
+    """Returns the whole configuration. Raises StartError with all wrong overrides, including those whose
+    value has a wrong type, or RunError if the recipe does not compose without them.
+
+    Without overrides, types are not checked, since that requires veRL, whose import takes half a minute on a
+    busy machine.
+    """
     config = check_composition(recipe, overrides)
     if not overrides:
         return config
@@ -120,16 +126,17 @@ def check_overrides(recipe: Recipe, overrides: Sequence[str]) -> DictConfig:
 
 
 def _is_at_fault(override: str, fault: BaseException | None) -> bool:
-    """Whether Hydra's error is about this override: it names the override, its key or its group's file."""
+    """Returns whether Hydra's error is about this override, i.e. names it, its key or its group's file."""
     key, _, value = override.lstrip("+~").partition("=")
     if getattr(fault, "override", None) == override:
         return True
-    quotations = (f"'{key}'", f"'{key}/{value}'", f"/{key}/{value}'", override)  # the third: + and a group
-    return any(name in str(fault) for name in quotations)
+    # The third form is that of an override +group=value.
+    names = (f"'{key}'", f"'{key}/{value}'", f"/{key}/{value}'", override)
+    return any(name in str(fault) for name in names)
 
 
 def _override_problem(config: DictConfig, override: str, fault: BaseException) -> Problem:
-    """What is wrong with an override, for which Hydra raised `fault`; `config` is composed without it."""
+    """Returns the Problem of an override for which Hydra raised `fault`. `config` is composed without it."""
     from hydra.errors import OverrideParseException
 
     key, _, value = override.lstrip("+~").partition("=")
@@ -147,7 +154,7 @@ def _override_problem(config: DictConfig, override: str, fault: BaseException) -
 
 
 def _key_hint(config: DictConfig, key: str) -> str:
-    """The keys that there are where an unknown one was looked for, and the most similar of them."""
+    """Returns a sentence with the existing keys beside an unknown one, and the most similar of them."""
     from omegaconf import OmegaConf
 
     node, path, names = config, [], key.split(".")

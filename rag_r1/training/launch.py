@@ -1,11 +1,11 @@
-"""Launches veRL's trainer for `rag-r1 train`, watches it, and prints the next steps at its end.
+"""Launches veRL's trainer for `rag-r1 train`, watches it, and prints the next steps when it has ended.
 
-`rag-r1 train` becomes this process after its checks. It is small: what the checks have imported is gone, and
-for the length of the training there is little in it but a wait. Interrupted, it ends the training.
+`rag-r1 train` replaces itself by this process after its checks, so that the memory for everything that the
+checks have imported is free during the training. If the process is interrupted, it ends the training.
 
     python -m rag_r1.training.launch [--supervise] [--hours=H] [--metrics=FILE] RUN FOLDER RECIPE key=value...
 
-RUN is a WatchedRun in JSON.
+RUN is a WatchedRun in JSON, and FOLDER and RECIPE are the two fields of a Recipe.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from rag_r1.training.time_limit import TimeLimit
 
 @command_main(RunError)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Trains, and prints how it went. Returns the exit status of the training; 3 if `--hours` ended it."""
+    """Trains, and prints how it went. Returns the exit status of the training, or 3 if `--hours` ended it."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--supervise", action="store_true")
     parser.add_argument("--hours", type=float)
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if band is not None and (summary := band.summary()):
         print(summary, flush=True)
     if status is None:
-        assert limit is not None  # only a limit ends a training that has no status
+        assert limit is not None  # only a limit ends a training without a status
         print(limit.finish(), flush=True)
         return ExitStatus.STOPPED
     if status == 0:
@@ -74,7 +74,7 @@ def _print_next_steps(recipe: Recipe, overrides: Sequence[str]) -> None:
 def _supervise(
     run: WatchedRun, recipe: Recipe, overrides: Sequence[str], band: BandCheck | None, limit: TimeLimit | None
 ) -> int | None:
-    """Trains with a supervisor. Returns the exit status; None if the limit ended the training."""
+    """Trains with a supervisor. Returns the exit status, or None if the limit ended the training."""
 
     def command(changes: Sequence[str], metrics: Path) -> list[str]:
         return recipe.command([*overrides, *changes, metrics_override(metrics)])
@@ -90,7 +90,7 @@ def _watch(
     band: BandCheck | None,
     limit: TimeLimit | None,
 ) -> int | None:
-    """Trains once, and prints the signs in the file of metrics, if there is one. Returns the exit status;
+    """Trains once, and prints the signs in the file `metrics` if there is one. Returns the exit status, or
     None if the limit ended the training."""
     source = None if metrics is None else StartMetrics(metrics)
     guard = Guard(run.options, run.facts)

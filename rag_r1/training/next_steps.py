@@ -1,7 +1,7 @@
-"""The next steps after a training, as lines to print: its newest checkpoint and the commands that use it.
+"""The next steps after a training, as lines to print: the newest checkpoint, and commands that use it.
 
-The lines are made from the composed configuration and from what is in the folder of the checkpoints, so they
-can be pasted as they are. Commands stand on lines of their own.
+The commands are complete and can be pasted into a shell: they are made from the composed configuration and
+from the files in the folder of checkpoints. Each command has a separate line.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ from rag_r1.evaluation.run_defaults import SEARCH_URL, config_file, validation_a
 from rag_r1.inference.model_folders import newest_checkpoint
 from rag_r1.training.config_facts import is_nf4
 
-#: A file of trajectory records (rag_r1/agent/records.py).
+#: Names of files with trajectory records (rag_r1/agent/records.py).
 _RECORDS = re.compile(r"step_(\d+)-\d+\.jsonl")
 _EVALUATE = "evaluate it (with --card: does it search, or does it already know?):"
 
 
 def after_training(config: Any) -> list[str]:
-    """Returns the last lines of a reinforcement learning; `config`: the composed one (composition.py), with
-    the paths as seen from the working directory."""
-
+    """Returns the last lines of a training by reinforcement learning. `config` is the composed configuration
+    (composition.py), whose paths are relative to the working directory."""
     folder = Path(config.trainer.default_local_dir).expanduser()
     checkpoint = newest_checkpoint(folder)
     if checkpoint is None:
@@ -43,7 +42,8 @@ def after_training(config: Any) -> list[str]:
 
 
 def after_sft(model: Path) -> list[str]:
-    """Returns the last lines of a supervised fine-tuning; `model`: the chosen one, a Hugging Face folder."""
+    """Returns the last lines of a supervised fine-tuning. `model` is the chosen model's Hugging Face
+    folder."""
     evaluation = EvalArguments(
         questions=[Path("QUESTIONS")], model=str(model), protocol="PROTOCOL", out=model.parent / "evaluation"
     )
@@ -60,8 +60,8 @@ def after_sft(model: Path) -> list[str]:
 
 
 def after_demo(out: Path, checkpoint: Path | None, base: Path | None = None) -> list[str]:
-    """Returns the last lines of a demo run in the folder `out`; `base`: the policy that was quantised, if
-    adapters over nf4 were trained."""
+    """Returns the last lines of a demo run in the folder `out`. `base` is the policy that was quantised, if
+    adapters over weights in nf4 were trained."""
     lines = _reports(out / "trajectories")
     if checkpoint is None:
         return lines
@@ -79,8 +79,8 @@ def after_demo(out: Path, checkpoint: Path | None, base: Path | None = None) -> 
 
 
 def _evaluation_arguments(config: Any, checkpoint: Path, folder: Path) -> list[str]:
-    """The arguments that evaluate a model as the training's own validation does: the training's folder alone,
-    if its configuration is there."""
+    """Returns the arguments that evaluate a checkpoint in the same way as the training's validation. The
+    training's folder is enough if it contains the configuration."""
     if config_file(folder) is not None:
         return [str(folder)]
     out = folder / "evaluation"
@@ -88,7 +88,7 @@ def _evaluation_arguments(config: Any, checkpoint: Path, folder: Path) -> list[s
 
 
 def _nf4_lines(config: Any, checkpoint: Path, folder: Path) -> list[str]:
-    """The commands that export adapters over nf4 as one model, and evaluate it."""
+    """Returns the commands that export adapters over nf4 as one model, and that evaluate it."""
     values = validation_arguments(config)
     evaluation = EvalArguments(model=str(_export_folder(checkpoint)), out=folder / "evaluation", **values)
     return [
@@ -100,7 +100,7 @@ def _nf4_lines(config: Any, checkpoint: Path, folder: Path) -> list[str]:
 
 
 def _export_nf4(checkpoint: Path, base: str) -> str:
-    """The command that exports adapters over nf4 and their `base` as one model."""
+    """Returns the command that exports adapters over nf4 and their `base` as one model."""
     words = ["rag-r1", "model", "export-nf4", str(checkpoint), "--base", base, "--merged"]
     return command([*words, "--out", str(_export_folder(checkpoint))])
 
@@ -110,14 +110,15 @@ def _export_folder(checkpoint: Path) -> Path:
 
 
 def _inspection(config: Any) -> list[str]:
-    """The commands that show the trajectories; none if they are not recorded."""
+    """Returns the commands that show the trajectories; none if trajectories are not recorded."""
     folder = config.rag_r1.get("trajectory_dir")
     return _reports(Path(folder).expanduser()) if folder else []
 
 
 def _reports(folder: Path) -> list[str]:
-    """The commands that show the trajectories of a folder, and the last report of each validation in it."""
-    run = folder.parent if folder.name == "trajectories" else folder  # with it, the curves of its metrics
+    """Returns the commands that show the trajectories in a folder, and the last report of each validation."""
+    # `rag-r1 view` also shows the curves of the metrics if it gets the folder of the whole run.
+    run = folder.parent if folder.name == "trajectories" else folder
     lines = [
         f"every trajectory in a browser, and why it failed (JSON lines: {folder}):",
         command(["rag-r1", "view", str(run)]),
@@ -132,13 +133,13 @@ def _reports(folder: Path) -> list[str]:
 
 
 def _last_step(split: Path) -> int | None:
-    """The last step of which a split's folder has records; None without any."""
+    """Returns the last step with records in a split's folder; None if there is none."""
     files = split.iterdir() if split.is_dir() else ()
     return max((int(match[1]) for path in files if (match := _RECORDS.match(path.name))), default=None)
 
 
 def _export_lines(config: Any, checkpoint: Path) -> list[str]:
-    """The exported model, or the command that exports it with veRL's merger."""
+    """Returns lines with the exported model, or with the command that exports it with veRL's merger."""
     actor = checkpoint / "actor"
     exported = actor / "huggingface"
     if any(exported.glob("*.safetensors")):
@@ -152,5 +153,5 @@ def _export_lines(config: Any, checkpoint: Path) -> list[str]:
 
 
 def command(words: Sequence[str]) -> str:
-    """A command on a line of its own, quoted for the shell."""
+    """Returns a command as an indented line, quoted for the shell."""
     return f"  {shlex.join(words)}"

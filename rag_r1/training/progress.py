@@ -1,4 +1,8 @@
-"""Runs a training's command as a child process, and shows its progress from veRL's file of metrics."""
+"""Runs a training's command as a child process, and shows its progress from veRL's file of metrics.
+
+The commands that train as one of several steps, such as `rag-r1 demo`, use this. On a terminal the progress
+is a bar, and in a file or a pipe it is a line per step. veRL's own output goes into a log file.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +26,17 @@ from rag_r1.training.guard.history import is_held_out
 
 
 def train(command: Sequence[str], out: Path, timeout_s: float = math.inf) -> None:
-    """Runs a veRL training and shows its progress; writes `train.log` and `metrics.jsonl` into `out`. Raises
-    RunError if it fails, or takes longer than `timeout_s`."""
+    """Runs a training of veRL and shows its progress. Writes `train.log` and `metrics.jsonl` into `out`.
+    Raises RunError if the training fails or takes longer than `timeout_s`."""
     metrics, log = out / "metrics.jsonl", out / "train.log"
     metrics.unlink(missing_ok=True)
     environment = {**os.environ, "VERL_FILE_LOGGER_PATH": str(metrics), "HYDRA_FULL_ERROR": "1"}
     warn_of_other_trainings()
-    environment.pop("RAY_ADDRESS", None)  # use a separate cluster: veRL's actor names are global to a cluster
+    # Without the address veRL starts a separate cluster, which it needs: its actors' names are global to a
+    # cluster.
+    environment.pop("RAY_ADDRESS", None)
     with log.open("w") as output:
-        # It keeps the lock that `rag-r1 stages` holds on the folder during training.
+        # The process inherits the lock that `rag-r1 stages` holds on the folder.
         process = start(command, output, environment, inherits_files=True)
         try:
             _watch(process, metrics, timeout_s)
@@ -44,7 +50,7 @@ def train(command: Sequence[str], out: Path, timeout_s: float = math.inf) -> Non
 
 
 def _watch(process: subprocess.Popen, metrics: Path, timeout_s: float) -> None:
-    """Shows the lines of the file of metrics until the process ends. Raises RunError after `timeout_s`."""
+    """Shows new lines of the file of metrics until the process ends. Raises RunError after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     lines_shown = 0
     # A progress bar on a terminal; one line per step in a file or a pipe.
@@ -63,14 +69,13 @@ def _watch(process: subprocess.Popen, metrics: Path, timeout_s: float) -> None:
 
 
 def _show(bar: tqdm, entry: dict[str, Any]) -> None:
-    """Shows what a line of metrics says of a validation and of a step."""
+    """Shows the figures of a validation and of a training step in a line of metrics, if it has them."""
     metrics = entry["data"]
     if held_out := [value for key, value in metrics.items() if is_held_out(key, "/em/mean@1")]:
         bar.write(f"  step {entry['step']:>3}  held-out exact match {fmean(held_out):.2f}")
     if "search/score" in metrics:
-        progress = (
-            f"reward {metrics['search/score']:.2f}, {metrics['search/searches']:.1f} searches per question"
-        )
+        score, searches = metrics["search/score"], metrics["search/searches"]
+        progress = f"reward {score:.2f}, {searches:.1f} searches per question"
         bar.set_description_str(f"step {entry['step']}")
         bar.set_postfix_str(progress)
         if bar.disable:

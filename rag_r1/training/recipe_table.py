@@ -1,7 +1,7 @@
 """`rag-r1 recipes table`: the table of shipped recipes, with dtype, learning rates and memory.
 
-The tables in the recipes' READMEs are printed by this command, one for each folder, and a test composes the
-recipes again and compares.
+The tables in the recipes' READMEs, one for each folder, are the output of this command. A test composes the
+recipes again and compares the tables.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _COLUMNS = (
     "recipe", "model", "`model_dtype`", "LoRA", "learning rate", "GPUs", "update, GB", "generation, GB",
     "rows in its cache", "host, GB",
 )  # fmt: skip
-#: The sizes of the models that recipes are for, by the beginning of their name; 7B for the others.
+#: Prefix of a recipe's name -> the size of the model that it is for. All other recipes are for 7B.
 _SIZES = {
     "agentic_r/agent_demo": "demo",
     "agentic_rag/": "3B",
@@ -37,19 +37,21 @@ _SIZES = {
     "smoke/": "demo",
 }
 
-#: Sizes of critics that are smaller than their policies, by the recipes' names.
+#: Name of a recipe -> the size of its critic, if that is smaller than the policy.
 _CRITICS = {"one_gpu_24_ppo": "0.5B", "one_gpu_80_ppo": "1.5B"}
 
+#: Composes a recipe with overrides.
 Compose = Callable[[str, Sequence[str]], DictConfig]
 
 
 def size_for(name: str) -> str:
-    """The size of the model that a shipped recipe is for, a key of SHAPES."""
+    """Returns the size of the model that a shipped recipe is for, a key of SHAPES."""
     return next((size for prefix, size in _SIZES.items() if name.startswith(prefix)), "7B")
 
 
 def recipe_row(name: str, config: DictConfig, size: str) -> tuple[str, ...]:
-    """One line of the table: the recipe `name`, composed, with a model of this size."""
+    """Returns the row of the table for the recipe `name`, whose configuration is `config`, with a model of
+    this size."""
     if config.get("actor_rollout_ref") is None:
         dtype, lora, rates = str(config.engine.model_dtype), "-", _rate(config.optim.lr)
     else:
@@ -61,8 +63,8 @@ def recipe_row(name: str, config: DictConfig, size: str) -> tuple[str, ...]:
 
 
 def memory_for(config: DictConfig, size: str, critic_size: str = "") -> MemoryEstimate:
-    """Estimates the memory of a recipe with a model, and a critic, of these sizes, on the GPU that it names,
-    or one of 80 GB."""
+    """Estimates the memory of a recipe with a model and a critic of these sizes, on the GPU that the recipe
+    names, or else on one of 80 GB. Without `critic_size`, the critic is as large as the policy."""
     gpu_bytes = 1e9 * float(OmegaConf.select(config, "rag_r1.gpu_memory_gb") or 80)
     if config.get("actor_rollout_ref") is None:
         return sft_memory_of(config, SHAPES[size], gpu_bytes)
@@ -70,13 +72,11 @@ def memory_for(config: DictConfig, size: str, critic_size: str = "") -> MemoryEs
 
 
 def _trained_columns(config: DictConfig) -> tuple[str, str, str]:
-    """Dtypes, adapters and learning rates of policy and critic, as the columns show them."""
+    """Returns the columns with the dtypes, the adapters and the learning rates of policy and critic."""
     policy = config.actor_rollout_ref
     critic = config.critic if needs_critic(config) else None
-    dtypes = [
-        "nf4" if is_nf4(config) else policy.actor.fsdp_config.model_dtype,
-        *([critic.fsdp.model_dtype] if critic else []),
-    ]
+    policy_dtype = "nf4" if is_nf4(config) else policy.actor.fsdp_config.model_dtype
+    dtypes = [policy_dtype, *([critic.fsdp.model_dtype] if critic else [])]
     rates = [_rate(policy.actor.optim.lr), *([f"critic {_rate(critic.optim.lr)}"] if critic else [])]
     merged = "merged" if policy.model.lora.merge else "not merged"
     rank = adapter_rank(config)
@@ -90,7 +90,7 @@ def _rate(value: Any) -> str:
 
 
 def _memory_columns(memory: MemoryEstimate) -> tuple[str, ...]:
-    """The last four columns, in GB and rows; a dash for what the training has not."""
+    """Returns the last four columns, in GB and rows, with a dash for what the training does not have."""
     update = _gb(memory.phase_bytes("update"))
     if critic_bytes := memory.phase_bytes("critic"):
         update += f", critic {_gb(critic_bytes)}"
@@ -104,20 +104,20 @@ def _gb(n_bytes: float, decimals: int = 0) -> str:
 
 
 def recipe_table(rows: Sequence[Sequence[str]]) -> str:
-    """The table of these lines as Markdown."""
+    """Returns the table with these rows in Markdown."""
     return "\n".join(table(_COLUMNS, rows, "lllllrrrrr"))
 
 
 def folder_of(name: str) -> str:
-    """The folder whose README has a recipe's line; "" for the demo's, which are in the README of all
-    recipes."""
+    """Returns the folder whose README has a recipe's row. It is "" for the demo's recipes, which are in the
+    README of all recipes."""
     folder = name.partition("/")[0]
     return "" if folder == "demo" else folder
 
 
 def recipe_tables(compose: Compose, folders: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
-    """Yields name and table of each folder of recipes, or of these. `compose(recipe, overrides)` gives a
-    configuration."""
+    """Yields the name and the table of each of the `folders` of recipes, by default of all. `compose` is
+    called with each recipe and its overrides."""
     names = shipped_names("train", "sft")
     for folder in folders or sorted({folder_of(name) for name in names}):
         rows = [

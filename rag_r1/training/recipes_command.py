@@ -1,7 +1,8 @@
 """`rag-r1 recipes`: lists, shows and copies the shipped recipes.
 
-A recipe holds what its method changes and names what it builds on from the root of the recipes, so that a
-copy of it can be trained from any folder: `rag-r1 train` adds that root to Hydra's search path.
+A recipe contains only the settings that its method changes, and names the files that it builds on relative to
+the root folder of the recipes. `rag-r1 train` adds that folder to Hydra's search path, so a copy of a recipe
+can be trained from anywhere.
 """
 
 from __future__ import annotations
@@ -39,17 +40,18 @@ _SENTENCE = re.compile(r"(?<=[.!?])\s")
 
 @command_main(RunError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a subcommand, by default `list`. Returns its exit status; 2 for one that does not exist."""
+    """Runs a subcommand, by default `list`. Returns its exit status, or 2 if the subcommand does not
+    exist."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     return run("rag-r1 recipes", _DESCRIPTION, COMMANDS, arguments or ["list"])
 
 
 class ListArguments(Arguments):
-    """The command has no arguments."""
+    """`rag-r1 recipes list` has no arguments."""
 
 
 def list_recipes(arguments: Sequence[str]) -> int:
-    """Prints the recipes with the first sentence of each, below the command that takes them."""
+    """Prints the name and the first sentence of each recipe, below the command that takes it."""
     read_arguments(ListArguments, arguments, prog="rag-r1 recipes list", description="List the recipes.")
     width = max(map(len, shipped_names()), default=0)
     for kind, command in KINDS.items():
@@ -62,14 +64,14 @@ def list_recipes(arguments: Sequence[str]) -> int:
 
 
 def _first_sentence(path: Path) -> str:
-    """The first sentence of the comment at the top of a recipe."""
+    """Returns the first sentence of the comment at the top of a recipe."""
     lines = takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8").splitlines())
     comment = [line.removeprefix("#").strip() for line in lines if not line.startswith("# @package")]
     return _SENTENCE.split(" ".join(comment), maxsplit=1)[0]
 
 
 class ShowArguments(Arguments):
-    """A recipe, and how much of it is shown."""
+    """Arguments of `rag-r1 recipes show`."""
 
     name: CliPositionalArg[str] = argument("name of a recipe, or of another file of the recipes", "NAME")
     composed: bool = argument(
@@ -79,8 +81,8 @@ class ShowArguments(Arguments):
 
 
 def show_recipe(arguments: Sequence[str]) -> int:
-    """Prints a recipe. Raises RunError if there is none of that name, if it cannot be composed, or for
-    changes without --composed."""
+    """Prints a recipe. Raises RunError if no recipe has the name, if the recipe cannot be composed, or if
+    there are overrides without --composed."""
     args = read_arguments(ShowArguments, arguments, prog="rag-r1 recipes show", description="Show a recipe.")
     if not args.composed:
         if args.overrides:
@@ -99,7 +101,7 @@ def show_recipe(arguments: Sequence[str]) -> int:
 
 
 class TableArguments(Arguments):
-    """A recipe and a size of its model; without a recipe, all shipped ones."""
+    """Arguments of `rag-r1 recipes table`."""
 
     recipe: str | None = argument("a recipe; without it, all shipped ones", default=None)
     size: str | None = argument(
@@ -117,7 +119,8 @@ example, for two GPUs:
 
 
 def print_recipe_table(arguments: Sequence[str]) -> int:
-    """Prints the tables of the recipes' READMEs, or the line of one recipe with changes."""
+    """Prints the tables of the recipes' READMEs, or the rows of one recipe with overrides. Raises RunError
+    for arguments that do not go together, and for a recipe that cannot be composed."""
     description = "Compose recipes, and print their dtype, adapters, learning rates and calculated memory."
     args = read_arguments(
         TableArguments, arguments, prog="rag-r1 recipes table", description=description, epilog=_TABLE_EPILOG
@@ -147,7 +150,7 @@ def print_recipe_table(arguments: Sequence[str]) -> int:
 
 
 class CopyArguments(Arguments):
-    """A recipe, and the place of its copy."""
+    """Arguments of `rag-r1 recipes copy`."""
 
     name: CliPositionalArg[str] = argument("name of a recipe", "NAME")
     to: CliPositionalArg[Path] = argument("a new file, or a folder", "FILE")
@@ -155,7 +158,7 @@ class CopyArguments(Arguments):
 
 
 def copy_recipe(arguments: Sequence[str]) -> int:
-    """Copies a recipe. Raises RunError if there is none of that name, or if the copy would replace a file."""
+    """Copies a recipe. Raises RunError if no recipe has the name, or if the copy would replace a file."""
     description = "Copy a recipe into a file of your own, which can be changed and used from any folder."
     args = read_arguments(
         CopyArguments, arguments, prog="rag-r1 recipes copy", description=description, check=_check_copy
@@ -176,16 +179,16 @@ def copy_recipe(arguments: Sequence[str]) -> int:
 
 
 def _check_copy(args: CopyArguments) -> tuple[Path, Path]:
-    """Returns the recipe's file and that of the copy. Raises StartError with all that is wrong."""
+    """Returns the files of the recipe and of the copy. Raises StartError with all faults of the arguments."""
     with StartChecks() as checks:
         source = checks.run(_recipe_file, args.name)
         target = checks.run(_new_file, args.to, args.name)
-    assert source is not None and target is not None  # else the block has raised
+    assert source is not None and target is not None  # StartChecks has raised otherwise
     return source, target
 
 
 def _recipe_file(name: str) -> Path:
-    """The file of a recipe. Raises RunError for a file of another kind."""
+    """Returns the file of a recipe. Raises RunError if there is none, or if the file is not a recipe."""
     path = find_file(name, ".yaml")
     if path.suffix != ".yaml":
         raise RunError(f"{name} is not a recipe but the file {path}: name one of `rag-r1 recipes`")
@@ -193,7 +196,7 @@ def _recipe_file(name: str) -> Path:
 
 
 def _new_file(to: Path, name: str) -> Path:
-    """The file of the copy. Raises RunError if it exists, or cannot be made."""
+    """Returns the file of the copy. Raises RunError if it exists already or cannot be created."""
     target = to / Path(name).name if to.is_dir() else to
     target = target if target.suffix == ".yaml" else Path(f"{target}.yaml")
     if target.exists():
@@ -203,13 +206,14 @@ def _new_file(to: Path, name: str) -> Path:
 
 
 def _recipe_name(path: Path) -> str:
-    """The name by which commands take a recipe: relative to the shipped ones, or its path."""
+    """Returns the name by which commands take a recipe: that of a shipped one, or the path of a user's
+    file."""
     is_shipped = path.is_relative_to(RECIPES)
     return (path.relative_to(RECIPES) if is_shipped else path).with_suffix("").as_posix()
 
 
 class PathArguments(Arguments):
-    """Files of the recipes to print; without any, their folder."""
+    """Arguments of `rag-r1 recipes path`."""
 
     names: CliPositionalArg[list[str]] = argument(
         "recipes or other files, e.g. r1_searcher/run.sh", "NAME", default=[]
@@ -217,7 +221,8 @@ class PathArguments(Arguments):
 
 
 def print_paths(arguments: Sequence[str]) -> int:
-    """Prints the paths. Raises RunError for a name that is not a file of the recipes."""
+    """Prints the paths of the named files, or of the folder of all recipes. Raises RunError for a name that
+    is not a file of the recipes."""
     description = "Print where the recipes are, or some of them."
     args = read_arguments(PathArguments, arguments, prog="rag-r1 recipes path", description=description)
     print(*([find_file(name, ".yaml") for name in args.names] or [RECIPES]), sep="\n")

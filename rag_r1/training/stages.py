@@ -1,14 +1,15 @@
-"""`rag-r1 stages`: trains in stages, each from the last checkpoint of the one before.
+"""`rag-r1 stages`: trains in stages, each of which starts from the model that the previous one exported.
 
-A stage is a recipe, trained by `rag-r1 train` into a folder of its own, `OUT/stage1`, `OUT/stage2`, ... All
-progress is recorded in these folders, so the same command may be killed at any time and run again:
+A stage is a recipe that `rag-r1 train` trains into a separate folder, `OUT/stage1`, `OUT/stage2`, ... All
+progress is recorded in these folders, so the command can be killed at any time and run again:
 
-    inside a stage    veRL resumes from the stage's last complete checkpoint (`trainer.resume_mode: auto`)
-    between stages    a finished stage has left a file `finished`, which names the model that it exported; it
-                      is not trained again, and the next one starts from that model
+    within a stage    veRL resumes from the stage's last complete checkpoint (`trainer.resume_mode: auto`)
+    between stages    a finished stage has a file `finished`, which names the model that it exported; it is
+                      not trained again, and the next stage starts from that model
 
-If the command is killed before it can end its training, the training keeps the lock on the folder. Another
-command then ends at once with an error: two trainings in one folder would destroy each other's checkpoints.
+If the command is killed before it can end its training process, that process keeps the lock on the stage's
+folder. Another run of the command then fails at once, since two trainings in one folder would destroy each
+other's checkpoints.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from os.path import realpath
 from pathlib import Path
 
 from rag_r1.config.recipes import Recipe
-from rag_r1.inference.model_folders import TRACKER, newest_checkpoint
+from rag_r1.inference.model_folders import newest_checkpoint
 from rag_r1.io.atomic_files import write_text
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import (
@@ -38,6 +39,7 @@ from rag_r1.runs.errors import RunError
 from rag_r1.runs.lock import hold_lock
 from rag_r1.runs.processes import run_child
 from rag_r1.runs.start_checks import StartChecks
+from rag_r1.training.checkpoint_steps import mend_tracker
 
 _DESCRIPTION = """\
 Train in stages: each stage starts from the model that the previous one exported. Run again, the same command
@@ -59,8 +61,11 @@ Train = Callable[[str, Sequence[str]], int]
 
 
 def run_stages(recipes: Sequence[str], out: Path, overrides: Sequence[str], train: Train) -> Path:
-    """Trains the stages that are not finished yet; returns the folder of the last stage's model. Raises
-    RunError if a training fails or leaves no model, or if another one is running in a stage's folder."""
+    """Trains the stages that are not finished yet, and returns the folder of the last stage's model.
+
+    `train` is called with each stage's recipe and overrides. Raises RunError if a training fails or exports
+    no model, or if another training is running in a stage's folder.
+    """
     out = out.resolve()
     check_stage_overrides(overrides, len(recipes))
     model: Path | None = None
@@ -72,7 +77,7 @@ def run_stages(recipes: Sequence[str], out: Path, overrides: Sequence[str], trai
             print(f"stage {number}: finished before, its model is {model}")
             continue
         with lock_folder(folder):
-            repair_tracker(folder / "checkpoints")
+            mend_tracker(folder / "checkpoints")
             status = train(recipe, stage_overrides(overrides, number, folder, model))
             if status:
                 raise RunError(
@@ -87,7 +92,7 @@ def run_stages(recipes: Sequence[str], out: Path, overrides: Sequence[str], trai
 
 
 def _model_of(stage: Path) -> Path:
-    """`finished_model`. Raises RunError if the stage's file `finished` does not name one."""
+    """Returns `finished_model(stage)`. Raises RunError if the file `finished` does not name a model."""
     try:
         return finished_model(stage)
     except ValueError as error:
@@ -97,16 +102,19 @@ def _model_of(stage: Path) -> Path:
 
 
 def finished_model(stage: Path) -> Path:
-    """The folder of the model that a finished stage has exported; the stage's folder may have been moved
-    since. Raises OSError if the stage is not finished, or ValueError if its file `finished` does not name a
-    folder below `checkpoints`."""
+    """Returns the folder of the model that a finished stage has exported, even if the stage's folder has been
+    moved since then.
+
+    Raises OSError if the stage is not finished, and ValueError if its file `finished` does not name a folder
+    below `checkpoints`.
+    """
     recorded = Path((stage / "finished").read_text(encoding="utf-8").strip())
     return stage.joinpath(*recorded.parts[recorded.parts.index("checkpoints") :])
 
 
 def check_stage_overrides(overrides: Sequence[str], stages: int) -> None:
-    """Raises StartError for overrides of a stage that does not exist, and for those that are not
-    key=value."""
+    """Raises StartError naming every override that is not key=value or belongs to a stage that does not
+    exist."""
     with StartChecks() as checks:
         for override in overrides:
             checks.run(_check_stage_override, override, stages)
@@ -121,8 +129,12 @@ def _check_stage_override(override: str, stages: int) -> None:
 
 
 def stage_overrides(overrides: Sequence[str], number: int, folder: Path, model: Path | None) -> list[str]:
-    """Returns the overrides of one stage: those given for all stages, those given for it, and last, so that
-    they cannot be overridden, its checkpoint folder and its initial model, which connect the stages."""
+    """Returns the overrides of one stage, in the order in which later ones take precedence.
+
+    These are the user's overrides for all stages and for this one, between defaults for the folders of
+    records and of Hydra, which the user may override, and the two that connect the stages and come last so
+    that nothing overrides them: the stage's checkpoint folder and its initial model.
+    """
     shared, specific = [], []
     for override in overrides:
         match = _ONE_STAGE.fullmatch(override)
@@ -140,21 +152,8 @@ def stage_overrides(overrides: Sequence[str], number: int, folder: Path, model: 
     ]
 
 
-def repair_tracker(checkpoints: Path) -> None:
-    """Repairs veRL's tracker file, which names the step to resume from: veRL cannot start if a kill has left
-    it empty. It is written last of all, so the newest checkpoint is then complete."""
-    tracker = checkpoints / TRACKER
-    if not tracker.exists() or tracker.read_text(errors="replace").strip().isdigit():
-        return
-    steps = [int(path.parent.name.rpartition("_")[2]) for path in checkpoints.glob("global_step_*/data.pt")]
-    if steps:
-        write_text(tracker, str(max(steps)))
-    else:
-        tracker.unlink()
-
-
 def exported_model(checkpoints: Path) -> Path:
-    """The Hugging Face model folder in the last checkpoint. Raises RunError if there is none."""
+    """Returns the Hugging Face model folder in the last checkpoint. Raises RunError if there is none."""
     checkpoint = newest_checkpoint(checkpoints)
     folder = checkpoint and checkpoint / "actor" / "huggingface"
     if folder is None or not any(folder.glob("*.safetensors")):
@@ -168,9 +167,12 @@ def exported_model(checkpoints: Path) -> Path:
 def check_stages(
     recipes: Sequence[str], out: Path, overrides: Sequence[str], check: Train, *, all_stages: bool = False
 ) -> None:
-    """Runs `check(recipe, overrides)` for each stage that is not finished, or for all, so that a later
-    stage's problems are known before the first is trained. Raises RunError naming the stages with problems. A
-    later stage is checked with the initial model of the first one. One stage alone checks itself."""
+    """Runs `check(recipe, overrides)` for every stage before the first one is trained.
+
+    Without `all_stages`, finished stages are skipped, and nothing is checked if only one stage remains,
+    because `rag-r1 train` checks that stage itself. The model of a later stage does not exist yet, so each
+    stage is checked with the initial model of the first. Raises RunError naming the stages with problems.
+    """
     numbers = range(1, len(recipes) + 1)
     open_stages = [n for n in numbers if all_stages or not (out / f"stage{n}" / "finished").exists()]
     if len(open_stages) < 2 and not all_stages:
@@ -187,19 +189,22 @@ def check_stages(
 
 
 def run_training(recipe: str, overrides: Sequence[str], *flags: str) -> int:
-    """Runs `rag-r1 train` in a process that ends with this one; returns its exit status."""
+    """Runs `rag-r1 train` in a process that ends with this one, and returns its exit status."""
     command = [sys.executable, "-m", "rag_r1.cli", "train", "--leave-model", "--recipe", recipe]
     return run_child([*command, *flags, *overrides])
 
 
 def run_check(recipe: str, overrides: Sequence[str]) -> int:
-    """Runs the checks of `rag-r1 train` in a process that ends with this one; returns its exit status."""
+    """Runs only the checks of `rag-r1 train`, as `run_training` does, and returns their exit status."""
     return run_training(recipe, overrides, "--check-only")
 
 
 def lock_folder(folder: Path) -> AbstractContextManager[None]:
-    """Holds the folder's lock for the length of a block. The training inherits it, so it is held as long as
-    either process lives. Raises RunError if it is held already."""
+    """Returns a context manager that holds the folder's lock.
+
+    The training process inherits the lock, which is therefore held as long as either process lives. Entering
+    raises RunError if the lock is held already.
+    """
     error = RunError(
         f"a training is still running in {folder} (perhaps that of a killed command): "
         "wait for it or end it, then run the same command again"
@@ -208,7 +213,7 @@ def lock_folder(folder: Path) -> AbstractContextManager[None]:
 
 
 class StagesArguments(Arguments):
-    """The recipes of the stages and what is changed in them."""
+    """Arguments of `rag-r1 stages`."""
 
     recipe: list[str] = argument("recipe of a stage; repeat the flag in the order of the stages", "RECIPE")
     out: Path = argument("folder of the stages", "OUT")
@@ -218,7 +223,7 @@ class StagesArguments(Arguments):
 
 @command_main(RunError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Trains the stages. Returns 0 when all are finished, 1 with the reason if not."""
+    """Trains the stages. Returns 0 when all of them are finished, or passed their checks."""
     args = read_arguments(
         StagesArguments, arguments, prog="rag-r1 stages", description=_DESCRIPTION, check=check_start
     )
@@ -233,7 +238,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def check_start(args: StagesArguments) -> None:
-    """Raises StartError with all that is wrong in the arguments; the stages have checks of their own."""
+    """Raises StartError with all faults of the arguments. `check_stages` checks the configurations."""
     with StartChecks() as checks:
         checks.run(check_out, args.out, "rag-r1 stages")
         for recipe in args.recipe:

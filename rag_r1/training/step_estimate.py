@@ -1,12 +1,13 @@
-"""`rag-r1 train --estimate`: how long would a step take on this CPU?
+"""`rag-r1 train --estimate`: estimates how long a step takes on this CPU.
 
-A probe of about a minute, with the threads that a training would have: it plays some of the training
-questions with vLLM, the recipe's search and its temperature, and then computes log-probs and gradients of
-some rows of that length. From its rates follow the parts of a step, and the length of the whole training.
+A measurement takes about a minute, with the number of threads that a training would have. It plays some of
+the training questions with vLLM, the recipe's search and its temperature, and then computes log-probs and
+gradients of rows with the same mean length. The times of the parts of a step, and of the whole training, are
+calculated from the measured rates.
 
-What it leaves out makes a step longer or shorter: vLLM answers more trajectories at a time faster than in
-proportion, rows of different lengths are padded, and answers grow or shrink while the policy learns. Adapters
-and nf4 are not probed, and the time to send weights to vLLM is left out.
+The estimate is rough: vLLM is faster per trajectory if it answers more of them at a time, rows of different
+lengths are padded, and answers become longer or shorter while the policy learns. Adapters and nf4 are not
+measured, and neither is the time to send weights to vLLM.
 """
 
 from __future__ import annotations
@@ -41,27 +42,33 @@ from rag_r1.training.preflight.data import files_of
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-#: How many trajectories are played, about: whole groups.
+#: The approximate number of trajectories that are played. Groups are played as a whole.
 _TRAJECTORIES = 16
-#: How many tokens the computed rows have together, about, and the seconds for which they are computed again.
-_TOKENS, _SECONDS = 2048, 8.0
+#: The approximate number of tokens in the computed rows.
+_TOKENS = 2048
+#: The rows are computed repeatedly for so many seconds.
+_SECONDS = 8.0
 _STEPS = "trainer.total_training_steps"
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What was measured: `trajectories` were played in `rollout_s`, each with `tokens` in the mean, prompt
-    included; the rates of log-probs and of an update, in tokens/s."""
+    """The measured values."""
 
+    #: The number of trajectories that were played.
     trajectories: int
+    #: Seconds in which they were played.
     rollout_s: float
+    #: Mean number of tokens of a trajectory, including the prompt.
     tokens: float
+    #: Tokens per second of which log-probs are computed.
     log_prob_rate: float
+    #: Tokens per second of which an update is computed.
     update_rate: float
 
 
 def step_parts(config: DictConfig, probe: Probe) -> dict[str, float]:
-    """Seconds of each part of a step of a composed configuration."""
+    """Returns the seconds of each part of a step."""
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     trajectories = config.data.train_batch_size * rollout.n
     tokens = trajectories * probe.tokens
@@ -78,7 +85,8 @@ def step_parts(config: DictConfig, probe: Probe) -> dict[str, float]:
 
 
 def estimate_lines(config: DictConfig, probe: Probe) -> list[str]:
-    """Lines with the parts of a step, and how long the training takes if the number of its steps is set."""
+    """Returns lines with the parts of a step and, if the number of steps is set, the length of the
+    training."""
     parts = step_parts(config, probe)
     step_s = sum(parts.values())
     rows = [[name, f"{seconds:.0f}"] for name, seconds in [*parts.items(), ("a step", step_s)]]
@@ -97,7 +105,7 @@ def estimate_lines(config: DictConfig, probe: Probe) -> list[str]:
 
 
 def _validation_questions(data: DictConfig) -> int:
-    """How many questions a validation has, with the block `data` of a configuration."""
+    """Returns the number of questions in a validation. `data` is that block of a configuration."""
     import pyarrow.parquet as pq
 
     rows = sum(pq.read_metadata(file).num_rows for file in files_of(data, "val_files"))
@@ -112,9 +120,8 @@ def print_estimate(config: DictConfig) -> None:
     """Measures and prints how long a step takes. Raises RunError if the training is not on a CPU, or if no
     trajectory can be played."""
     if config.trainer.get("device") != "cpu":
-        raise RunError(
-            "--estimate measures a CPU: on a GPU run two steps instead, trainer.total_training_steps=2"
-        )
+        remedy = "on a GPU run two steps instead, trainer.total_training_steps=2"
+        raise RunError(f"--estimate measures a CPU: {remedy}")
     os.environ["OMP_NUM_THREADS"] = str(vllm_threads(config))
     print(f"playing about {_TRAJECTORIES} trajectories with vLLM", flush=True)
     with TemporaryDirectory(prefix="rag-r1-estimate-") as folder:
@@ -128,8 +135,11 @@ def print_estimate(config: DictConfig) -> None:
 
 
 async def _play(config: DictConfig, folder: Path) -> tuple[int, float, float]:
-    """Plays training questions. Returns the number of trajectories, the seconds from the first request to the
-    last answer, and the mean tokens of a trajectory. Raises RunError if none could be played."""
+    """Plays training questions, and writes their records into `folder`.
+
+    Returns the number of trajectories, the seconds from the first request to the last answer, and the mean
+    number of tokens of a trajectory. Raises RunError if no trajectory could be played.
+    """
     rollout = config.actor_rollout_ref.rollout
     groups = max(1, min(config.data.train_batch_size, _TRAJECTORIES // rollout.n))
     args = EvalArguments(
@@ -145,7 +155,7 @@ async def _play(config: DictConfig, folder: Path) -> tuple[int, float, float]:
     )
     resolved = resolve_model(args)
     setup = prepare_evaluation(resolved)
-    # What an evaluation prints is its figures and its folder, which is removed.
+    # The output of the evaluation is not shown: it names a folder that will be removed.
     with serve_model(resolved) as served, redirect_stdout(StringIO()):
         await run_condition(served, setup, agent_condition(setup.setup), folder)
     run = read_run(folder)
@@ -159,7 +169,8 @@ async def _play(config: DictConfig, folder: Path) -> tuple[int, float, float]:
 
 
 def _model_rates(model: Path, row_tokens: int, threads: int) -> tuple[float, float]:
-    """Measures the rates of log-probs and of an update in tokens/s, in 32 bits, on rows of `row_tokens`."""
+    """Measures the rates of log-probs and of an update in tokens per second, in 32 bits, on rows of
+    `row_tokens`."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -183,8 +194,8 @@ def _model_rates(model: Path, row_tokens: int, threads: int) -> tuple[float, flo
 
 
 def _repeats_per_second(compute: Callable[[], object]) -> float:
-    """Measures how often a function can be called in a second."""
-    compute()  # the first time allocates
+    """Measures how many times per second a function can be called."""
+    compute()  # the first call is slower, since it allocates memory
     start = time.monotonic()
     for repeats in itertools.count(1):
         compute()

@@ -1,14 +1,14 @@
-"""`--hours`: ends a training in time, right after a checkpoint, so that it can go on on another machine.
+"""`--hours`: ends a training within a time limit, right after a checkpoint.
 
-What counts of a training that is ended is its last whole checkpoint; the steps after it are done again. So it
-is ended early: after a checkpoint from which the next one would not be reached in time, as long as the
-longest of the times between two of them so far (for the first one, since the start). At the limit it is ended
-in any case.
+A long training can thus be done in pieces, also on different machines. A piece that is ended loses the steps
+after its last whole checkpoint. So it is ended early, right after a checkpoint, if the next checkpoint would
+not be reached in time. The time to the next checkpoint is taken as the longest one so far, from one
+checkpoint to the next or from the start to the first. At the limit the training is ended in any case.
 
-The run's folder is all that the next piece needs: checkpoints, logs and records. At a restart veRL forgets
-which checkpoints it has saved and never removes those of an earlier piece, so the folder would grow: here the
-older ones are removed when a piece begins and when it is ended, as far as `trainer.max_actor_ckpt_to_keep`
-(of `rag-r1 sft`: `trainer.max_ckpt_to_keep`) says.
+The next piece needs only the run's folder, with checkpoints, logs and records. After a restart veRL does not
+know the checkpoints of earlier pieces and never removes them, so the folder would grow. Therefore older
+checkpoints are removed here when a piece begins and when it is ended, except for as many as
+`trainer.max_actor_ckpt_to_keep` (with `rag-r1 sft`: `trainer.max_ckpt_to_keep`) says.
 """
 
 from __future__ import annotations
@@ -31,14 +31,21 @@ Hours = Annotated[float, Field(gt=0, allow_inf_nan=False), Constraint("a number 
 
 @dataclass
 class TimeLimit:
-    """Says whether a training in `folder` has to end. `hours` count from when the object is made, which also
-    removes older checkpoints. `keep`: how many checkpoints stay; None: all."""
+    """Decides when a training has to end. Creating an instance starts the time, and removes older
+    checkpoints."""
 
     hours: float
+    #: The folder of the run.
     folder: Path
+    #: The number of checkpoints that are kept; None for all.
     keep: int | None = None
     clock: Callable[[], float] = time.monotonic
+    #: The step of the last checkpoint.
+    _step: int | None = field(init=False)
+    #: Times of the clock at the start, and at the last checkpoint or else at the start.
+    _start: float = field(init=False)
     _last_save: float = field(init=False)
+    #: The longest time between two checkpoints, or from the start to the first one.
     _longest_interval_s: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
@@ -47,8 +54,8 @@ class TimeLimit:
         remove_older_checkpoints(self.folder, self.keep)
 
     def is_over(self) -> bool:
-        """Whether the time is over or, right after a checkpoint, ends before another one would be reached. To
-        be called every few seconds."""
+        """Returns whether the training has to end: the time is over or, right after a checkpoint, would end
+        before the next one. Must be called every few seconds."""
         now = self.clock()
         end = self._start + 3600 * self.hours
         step = last_whole_step(self.folder)
@@ -60,7 +67,7 @@ class TimeLimit:
         return now + self._longest_interval_s > end
 
     def finish(self) -> str:
-        """Removes older checkpoints of a training that was ended; returns a sentence on what to do next."""
+        """Removes older checkpoints of the ended training, and returns a sentence on how to resume it."""
         self._step = last_whole_step(self.folder)
         remove_older_checkpoints(self.folder, self.keep)
         hours = (self.clock() - self._start) / 3600
@@ -72,14 +79,14 @@ class TimeLimit:
 
 
 def check_resume(config: Any) -> Iterator[Problem]:
-    """A Problem if a training in pieces would not go on from its last checkpoint."""
+    """Yields a Problem if a training in pieces would not resume from its last checkpoint."""
     if config.trainer.get("resume_mode") == "disable":
         text = "is disable, so each piece of --hours would begin anew"
         yield error("trainer.resume_mode", text, "set it to auto")
 
 
 def remove_older_checkpoints(folder: Path, keep: int | None) -> None:
-    """Removes all checkpoints but the last `keep` whole ones; with them what was begun after the last."""
+    """Removes all checkpoints except the last `keep` whole ones, including incomplete ones after these."""
     last = last_whole_step(folder)
     if not keep or last is None:
         return
@@ -90,5 +97,5 @@ def remove_older_checkpoints(folder: Path, keep: int | None) -> None:
 
 
 def folder_bytes(folder: Path) -> int:
-    """The size of all files in a folder, links not followed."""
+    """Returns the size of all files in a folder in bytes, without following links."""
     return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file() or path.is_symlink())

@@ -42,8 +42,9 @@ RECIPES = [
 KEY = re.compile(
     r"(actor_rollout_ref|algorithm|critic|data|reward|ray_kwargs|trainer|transfer_queue)(\.[a-z]\w*)+"
 )
-#: What looks like such a key: one of a plan of `rag-r1 iterate`, a file in an archive, the beginning of keys.
-NO_KEYS = {"data.questions", "data.pkl", "actor_rollout_ref.ref.log_prob"}
+#: What looks like such a key: one of a plan of `rag-r1 iterate`, files in an archive and in a checkpoint, the
+#: beginning of keys.
+NO_KEYS = {"data.questions", "data.pkl", "data.pt", "actor_rollout_ref.ref.log_prob"}
 
 
 def load(path: Path) -> dict:

@@ -21,8 +21,8 @@ from rag_r1.data.rows import QuestionRow
 from rag_r1.evaluation.baselines import Condition
 from rag_r1.evaluation.probes.collect import find_passages
 from rag_r1.evaluation.probes.suite import plan_conditions
-from rag_r1.plugin.agent_loop import _ProcessAgent
 from rag_r1.plugin.probe_rows import COLUMN
+from rag_r1.plugin.process_agents import ProcessAgents
 from rag_r1.probes.passages import Passages
 from rag_r1.probes.probes import PROBES
 from rag_r1.protocols import SEARCH, Document
@@ -68,14 +68,14 @@ def file(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def sides(file, tokenizer) -> tuple[_ProcessAgent, RunSetup, Passages]:
+def sides(file, tokenizer) -> tuple[ProcessAgents, RunSetup, Passages]:
     """The agents of a training, and what a card is made from."""
     cfg = config(**BLOCK, probe_passages=str(file))
     settings = RagR1Config.from_config(OmegaConf.to_container(cfg.rag_r1))
     limits = RowLimits(PROMPT_LENGTH, RESPONSE_LENGTH)
     setup = AgentSetup.of(settings, tokenizer, limits).for_validation(settings, limits)
     ready = RunSetup(QuestionSet(), settings, None, setup, settings.validation_retriever, None, None)
-    training = _ProcessAgent(cfg, tokenizer)
+    training = ProcessAgents(cfg, tokenizer)
     return training, ready, training.probe_agent.passages
 
 

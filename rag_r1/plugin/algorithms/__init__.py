@@ -1,5 +1,5 @@
-"""Losses and advantage estimators of our own, in veRL's public registries.
+"""Our own losses and advantage estimators, in veRL's public registries.
 
-Each module registers one when it is imported, which the plugin does in every process; a preset turns it on
-(recipes/preset).
+Each module registers one when it is imported. The plugin imports them in every process, and a preset makes a
+training use one (recipes/preset).
 """

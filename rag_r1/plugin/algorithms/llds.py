@@ -1,29 +1,29 @@
-"""The policy loss `llds`: veRL's clipped loss, and a penalty where the likelihood of right turns falls.
+"""The policy loss `llds`: veRL's clipped loss, plus a penalty where the likelihood of right turns falls.
 
-In GRPO with a search engine the likelihood of right answers falls too, pushed down by wrong ones that begin
-alike; this ends in collapse (arXiv 2512.04220, "Lazy Likelihood Displacement"). LLDS adds, in the form with
-the gate on actions, which the authors' repository (vengdeng/LLDS-On-Group-Relative-Policy-Optimization-
-Collapse-in-Search-R1) recommends with the coefficient 0.2:
+In GRPO with a search engine, the likelihood of right answers also falls, because wrong answers that begin in
+the same way push it down. This ends in a collapse (arXiv 2512.04220, "Lazy Likelihood Displacement"). LLDS
+adds a penalty. This is its form with the gate on actions, which the authors' repository recommends with the
+coefficient 0.2 (vengdeng/LLDS-On-Group-Relative-Policy-Optimization-Collapse-in-Search-R1):
 
-    d_t       = old_t - new_t                     by how much the log-prob of a token fell, in nats
-    keep_t    = mask_t and advantage_t >= 0       generated tokens of right answers
+    d_t       = old_t - new_t                     the fall of a token's log-prob, in nats
+    keep_t    = mask_t and advantage_t >= 0       whether it is a generated token of a right answer
     r(t)      = the unbroken run of `keep` around t
     penalty_t = max(0, d_t) if the sum of d over r(t) is above 0, else 0
-    loss      = vanilla + llds_coef x the aggregate of the penalties, in the mode of the loss
+    loss      = vanilla + llds_coef x the penalties, aggregated in the mode of the loss
 
-Between two turns of an episode stands an observation, which the mask leaves out, so a run is a turn (two
-turns without one in between are one run). A run never leaves its row, and a turn has all its tokens in one
-row: the loss is the same however many rows a trajectory has and in whatever micro-batches they come. A group
-with equal rewards has the advantage 0 and counts as right, as published.
+Two turns of an episode are separated by an observation, which the mask excludes. So a run is a turn, and two
+turns without an observation between them are one run. A run never extends over several rows, and neither does
+a turn. So the loss does not depend on the number of a trajectory's rows, nor on how rows are distributed over
+micro-batches. As published, a group with equal rewards has the advantage 0 and counts as right.
 
-The metrics tell how far the displacement has gone, also with the coefficient 0: `actor/llds_fallen_share` of
-the turns of right answers whose likelihood fell, and the counts `actor/llds_right_turns` and
-`actor/llds_fallen_turns`. veRL logs means over micro-batches: the share of a batch is the quotient of the
-counts, while the mean share counts a micro-batch without right turns as 0.
+The metrics say how far the displacement has gone, even with the coefficient 0: `actor/llds_fallen_share` is
+the share of the turns of right answers whose likelihood fell, and `actor/llds_right_turns` and
+`actor/llds_fallen_turns` are the counts. veRL logs means over micro-batches, and the mean share counts a
+micro-batch without right turns as 0. So the share of a whole batch is the quotient of the counts.
 
-Recipes turn the loss on by `preset=llds` (recipes/preset/llds.yaml). It compares the policy with that of
-the beginning of the step: before the first update of a step both are the same, and d is 0 but for rounding
-(rag_r1/training/preflight/settings.py).
+The recipes use this loss with `preset=llds` (recipes/preset/llds.yaml). It compares the policy with that at
+the beginning of the step. In the first update of a step the two are the same, and d is 0 except for rounding.
+So the preflight warns if a step has one update only (rag_r1/training/preflight/settings.py).
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from verl.workers.config.actor import ActorConfig, PolicyLossConfig
 
 @dataclass
 class LLDSConfig(PolicyLossConfig):
-    """veRL's keys of `actor_rollout_ref.actor.policy_loss`, and the coefficient; named by `_target_` there.
+    """The block `actor_rollout_ref.actor.policy_loss`, whose `_target_` names this class.
 
-    With `llds_coef` 0 the loss is veRL's, and only the metrics are added. Raises ValueError for a negative
-    coefficient, and for one that is not a number.
+    With `llds_coef` 0 the loss is veRL's, and only the metrics are added. Raises ValueError for a coefficient
+    that is negative or not a number.
     """
 
     loss_mode: str = "llds"
@@ -65,9 +65,11 @@ def llds_loss(
     config: ActorConfig | None = None,
     rollout_is_weights: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, dict[str, Any]]:
-    """Returns the loss of a micro-batch, a scalar, and its metrics. All tensors have the shape (rows,
-    tokens); the log-probs are in nats. Raises ValueError if the actor's `policy_loss` is not an
-    LLDSConfig."""
+    """Returns the loss of a micro-batch, a scalar, and its metrics.
+
+    All tensors have the shape (rows, tokens), and the log-probs are in nats. Raises ValueError if the actor's
+    `policy_loss` is not an LLDSConfig.
+    """
     if config is None or not isinstance(config.policy_loss, LLDSConfig):
         raise ValueError(
             "the loss `llds` takes its coefficient from rag_r1.plugin.algorithms.llds.LLDSConfig: use "
@@ -103,9 +105,11 @@ def llds_loss(
 def fallen_turns(
     old_log_prob: torch.Tensor, log_prob: torch.Tensor, kept: torch.Tensor
 ) -> tuple[torch.Tensor, int, int]:
-    """Returns the penalty of each token, of the shape of all arguments (rows, tokens), with a gradient for
-    `log_prob` where it is above 0; the number of runs of `kept`; and the number of runs whose likelihood
-    fell."""
+    """Returns the penalty of each token, the number of runs of `kept`, and how many of these fell.
+
+    The penalty has the shape of all arguments, (rows, tokens), and a gradient for `log_prob` where it is
+    above 0.
+    """
     fall = torch.where(kept, old_log_prob.detach() - log_prob, 0.0)
     begins_run = kept.clone()
     begins_run[:, 1:] &= ~kept[:, :-1]

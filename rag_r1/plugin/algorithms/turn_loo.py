@@ -1,6 +1,7 @@
-"""The advantage estimator `turn_loo`: credit for each turn, with a baseline that leaves its own answer out.
+"""The advantage estimator `turn_loo`: credit for each turn, with a leave-one-out baseline.
 
-Of a question, several trajectories are played. The advantage of turn k of one of them is
+Several trajectories are played for each question; the others are a trajectory's siblings. The advantage of
+its turn k is
 
     A(k) = G(k) - b(k)
     G(k) = the sum of its rewards from turn k on (return-to-go)
@@ -8,17 +9,18 @@ Of a question, several trajectories are played. The advantage of turn k of one o
            or, if none has: the mean of the siblings' whole rewards, minus its own rewards before turn k
            or, without any sibling: 0
 
-and all tokens of the turn get it. Nothing is divided by a deviation. The siblings are independent of the
-trajectory, and its own past is known before turn k, so b(k) does not depend on what is done there, and the
-expected gradient is exactly that of the expected reward: the sum over turns, and the mean over trajectories
-(the policy gradient theorem; for single turns this is RLOO, arXiv 2402.14740). That fails if the mean over
-"all that are alive at turn k" includes the trajectory itself, whose staying alive depends on what it did
-(tests/plugin/test_turn_loo.py counts both out on a small process).
+for all tokens of the turn. It is not divided by a standard deviation. The siblings are independent of the
+trajectory, and its own past is known before turn k, so b(k) does not depend on what the policy does in turn
+k. By the policy gradient theorem, the expected gradient is therefore exactly that of the expected reward, as
+a sum over turns and a mean over trajectories. (For single turns this is RLOO, arXiv 2402.14740.) The gradient
+would be biased if the mean over "all that are alive at turn k" included the trajectory itself, because
+whether it is alive depends on its earlier turns; tests/plugin/test_turn_loo.py computes both on a small
+process.
 
-A turn is an unbroken run of the response mask in a row; two turns without an observation between them are
-one. Its reward stands on its last generated token, where `place_turn_scores` puts it. A row without a
-generated token (padding) is nobody's sibling. Of a trajectory whose context is rewritten, the rows follow one
-another, and a turn ends with its row (`turn_loo_of_sessions`, which session_trainer.py calls).
+A turn is an unbroken run of the response mask in a row, so two turns without an observation between them
+count as one. Its reward is on its last generated token, where `place_turn_scores` puts it. A row without a
+generated token (padding) is not a sibling. If the context is rewritten, a trajectory has several rows, which
+follow one another, and a turn ends with its row (`turn_loo_of_sessions`, which session_trainer.py calls).
 """
 
 from __future__ import annotations
@@ -26,11 +28,12 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from verl.trainer.ppo.core_algos import register_adv_est
 
+#: The name under which veRL's configuration selects the estimator.
 NAME = "turn_loo"
 
 
@@ -42,56 +45,74 @@ def turn_loo_advantage(
     config: Any = None,
     **unused: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns advantages and returns, both of the shape of the rewards and the mask (rows, tokens) and 0
-    where the mask is. `index`: the question of each row; `config` is part of veRL's signature and unused."""
+    """Returns the advantages and the returns, which are 0 where the mask is 0.
+
+    Both have the shape of the rewards and of the mask, (rows, tokens). `index` is the question of each row,
+    and `config` is part of veRL's signature and unused.
+    """
     advantages = torch.zeros_like(token_level_rewards)
     returns = torch.zeros_like(token_level_rewards)
-    sums_to_end = token_level_rewards.double().flip(-1).cumsum(-1).flip(-1)  # the sum from each token on
-    begins_turn = response_mask.bool().clone()
-    begins_turn[:, 1:] &= ~response_mask[:, :-1].bool()
-    starts: list[list[int]] = [[] for _ in sums_to_end]
-    to_go: list[list[float]] = [[] for _ in sums_to_end]
-    turn_rewards = sums_to_end[begins_turn].tolist()
-    for (row, position), reward in zip(begins_turn.nonzero().tolist(), turn_rewards, strict=True):
-        starts[row].append(position)
-        to_go[row].append(reward)
-    totals: list[float] = sums_to_end[:, 0].tolist()
-    groups: dict[Any, list[int]] = defaultdict(list)
-    for row, turns in enumerate(starts):
-        if turns:
-            groups[index[row]].append(row)
-    for rows in groups.values():
-        for row in rows:
-            siblings = [sibling for sibling in rows if sibling != row]
-            ends = [*starts[row][1:], response_mask.shape[-1]]
-            for turn, (begin, end) in enumerate(zip(starts[row], ends, strict=True)):
-                own_to_go = to_go[row][turn]
-                earlier_sum = totals[row] - own_to_go
-                sibling_to_go = [to_go[sibling][turn] for sibling in siblings if len(to_go[sibling]) > turn]
-                baseline = _baseline(sibling_to_go, [totals[sibling] for sibling in siblings], earlier_sum)
-                advantages[row, begin:end] = own_to_go - baseline
-                returns[row, begin:end] = own_to_go
+    turns = _turns(token_level_rewards, response_mask)
+    groups: dict[Any, list[_RowTurns]] = defaultdict(list)
+    for row_turns in turns:
+        if row_turns.starts:
+            groups[index[row_turns.row]].append(row_turns)
+    for group in groups.values():
+        for own in group:
+            siblings = [sibling for sibling in group if sibling is not own]
+            ends = [*own.starts[1:], response_mask.shape[-1]]
+            for turn, (begin, end) in enumerate(zip(own.starts, ends, strict=True)):
+                advantages[own.row, begin:end] = own.to_go[turn] - _baseline(own, siblings, turn)
+                returns[own.row, begin:end] = own.to_go[turn]
     return advantages * response_mask, returns * response_mask
 
 
-def _baseline(sibling_to_go: Sequence[float], sibling_totals: Sequence[float], earlier_sum: float) -> float:
-    """b(k) of a turn: from the G(k) of the siblings that have turn k, the whole rewards of all siblings, and
-    the trajectory's own rewards before the turn."""
+class _RowTurns(NamedTuple):
+    """The turns of a row."""
+
+    row: int
+    #: The sum of all rewards of the row.
+    total: float
+    #: The position of the first token of each turn.
+    starts: list[int]
+    #: G(k), the sum of the rewards from the beginning of each turn on.
+    to_go: list[float]
+
+
+def _turns(rewards: torch.Tensor, mask: torch.Tensor) -> list[_RowTurns]:
+    """Returns the turns of each row. Both arguments have the shape (rows, tokens)."""
+    sums_to_end = rewards.double().flip(-1).cumsum(-1).flip(-1)  # the sum from each token on
+    begins_turn = mask.bool().clone()
+    begins_turn[:, 1:] &= ~mask[:, :-1].bool()
+    return [
+        _RowTurns(row, float(sums[0]), begins.nonzero().flatten().tolist(), sums[begins].tolist())
+        for row, (sums, begins) in enumerate(zip(sums_to_end, begins_turn, strict=True))
+    ]
+
+
+def _baseline(own: _RowTurns, siblings: Sequence[_RowTurns], turn: int) -> float:
+    """Returns b(k) of a trajectory's turn k, whose number is `turn`."""
+    sibling_to_go = [sibling.to_go[turn] for sibling in siblings if len(sibling.to_go) > turn]
     if sibling_to_go:
         return sum(sibling_to_go) / len(sibling_to_go)
-    return sum(sibling_totals) / len(sibling_totals) - earlier_sum if sibling_totals else 0.0
+    if not siblings:
+        return 0.0
+    earlier_rewards = own.total - own.to_go[turn]
+    return sum(sibling.total for sibling in siblings) / len(siblings) - earlier_rewards
 
 
 def turn_loo_of_sessions(
     rewards: Sequence[Sequence[torch.Tensor]], masks: Sequence[Sequence[torch.Tensor]], index: Sequence[Any]
 ) -> list[list[tuple[torch.Tensor, torch.Tensor]]]:
-    """Returns advantages and returns of trajectories of several rows: for each trajectory and each of its
-    rows a pair, each of shape (tokens,). `rewards`, `masks`: the rows of each trajectory in order, of that
-    shape; `index`: the question of each trajectory."""
+    """Returns the advantages and the returns of trajectories of several rows.
+
+    `rewards` and `masks` have the rows of each trajectory in order, each of shape (tokens,), and `index` has
+    the question of each trajectory. The result has a pair of the same shape for each row of each trajectory.
+    """
     results = turn_loo_advantage(_padded(rewards), _padded(masks), index)
     pairs = []
     for number, rows in enumerate(masks):
-        # As in `_padded`: one more for each row.
+        # `_padded` has added a token to each row.
         lengths = [len(row) + 1 for row in rows]
         parts = [result[number, : sum(lengths)].split(lengths) for result in results]
         pairs.append([(advantages[:-1], returns[:-1]) for advantages, returns in zip(*parts, strict=True)])
@@ -99,8 +120,8 @@ def turn_loo_of_sessions(
 
 
 def _padded(sessions: Sequence[Sequence[torch.Tensor]]) -> torch.Tensor:
-    """One row for each trajectory, of shape (trajectories, tokens): its rows, with a token of the environment
-    after each, which ends its last turn."""
+    """Returns one row per trajectory, of shape (trajectories, tokens): its rows in order, each followed by a
+    token that is not generated, so that no turn extends into the next row."""
     joined = [torch.cat([part for row in rows for part in (row, row.new_zeros(1))]) for rows in sessions]
     return torch.nn.utils.rnn.pad_sequence(joined, batch_first=True)
 
@@ -108,11 +129,15 @@ def _padded(sessions: Sequence[Sequence[torch.Tensor]]) -> torch.Tensor:
 def place_turn_scores(
     row: int, length: int, ends: Sequence[tuple[int, int] | None], turn_scores: Sequence[float], score: float
 ) -> torch.Tensor:
-    """Returns the rewards of the tokens of one of a trajectory's rows, of shape (tokens,); those of all its
-    rows sum to `score`, and each turn's is on its last generated token. `ends`: the row of that token and its
-    position in the response, for each turn; `length`: tokens of the response in this `row`; None for a turn
-    without one, whose score goes to the turn before it, or else after it. What rounding leaves over goes to
-    the last. Raises ValueError if there are not as many scores as turns, or no token at all."""
+    """Returns the rewards of the tokens of a trajectory's row, of shape (tokens,).
+
+    Each turn's score is on the turn's last generated token, and the rewards of all rows sum to `score`: what
+    rounding leaves over is added to the last turn. `row` is the number of the row and `length` the number of
+    tokens in its response. `ends` has for each turn the row and the position in the response of its last
+    generated token. It is None for a turn without one, whose score is added to that of the turn before it or,
+    if there is none, after it. Raises ValueError if there are not as many scores as turns, or if no turn has
+    a generated token.
+    """
     turn_ends = [end for end in ends if end is not None]
     if len(ends) != len(turn_scores) or not turn_ends:
         raise ValueError(f"{len(turn_scores)} scores for turns that end at {list(ends)}")

@@ -1,8 +1,9 @@
 """The CPU as veRL's device module.
 
-veRL reads memory and random state from ``get_torch_device()``, which is ``torch.cuda`` on NVIDIA. This module
-takes its place: attributes of ``torch.cpu`` are passed through (`__getattr__`), missing ones are defined
-below. "Memory" is that of the machine and of this process, so that veRL's memory metrics stay meaningful.
+veRL reads memory and random state from ``get_torch_device()``, which is ``torch.cuda`` on NVIDIA GPUs. On a
+CPU this module takes its place. It passes on the attributes of ``torch.cpu`` (`__getattr__`) and defines
+those that are missing there. "Memory" is that of the machine and of this process, so veRL's memory metrics
+stay meaningful.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def device_count() -> int:
 
 
 def current_device() -> str:
-    """The device "cpu"; never an index, because ``tensor.to(0)`` means the first accelerator."""
+    """Returns "cpu", and not an index, because ``tensor.to(0)`` would mean the first accelerator."""
     return "cpu"
 
 
@@ -35,7 +36,7 @@ def set_device(device: Any) -> None:
 
 
 def get_device_name(device: Any = None) -> str:
-    """The name of the device in logs and reports."""
+    """Returns the name of the device in logs and reports."""
     return "CPU"
 
 
@@ -62,11 +63,11 @@ def mem_get_info(device: Any = None) -> tuple[int, int]:
 
 
 def memory_allocated(device: Any = None) -> int:
-    """Resident memory of this process in bytes."""
+    """Returns the resident memory of this process in bytes."""
     return psutil.Process().memory_info().rss
 
 
-# The operating system has no separate figure for "reserved" memory, and psutil none for the peak.
+# A CPU has no "reserved" memory apart from the resident one, and psutil does not report the peak.
 memory_reserved = max_memory_allocated = max_memory_reserved = memory_allocated
 
 

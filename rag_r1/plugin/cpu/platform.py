@@ -1,11 +1,12 @@
 """The platform "cpu" for veRL.
 
-veRL takes the first of the registered platforms that is available (`VERL_PLATFORM` overrides this). NVIDIA
-comes first and counts as available wherever nvidia-smi runs, whatever this environment's torch supports. So
-if torch is a CPU build, this platform is set before that search (`choose_platform`). With a GPU build of
-torch it is used only if `VERL_PLATFORM=cpu` is set, never as a fallback when no GPU is visible. Ray schedules
-training workers on "GPU"s; on a CPU these are logical slots (`ray_kwargs.ray_init.num_gpus`) without hardware
-behind them.
+veRL uses the first registered platform that is available, unless `VERL_PLATFORM` names one. NVIDIA comes
+first, and counts as available wherever nvidia-smi runs, even if the installed torch has no CUDA. Therefore
+this platform is set before that search if torch is a build for CPUs (`choose_platform`). With a GPU build of
+torch it is used only if `VERL_PLATFORM=cpu` is set, and never as a fallback when no GPU is visible.
+
+Ray schedules training workers on "GPU"s. On a CPU these are logical slots (`ray_kwargs.ray_init.num_gpus`)
+without hardware behind them.
 """
 
 from __future__ import annotations
@@ -23,14 +24,13 @@ from verl.plugin.platform import PlatformBase, PlatformRegistry, set_platform
 
 from rag_r1.plugin.cpu import device
 
-# Long enough for the slowest step on a laptop; veRL's own default for a group is ten minutes.
+#: Long enough for the slowest step on a laptop. veRL's own default for a process group is ten minutes.
 GROUP_TIMEOUT = timedelta(minutes=30)
 
 
 @PlatformRegistry.register(platform="cpu")
 class PlatformCPU(PlatformBase):
-    """A machine without an accelerator. The members are those of veRL's `PlatformBase`, which describes
-    them."""
+    """A machine without an accelerator. veRL's `PlatformBase` documents the members."""
 
     device_name = "cpu"
     vendor_name = "cpu"
@@ -73,12 +73,13 @@ class PlatformCPU(PlatformBase):
         return None, None
 
     def communication_backend_name(self) -> str:
-        """Returns "gloo"; in a training worker the default process group exists after this call.
+        """Returns "gloo". In a training worker, it also creates the default process group.
 
-        veRL builds from this name "cpu:gloo,<device>:<backend>" (verl/utils/distributed.py,
-        `initialize_global_process_group`, `initialize_global_process_group_ray`), which here would contain
-        the device "cpu" twice, and torch refuses that. veRL creates no group if one exists, and checks right
-        after this call: so the group is created here, from the variables that veRL sets for Ray's workers.
+        From this name veRL builds "cpu:gloo,<device>:<backend>" (verl/utils/distributed.py,
+        `initialize_global_process_group`, `initialize_global_process_group_ray`). On this platform that would
+        contain the device "cpu" twice, which torch refuses. Right after this call veRL checks whether a group
+        exists, and then creates none. So the group is created here, from the variables that veRL sets for
+        Ray's workers.
         """
         in_worker = {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys()
         if in_worker and not torch.distributed.is_initialized():
@@ -118,13 +119,13 @@ class PlatformCPU(PlatformBase):
 
 
 def built_for_cpus() -> bool:
-    """Whether this environment's torch supports only CPUs: no CUDA, no ROCm, no Huawei NPUs."""
+    """Returns whether the installed torch supports only CPUs: no CUDA, no ROCm, no Huawei NPUs."""
     supports_gpus = torch.version.cuda is not None or torch.version.hip is not None
     return not supports_gpus and importlib.util.find_spec("torch_npu") is None
 
 
 def choose_platform() -> None:
-    """Sets this as veRL's platform if torch supports no other, unless `VERL_PLATFORM` is set."""
+    """Makes this veRL's platform if torch supports only CPUs and `VERL_PLATFORM` is not set."""
     if built_for_cpus() and not os.environ.get("VERL_PLATFORM", "").strip():
         set_platform(PlatformCPU())
 

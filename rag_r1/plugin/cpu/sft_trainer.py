@@ -1,10 +1,10 @@
 """Runs veRL's `SFTTrainer` on a CPU, with a process group that already exists.
 
-veRL's own start (verl/trainer/sft_trainer.py, `run_sft`) begins with verl/utils/distributed.py,
-`initialize_global_process_group`, which builds the backend "cpu:gloo,<device>:<backend>" and creates the
-group without asking whether one exists. On our platform that names the device "cpu" twice, which torch
-refuses. So this module does what `run_sft` does in three lines, with its first line replaced; on GPUs
-veRL's own module is started, and nothing of veRL is patched on either.
+veRL's own entry (verl/trainer/sft_trainer.py, `run_sft`) first builds the backend
+"cpu:gloo,<device>:<backend>" and creates the process group without checking whether one exists
+(verl/utils/distributed.py, `initialize_global_process_group`). On our platform the backend would name the
+device "cpu" twice, which torch refuses. `run_sft` has only three lines, so this module repeats them with the
+first one replaced. On GPUs veRL's own module is started.
 
     python -m torch.distributed.run --standalone --nproc-per-node=1 -m rag_r1.plugin.cpu.sft_trainer \\
         --config-path=... --config-name=... key=value ...
@@ -21,7 +21,7 @@ from verl.plugin.platform import get_platform
 
 @hydra.main(config_path=None, version_base=None)
 def main(config: DictConfig) -> None:
-    """Trains; run in every process that torchrun starts."""
+    """Trains. torchrun calls this in each of its processes."""
     get_platform().communication_backend_name()  # creates the default group, see platform.py
     try:
         verl_sft.SFTTrainer(config).fit()

@@ -1,17 +1,17 @@
 """A vLLM worker on a CPU whose weights can be replaced repeatedly.
 
-veRL sends the actor's weights to vLLM in buckets and calls ``model.load_weights`` for each. vLLM's CPU build
-packs a linear layer's weights for oneDNN after the first load and drops ``layer.weight``
-(vllm/model_executor/layers/utils.py, `dispatch_cpu_unquantized_gemm`), so the second load finds no parameter
-to write to. vLLM's own ``reload_weights`` restores the layers first and packs them again, but needs all
-weights at once: the extension below collects the buckets and passes them on together. During the transfer it
-keeps one more copy of the weights, which is affordable for the small models of a CPU recipe.
+veRL sends the actor's weights to vLLM in buckets and calls ``model.load_weights`` for each of them. vLLM's
+CPU build packs the weights of a linear layer for oneDNN after the first load and drops ``layer.weight``
+(vllm/model_executor/layers/utils.py, `dispatch_cpu_unquantized_gemm`), so a second load would find no
+parameter to write to. vLLM's own ``reload_weights`` restores the layers first and packs them again, but needs
+all weights at once. So the extension below collects the buckets and passes them on together. During the
+transfer it holds a second copy of the weights, which is affordable for the small models of a CPU recipe.
 
-A head that is tied to the embedding gets no weights of its own, so ``reload_weights`` leaves it packed as it
-was: with the random weights of vLLM's start (vllm/model_executor/models/llama.py, `LlamaForCausalLM`; Qwen's
-head is the embedding itself). It is packed again after each transfer.
+A head that is tied to the embedding receives no weights, so ``reload_weights`` would leave it packed with
+vLLM's random initial weights (vllm/model_executor/models/llama.py, `LlamaForCausalLM`; Qwen's head is the
+embedding itself). Therefore it is packed again after each transfer.
 
-Chosen by ``actor_rollout_ref.rollout.engine_kwargs.vllm.worker_extension_cls``.
+``actor_rollout_ref.rollout.engine_kwargs.vllm.worker_extension_cls`` selects this worker.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class CPUWorkerExtension(vLLMColocateWorkerExtension):
     def update_weights_from_ipc(
         self, peft_config: dict | None = None, base_sync_done: bool = False, use_shm: bool = False
     ) -> None:
-        """Replaces the weights by those that the trainer sends. Raises NotImplementedError if it sends LoRA
-        adapters, which vLLM's CPU build cannot load."""
+        """Replaces the weights with those that the trainer sends. Raises NotImplementedError if the trainer
+        sends LoRA adapters, which vLLM's CPU build cannot load."""
         if peft_config:
             raise NotImplementedError(
                 "vLLM's CPU build cannot load LoRA adapters: set actor_rollout_ref.model.lora.merge=true, or"
@@ -39,7 +39,7 @@ class CPUWorkerExtension(vLLMColocateWorkerExtension):
         BucketedWeightReceiver(
             zmq_handle=self._get_zmq_handle(), device=self.device, use_shm=use_shm
         ).receive_weights(
-            # The bucket is a buffer that the next one overwrites: keep copies.
+            # The weights are copied because all buckets share one buffer.
             on_bucket_received=lambda bucket, is_last: weights.extend((name, w.clone()) for name, w in bucket)
         )
         self.model_runner.reload_weights(weights_iterator=iter(weights))

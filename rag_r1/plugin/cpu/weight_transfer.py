@@ -1,14 +1,14 @@
 """Transfers weights from the trainer to separate engines on a CPU, for `trainer_mode=separate_async`.
 
 That mode requires a checkpoint engine other than `naive` (trainer_separate_async.py,
-`PPOTrainerSeparateAsync`), and veRL's own use NCCL, RDMA or similar. This one sends the weights over TCP with
-ZeroMQ, which veRL's engines use for their metadata: each engine's worker listens, and the first trainer rank
-sends every tensor to all of them. A message is two frames, a JSON header (name, dtype, shape) and the
-tensor's bytes; a header without a name ends the transfer. It binds to the loopback address: a CPU run is one
-machine.
+`PPOTrainerSeparateAsync`), and those of veRL need NCCL, RDMA or similar. This one sends the weights over TCP
+with ZeroMQ, which veRL's engines use for their metadata. Each worker of an engine listens, and the first
+trainer rank sends every tensor to all of them. A message has two frames: a JSON header (name, dtype, shape)
+and the tensor's bytes. An empty header ends the transfer. The sockets are bound to the loopback address,
+since a run on CPUs uses a single machine.
 
-Chosen by ``actor_rollout_ref.rollout.checkpoint_engine.backend=tcp``; the CPU platform names this module as
-``custom_backend_module``.
+``actor_rollout_ref.rollout.checkpoint_engine.backend=tcp`` selects this engine; recipes/platform/cpu.yaml
+names this module as ``custom_backend_module``.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ import torch
 import zmq
 from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
 
-#: A peer that is silent for longer is considered dead; the run then ends instead of waiting forever.
+#: If a peer is silent for longer, the transfer fails, so that the run does not wait forever.
 TIMEOUT_MS = 600_000
 
 
 @CheckpointEngineRegistry.register("tcp")
 class TCPCheckpointEngine(CheckpointEngine):
-    """veRL's checkpoint engine over TCP on one machine. Both sides have an instance; call `prepare` first."""
+    """veRL's checkpoint engine over TCP on one machine. Sender and receiver each have an instance, of which
+    `prepare` is called first."""
 
     def __init__(self, bucket_size: int, is_master: bool = False) -> None:
         self.is_master = is_master
@@ -37,7 +38,7 @@ class TCPCheckpointEngine(CheckpointEngine):
         self._outboxes: list[zmq.Socket] = []
 
     def prepare(self) -> str:
-        """Starts to listen; returns the address."""
+        """Starts to listen, and returns the address."""
         self._inbox = self._socket(zmq.PULL)
         return f"tcp://127.0.0.1:{self._inbox.bind_to_random_port('tcp://127.0.0.1')}"
 
@@ -45,8 +46,11 @@ class TCPCheckpointEngine(CheckpointEngine):
     def build_topology(
         cls, actor_wg_world_size: int, rollout_world_size: int, metadata: list[str]
     ) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
-        """Returns the arguments of `init_process_group` for the trainer's ranks and for the engines' workers:
-        the first rank gets the addresses of all workers, the others none."""
+        """Returns the arguments of `init_process_group` for the trainer's ranks and for the engines' workers.
+
+        The first rank gets the addresses of all workers, the other ranks and the workers get none. `metadata`
+        has the results of `prepare`, first of the ranks and then of the workers.
+        """
         receivers = metadata[actor_wg_world_size:]
         return (
             {"receivers": [receivers, *[[]] * (actor_wg_world_size - 1)]},
@@ -60,7 +64,7 @@ class TCPCheckpointEngine(CheckpointEngine):
             self._outboxes[-1].connect(address)
 
     def finalize(self) -> None:
-        """Closes what `prepare` and `init_process_group` opened."""
+        """Closes the sockets that `prepare` and `init_process_group` have opened."""
         for socket in [*self._outboxes, *([self._inbox] if self._inbox else [])]:
             socket.close(linger=TIMEOUT_MS)
         self._inbox, self._outboxes = None, []
@@ -68,7 +72,8 @@ class TCPCheckpointEngine(CheckpointEngine):
     async def send_weights(
         self, weights: Generator[tuple[str, torch.Tensor], None, None], global_steps: int | None = None
     ) -> None:
-        """Sends every weight. All trainer ranks gather each tensor; the one with receivers sends it."""
+        """Sends every weight. All trainer ranks iterate, since they gather each tensor together, but only the
+        rank with receivers sends it."""
         for name, weight in weights:
             if self._outboxes:
                 await self._send(*_pack(name, weight))
@@ -97,14 +102,14 @@ class TCPCheckpointEngine(CheckpointEngine):
 
 
 def _pack(name: str, weight: torch.Tensor) -> tuple[bytes, bytes]:
-    """The two frames of a message: header and values."""
+    """Returns the two frames of a message, the header and the values."""
     weight = weight.detach().to("cpu").contiguous()
     header = {"name": name, "dtype": str(weight.dtype).removeprefix("torch."), "shape": list(weight.shape)}
     return json.dumps(header).encode(), weight.reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def _unpack(header: dict[str, Any], data: bytes) -> torch.Tensor:
-    """The tensor of a message. Raises ValueError for a dtype that torch does not know."""
+    """Returns the tensor of a message. Raises ValueError for a dtype that torch does not know."""
     dtype = getattr(torch, header["dtype"], None)
     if not isinstance(dtype, torch.dtype):
         raise ValueError(f"weight {header['name']!r} has the unknown dtype {header['dtype']!r}")

@@ -1,5 +1,5 @@
-"""Trains adapters over weights in nf4: an engine for veRL.
+"""An engine for veRL that trains LoRA adapters over weights in nf4, a format of 4 bits.
 
-- `engine`    veRL's FSDP engine for language models, over weights in nf4
-- `register`  registers it, where `actor_rollout_ref.model.external_lib` names that module
+- `engine`    the engine: veRL's FSDP engine for language models, over weights in nf4
+- `register`  registers the engine; `actor_rollout_ref.model.external_lib` names this module
 """

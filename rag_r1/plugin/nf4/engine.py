@@ -1,18 +1,19 @@
-"""veRL's FSDP language-model engine over weights in nf4, which are whole on each rank.
+"""veRL's FSDP language-model engine over weights in nf4.
 
 Only adapters are trained, in 32 bits. They are small, so nothing is sharded: each rank has all weights, and
-the gradients of the adapters are averaged before a step, as FSDP does. Of veRL's engine five methods are
+the adapters' gradients are averaged before a step, as FSDP does. Five methods of veRL's engine are
 overridden:
 
-- `_build_module` loads the model in nf4;
-- `_build_lora_module` keeps the adapters in 32 bits (veRL gives them the dtype of the first frozen weight);
-- `_build_fsdp_module` wraps nothing, and gives all ranks the adapters of the first;
-- `optimizer_step` averages gradients;
-- `get_per_tensor_param` sends vLLM what the actor computes with: the dequantised weights once and then the
-  adapters, or with `lora.merge` both in one. veRL's own merge would quantise their sum again, and lose more
-  than the adapters have learned.
+- `_build_module` loads the model in nf4.
+- `_build_lora_module` keeps the adapters in 32 bits; veRL would give them the dtype of the first frozen
+  weight.
+- `_build_fsdp_module` does not wrap the module, and copies the first rank's adapters to all ranks.
+- `optimizer_step` averages the gradients.
+- `get_per_tensor_param` sends vLLM the weights with which the actor computes: first the dequantised weights
+  and then only the adapters or, with `lora.merge`, the merged weights each time. veRL's own merge would
+  quantise the sum again, and lose more than the adapters have learned.
 
-Offloading, checkpoints and the reference policy (the adapters switched off) are veRL's.
+Offloading, checkpoints and the reference policy (the model without its adapters) are veRL's.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ from rag_r1.inference.nf4.weights import load_nf4, weight_readers
 
 
 class NF4Mixin:
-    """Mixin, before an FSDP engine for language models in the bases of an engine: trains adapters over
-    weights in nf4."""
+    """Mixin that trains adapters over weights in nf4. In the bases of an engine it must precede an FSDP
+    engine for language models."""
 
     @property
     def _compute_dtype(self) -> torch.dtype:
@@ -80,7 +81,7 @@ class NF4Mixin:
         return module
 
     def optimizer_step(self) -> float:
-        """Averages the gradients over the ranks and takes a step; returns their norm before it is clipped."""
+        """Averages the gradients over the ranks and takes a step. Returns their norm before clipping."""
         ranks = dist.get_world_size()
         for adapter in _trained_parameters(self.module) if ranks > 1 else ():
             if adapter.grad is not None:
@@ -91,8 +92,11 @@ class NF4Mixin:
     def get_per_tensor_param(
         self, layered_summon: bool = False, base_sync_done: bool = False, **options: Any
     ) -> tuple[Iterator[tuple[str, torch.Tensor]], dict[str, Any] | None]:
-        """Returns (names and weights, PEFT's configuration or None) as vLLM loads them: merged weights, or
-        the dequantised ones, or with `base_sync_done` the adapters alone."""
+        """Returns the names and weights to send to vLLM, and PEFT's configuration, None for merged weights.
+
+        With `lora.merge` these are the merged weights. Otherwise they are the dequantised weights or, if vLLM
+        has these (`base_sync_done`), the adapters.
+        """
         if self.model_config.lora.get("merge"):
             return self._weights_to_send(merged=True), None
         config = self.module.peft_config["default"]
@@ -103,8 +107,8 @@ class NF4Mixin:
         return ((name, value.detach().to(device)) for name, value in adapters.items()), config.to_dict()
 
     def _weights_to_send(self, *, merged: bool) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yields each weight that the actor computes with, dequantised when it is sent: no two are there at a
-        time, and offloaded ones stay where they are."""
+        """Yields each weight with which the actor computes. It is dequantised when it is sent, so only one
+        dequantised weight exists at a time, and offloaded weights stay where they are."""
         model, config = self.module.base_model.model, self.module.peft_config["default"]
         readers = convert_weight_keys(weight_readers(model, get_device_id(), merged=merged), model)
         for name, reader in readers.items():

@@ -1,11 +1,11 @@
-"""Makes veRL train adapters over weights in nf4, if `actor_rollout_ref.model.external_lib` names this module.
+"""Makes veRL train adapters over weights in nf4, if its configuration names this module.
 
     actor_rollout_ref.model.external_lib=rag_r1.plugin.nf4.register
 
-veRL imports it before it makes an engine. It registers engines for language models that go before veRL's own,
-under veRL's key for a vendor's: on a CPU and on NVIDIA GPUs. A critic keeps veRL's. The preflight
-(rag_r1/training/preflight/nf4.py) refuses settings with which veRL would silently train or generate with
-other weights.
+veRL imports the module before it makes an engine. The import registers engines for language models on CPUs
+and NVIDIA GPUs, under veRL's key for engines of a vendor, which take precedence over veRL's own. A critic
+still uses veRL's engine. The preflight (rag_r1/training/preflight/nf4.py) refuses settings with which veRL
+would silently train or generate with other weights.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FSDP = ["fsdp", "fsdp2"]
 
 @EngineRegistry.register(model_type="language_model", backend=_FSDP, device="cuda", vendor="nvidia")
 class CUDAEngineOverNF4(NF4Mixin, FSDPEngineWithLMHead):
-    """The engine on NVIDIA GPUs."""
+    """The engine for NVIDIA GPUs."""
 
 
 if get_device_name() == "cpu":
@@ -29,4 +29,4 @@ if get_device_name() == "cpu":
 
     @EngineRegistry.register(model_type="language_model", backend=_FSDP, device="cpu", vendor="cpu")
     class CPUEngineOverNF4(NF4Mixin, CPUEngineWithLMHead):
-        """The engine on a CPU."""
+        """The engine for CPUs."""

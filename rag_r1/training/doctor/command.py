@@ -1,8 +1,9 @@
 """`rag-r1 doctor`: checks that everything a training needs is installed.
 
-Every check is a small function that yields `Finding`s (findings.py): what was checked, its state and, if that
-is not ok, the remedy. packages.py checks what is installed, hardware.py the machine. A run can start with
-warnings; anything missing prevents it, and makes the exit status 1. The root scripts run this first.
+Every check is a small function that yields `Finding`s (findings.py), each with what was checked, its state
+and, if that is not ok, the remedy. packages.py checks the installed packages, and hardware.py the machine. A
+training can start in spite of warnings. If anything is missing, it cannot, and the exit status is 1. The
+scripts in the root of the repository run this command first.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from rag_r1.training.doctor.packages import check_registration, check_trl, check
 
 
 def check_retriever(url: str | None) -> Iterator[Finding]:
-    """Whether the server answers a search. Without an address, the finding that it was not checked."""
+    """Checks that the retrieval server answers a search. Without an address, only says that this was not
+    checked."""
     if not url:
         yield ok("retriever", "not checked (--retriever URL or $RETRIEVER_URL)")
         return
@@ -49,7 +51,7 @@ def check_retriever(url: str | None) -> Iterator[Finding]:
 
 
 def find_all(retriever: str | None) -> Iterator[Finding]:
-    """Yields all findings, in the order in which to act on them."""
+    """Yields all findings, in the order in which they should be acted on."""
     yield from check_driver()
     yield from check_versions()
     yield from check_trl()
@@ -64,7 +66,7 @@ def find_all(retriever: str | None) -> Iterator[Finding]:
 
 @command_main()
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints the findings. Returns 1 if something is missing, else 0."""
+    """Prints the findings. Returns 1 if anything is missing, else 0."""
     parser = CommandParser(
         prog="rag-r1 doctor",
         description="Check the installation: versions, the platform, what is registered with veRL, memory and"

@@ -1,20 +1,26 @@
-"""A finding of the doctor: one checked thing, its state and the remedy."""
+"""A finding of `rag-r1 doctor`: what was checked, its state, and the remedy if the state is not ok."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import metadata
+from typing import Literal, get_args
 
-OK, WARNING, MISSING = "ok", "warning", "MISSING"
+#: The states of a finding, as they are printed. A training cannot start if anything is MISSING.
+State = Literal["ok", "warning", "MISSING"]
+OK, WARNING, MISSING = get_args(State)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report. `remedy` says what to do; it is empty if `state` is ok."""
+    """One line of the report."""
 
+    #: What was checked, e.g. the name of a package.
     name: str
-    state: str
+    state: State
+    #: What was found.
     detail: str
+    #: What to do; empty if the state is OK.
     remedy: str = ""
 
     def __str__(self) -> str:
@@ -23,12 +29,12 @@ class Finding:
 
 
 def ok(name: str, detail: str) -> Finding:
-    """The finding that all is well with a thing."""
+    """Returns a finding whose state is OK."""
     return Finding(name, OK, detail)
 
 
 def version_of(distribution: str) -> str | None:
-    """The installed version of a distribution; None if it is not installed."""
+    """Returns the installed version of a distribution; None if it is not installed."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""The doctor's hardware checks: GPUs, driver, memory, and the named Ray cluster."""
+"""The checks of the machine by `rag-r1 doctor`: GPUs, their driver, memory, and the Ray cluster in use."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from rag_r1.system.installation import flash_attn_command, setup_command
 from rag_r1.training.doctor.findings import MISSING, WARNING, Finding, ok, version_of
 
 GIB = 1 << 30
-# Peak memory of training a million parameters on a CPU: 6 to 9 GiB, most of it for imports.
+#: The peak memory of training a million parameters on a CPU is 6 to 9 GiB, most of it for imports.
 MEMORY_GIB = 8.0
-# Ray keeps its object store in shared memory, of which containers have 64 MiB by default.
+#: Ray keeps its object store in shared memory, of which containers have only 64 MiB by default.
 SHM_GIB = 1.0
 
 
 def check_driver() -> Iterator[Finding]:
-    """On a machine with a GPU that is to be used: whether the driver is new enough. Does not need torch."""
+    """Checks that the driver is new enough, if the machine has a GPU that is to be used. torch need not be
+    installed."""
     driver = gpu_driver.driver_version()
     if driver is None or ignores_gpu():
         return
@@ -41,7 +42,7 @@ def check_driver() -> Iterator[Finding]:
 
 
 def check_gpu() -> Iterator[Finding]:
-    """On a machine with a GPU: whether the environment can use it."""
+    """Checks that torch can use the GPU, if the machine has one."""
     if shutil.which("nvidia-smi") is None:
         return
     import torch
@@ -65,8 +66,8 @@ def check_gpu() -> Iterator[Finding]:
 
 
 def flash_attn_finding() -> Iterator[Finding]:
-    """The finding that flash-attn is missing; its remedy depends on whether it can be compiled here. The
-    preflight refuses a training that asks for it."""
+    """Yields the finding that flash-attn is missing. The remedy depends on whether it can be compiled here.
+    The finding is a warning only, because the preflight refuses a training that needs flash-attn."""
     nvcc, release = gpu_driver.nvcc_release()
     if release and release.startswith(f"{gpu_driver.CUDA}."):
         remedy = flash_attn_command()
@@ -79,13 +80,13 @@ def flash_attn_finding() -> Iterator[Finding]:
 
 
 def ignores_gpu() -> bool:
-    """Whether a variable of the environment excludes this machine's GPU (scripts/train.sh sets it for the
+    """Returns whether an environment variable excludes this machine's GPU (scripts/train.sh sets one for the
     demo)."""
     return os.environ.get("RAG_R1_PLATFORM") == "cpu" or os.environ.get("VERL_PLATFORM") == "cpu"
 
 
 def check_memory() -> Iterator[Finding]:
-    """Whether the machine has enough free memory, and /dev/shm, if it exists."""
+    """Checks that the machine has enough free memory, and enough shared memory if it has /dev/shm."""
     import psutil
 
     free_gib = psutil.virtual_memory().available / GIB

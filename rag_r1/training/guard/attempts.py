@@ -1,8 +1,8 @@
-"""The record of a supervised run: every start of the training, what changed, and how it ended.
+"""The record of a supervised run: each attempt at training, its changed settings, and how it ended.
 
-`attempts.jsonl` in the run's folder is appended to: a line when an attempt begins, when a sign shows, and
-when the attempt ends. `attempts.md` tells the same on a page, with a picture of all attempts, and is written
-anew when an attempt ends.
+An attempt is one run of the training process. A line is appended to `attempts.jsonl` in the run's folder when
+an attempt begins, when a sign shows, and when the attempt ends. `attempts.md` shows the same as a table, with
+a picture of all attempts; it is rewritten whenever an attempt ends.
 """
 
 from __future__ import annotations
@@ -23,29 +23,36 @@ from rag_r1.training.metrics_files import MetricsFile
 if TYPE_CHECKING:
     from rag_r1.runs.pictures import Axes
 
-#: The files in the run's folder.
+#: Names of the files in the run's folder.
 RECORD, PAGE, PICTURE = "attempts.jsonl", "attempts.md", "attempts.png"
-#: Held for as long as a run is supervised.
+#: Name of the lock file that is held while a run is supervised.
 SUPERVISOR_LOCK = "supervisor.lock"
 
 
 @dataclass
 class Attempt:
-    """One start of the training. `first`: the step of the checkpoint from which it goes on, 0 for none;
-    `last`: its last step; `back_to`: the step to which the run went back after a sign."""
+    """One run of the training process, from a checkpoint or from the beginning."""
 
+    #: Counts from 1.
     number: int
+    #: The step of the checkpoint from which the attempt resumed; 0 if it started from the beginning.
     first: int
+    #: Overrides that differ from those of the user.
     changes: list[str]
+    #: Name of the file with the attempt's metrics.
     metrics: str
+    #: The signs that showed, as lines of the record.
     signs: list[dict[str, Any]] = field(default_factory=list)
+    #: How the attempt ended; empty while it runs.
     ending: str = ""
+    #: The last step of the attempt.
     last: int | None = None
+    #: The step to which the run went back after a sign; None if it did not go back.
     back_to: int | None = None
 
 
 class Attempts:
-    """The attempts of the run in `folder`, over all commands that supervised it; reads the record."""
+    """All attempts of the run in `folder`, including those of earlier commands, which the record holds."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -55,20 +62,20 @@ class Attempts:
 
     @property
     def rollbacks(self) -> int:
-        """How many attempts a sign has ended."""
+        """The number of attempts after which the run went back because of a sign."""
         return sum(attempt.back_to is not None for attempt in self.all)
 
     def begin(self, first: int, changes: list[str], metrics: Path) -> Attempt:
-        """Records that an attempt begins after the step `first`; returns it."""
+        """Records that an attempt begins after the step `first`, and returns the attempt."""
         self._append("begin", len(self.all) + 1, first=first, changes=changes, metrics=metrics.name)
         return self.all[-1]
 
-    def sign(self, sign: Sign, step: int) -> None:
-        """Records a sign that shows in the attempt that runs."""
+    def add_sign(self, sign: Sign, step: int) -> None:
+        """Records a sign that showed at `step` of the current attempt."""
         self._append("sign", len(self.all), step=step, **{**asdict(sign), "verdict": sign.verdict.name})
 
     def end(self, ending: str, step: int | None, back_to: int | None = None) -> None:
-        """Records that the attempt that runs has ended with `step` as its last one; writes the page."""
+        """Records that the current attempt has ended after `step`, and writes the page."""
         self._append("end", len(self.all), ending=ending, last=step, back_to=back_to)
         self.write_page()
 
@@ -76,7 +83,7 @@ class Attempts:
         self._file.append({"event": event, "attempt": number, "time": round(time.time(), 1), **values})
 
     def _add_event(self, line: dict[str, Any]) -> None:
-        """Brings the attempts up to date with a line of the record."""
+        """Updates the attempts by a line of the record."""
         event = line["event"]
         values = {key: value for key, value in line.items() if key not in ("event", "attempt", "time")}
         if event == "begin":
@@ -96,7 +103,7 @@ class Attempts:
         )
         series = [self._series(attempt) for attempt in self.all]
         page.pictures(draw(self.folder / PICTURE, lambda axes: self._paint(axes, series), size=(7.0, 3.2)))
-        rows = [self._row(*pair) for pair in zip(self.all, (right for right, _ in series), strict=True)]
+        rows = [self._row(attempt, right) for attempt, (right, _) in zip(self.all, series, strict=True)]
         page.table(["attempt", "steps", "changed settings", "right answers", "ended"], rows, "rllll")
         signs = [
             f"attempt {attempt.number}, step {sign['step']}: "
@@ -108,7 +115,7 @@ class Attempts:
         write_text(self.folder / PAGE, f"{page}\n")
 
     def _row(self, attempt: Attempt, right: Series) -> list[object]:
-        """The line of an attempt in the page's table. `right`: its right answers in training."""
+        """Returns an attempt's row of the page's table. `right` is its share of right answers in training."""
         last = attempt.last if attempt.last is not None else max(right.steps, default=attempt.first)
         points = (right.values[0], max(right.values), right.values[-1]) if len(right) else ()
         shares = " → ".join(number(value, 2) for value in points) or "–"
@@ -117,14 +124,14 @@ class Attempts:
         return [attempt.number, steps, changes, shares, cell(attempt.ending or "runs")]
 
     def _series(self, attempt: Attempt) -> tuple[Series, Series]:
-        """An attempt's right answers in training, and held out."""
+        """Returns an attempt's shares of right answers in training and on held-out questions."""
         history = History()
         for step, metrics in MetricsFile(self.folder / attempt.metrics).new_lines():
             history.add(step, metrics)
         return history.right, history.held_out
 
     def _paint(self, axes: Axes, series: list[tuple[Series, Series]]) -> None:
-        """Draws the curves of all attempts, with a line where a sign ended one."""
+        """Draws the curves of all attempts, and a vertical line where a sign ended one."""
         for attempt, (right, held_out) in zip(self.all, series, strict=True):
             color = SERIES[(attempt.number - 1) % len(SERIES)]
             axes.plot(right.steps, right.values, "-", color=color, label=f"attempt {attempt.number}")

@@ -1,14 +1,15 @@
-"""The expected band of a recipe: where its signals are, step by step, in runs that went well.
+"""The expected band of a recipe: the range of each signal, step by step, in runs that went well.
 
-A band lies beside its recipe (as grpo.band.json beside demo/grpo) and was measured with the recipe as it is
-shipped, its model and its data. `rag-r1 train` compares a run with it and says at the end whether it went as
-expected, or which signal left the band, and when. With other data, another model or a changed learning rate
-the curves are others: the comparison then reports that the run left the band, and nothing is done about it.
+A band is a file beside its recipe (grpo.band.json beside demo/grpo.yaml), measured with the unchanged recipe,
+its model and its data. `rag-r1 train` compares a run with the band, and says at the end whether the run went
+as expected, or which signals left the band and when. With other data, another model or another learning rate
+a run may well leave the band; this is only reported, and has no consequences.
 
     python -m rag_r1.training.guard.bands --runs RUN RUN ... --out grpo.band.json
 
-makes one from finished runs of several seeds: for each step the mean over the seeds, and five standard
-deviations to both sides. The variance is the mean of this step's and of two steps before and after it.
+makes a band from finished runs with different seeds. At each step it is the mean over the seeds, plus and
+minus five standard deviations. The variance is averaged over the step, the two steps before and the two after
+it.
 """
 
 from __future__ import annotations
@@ -31,13 +32,15 @@ from rag_r1.runs.errors import RunError
 from rag_r1.training.guard.history import History, Series, at_steps
 from rag_r1.training.metrics_files import MetricsFile, earlier_files
 
-#: Half the width of a band in standard deviations, and the least deviation as a share of the mean.
-_DEVIATIONS, _MIN_DEVIATION = 5.0, 0.02
-#: Steps to both sides whose variances are averaged.
+#: Half the width of a band, in standard deviations.
+_DEVIATIONS = 5.0
+#: The smallest standard deviation that is assumed, as a share of the mean.
+_MIN_DEVIATION = 0.02
+#: The variance of a step is averaged over so many steps before and after it.
 _REACH = 2
-#: Runs that a band needs: the variance of two says little.
+#: The fewest runs from which a band is made: the variance of two says little.
 _MIN_RUNS = 3
-#: The metrics of a band; `right` is the share of right answers (history.py).
+#: The signals of a band. `right` and `held_out` are shares of right answers (history.py), the others metrics.
 SIGNALS = (
     "right",
     "held_out",
@@ -50,24 +53,27 @@ SIGNALS = (
 
 @dataclass
 class BandCheck:
-    """Compares a run with a band step by step. `signals`: name -> step -> (low, high); `exits`: name ->
-    (step, value) where a signal first left the band; `compared_steps`: the steps with a comparison."""
+    """Compares a run with a band step by step."""
 
+    #: The band: signal -> step -> (low, high).
     signals: Mapping[str, Mapping[int, tuple[float, float]]]
     history: History = field(default_factory=History)
+    #: Signal -> (step, value) where it first left the band.
     exits: dict[str, tuple[int, float]] = field(default_factory=dict)
+    #: Steps at which at least one signal was compared.
     compared_steps: set[int] = field(default_factory=set)
 
     @classmethod
     def of_recipe(cls, recipe: Recipe) -> BandCheck | None:
-        """A check with the band beside a recipe; None without one. Raises RunError if its file is not a
-        band."""
+        """Returns a check against the band beside a recipe; None if there is none. Raises RunError if the
+        file is not a band."""
         path = recipe.path.with_suffix(".band.json")
         return cls(read_band(path)) if path.is_file() else None
 
     @classmethod
     def summary_of_run(cls, recipe: Recipe, metrics: Path) -> str:
-        """Says how a finished run of a recipe went, from its file of metrics; empty without a band."""
+        """Returns the summary of a finished run of a recipe, from its file of metrics; empty if the recipe
+        has no band."""
         if (check := cls.of_recipe(recipe)) is None:
             return ""
         for line in MetricsFile(metrics).new_lines():
@@ -75,7 +81,8 @@ class BandCheck:
         return check.summary()
 
     def see(self, step: int, metrics: Mapping[str, Any]) -> list[str]:
-        """Adds the metrics of a step; returns a sentence for each signal that first leaves the band here."""
+        """Adds the metrics of a step. Returns a sentence for each signal that leaves the band for the first
+        time."""
         self.history.add(step, metrics)
         sentences = []
         for name, band in self.signals.items():
@@ -90,7 +97,7 @@ class BandCheck:
         return sentences
 
     def summary(self) -> str:
-        """Says in a sentence how the run went; empty if nothing could be compared."""
+        """Returns a sentence on how the run went; empty if nothing could be compared."""
         if not self.compared_steps:
             return ""
         extent = f"{len(self.signals)} signals at {len(self.compared_steps)} steps"
@@ -101,7 +108,8 @@ class BandCheck:
 
 
 def make_band(histories: Sequence[History]) -> dict[str, dict[str, list[float]]]:
-    """Makes the band of runs: signal -> step -> [low, high]. Raises RunError for fewer than three runs."""
+    """Returns the band of finished runs, signal -> step -> [low, high]. Raises RunError for fewer than three
+    runs."""
     if len(histories) < _MIN_RUNS:
         raise RunError("a band needs three runs or more, of different seeds: name them with --runs")
     bands = {name: _signal_band([_series(history, name) for history in histories]) for name in SIGNALS}
@@ -109,7 +117,7 @@ def make_band(histories: Sequence[History]) -> dict[str, dict[str, list[float]]]
 
 
 def _signal_band(runs: Sequence[Series]) -> dict[str, list[float]]:
-    """The band of a signal, at the steps that all runs have."""
+    """Returns the band of one signal at the steps that all runs have."""
     steps = sorted(set.intersection(*(set(run.steps) for run in runs)))
     values = list(zip(*(at_steps(run, steps) for run in runs), strict=True))
     variances = [variance(step_values) for step_values in values]
@@ -122,7 +130,8 @@ def _signal_band(runs: Sequence[Series]) -> dict[str, list[float]]:
 
 
 def read_band(path: Path) -> dict[str, dict[int, tuple[float, float]]]:
-    """Reads the signals of a band's file. Raises RunError if the file is not a band."""
+    """Reads a band's file. Returns signal -> step -> (low, high). Raises RunError if the file is not a
+    band."""
     try:
         signals = read_json_object(path)["signals"]
         return {
@@ -134,7 +143,8 @@ def read_band(path: Path) -> dict[str, dict[int, tuple[float, float]]]:
 
 
 def read_history(run: Path) -> History:
-    """Reads the metrics of a finished run, from all its starts. Raises RunError if there are none."""
+    """Reads the metrics of a finished run from the files of all its starts. Raises RunError if there are
+    none."""
     history = History()
     for path in earlier_files(run) or [run / "metrics.jsonl"]:
         for step, metrics in MetricsFile(path).new_lines():
@@ -145,12 +155,12 @@ def read_history(run: Path) -> History:
 
 
 def _series(history: History, name: str) -> Series:
-    """The series of a signal. Which of veRL's metrics is `right` depends on the kind of run."""
+    """Returns the series of a signal. Which of veRL's metrics `right` is depends on the kind of run."""
     return history.right if name == "right" else history[name]
 
 
 class BandArguments(Arguments):
-    """Finished runs, and the file of their band."""
+    """Arguments of the module as a command."""
 
     runs: list[Path] = argument("folders of finished runs of one recipe, a seed each", ("RUN", ...))
     out: Path = argument("the band's file: that of my.yaml is my.band.json", "FILE")
@@ -159,7 +169,7 @@ class BandArguments(Arguments):
 
 @command_main(RunError)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Writes the band of the runs that the arguments name."""
+    """Writes the band of the named runs. Returns 0."""
     args = read_arguments(
         BandArguments, arguments, prog="python -m rag_r1.training.guard.bands", description=__doc__
     )

@@ -1,14 +1,14 @@
-"""The checkpoints of a supervised run: good ones are kept, and a run goes back to one.
+"""The checkpoints of a supervised run: keeps good ones, and sets the run back to one of them.
 
-veRL removes all but its last few checkpoints, and when a sign shows the last good one may be among the
-removed. So every checkpoint is kept a second time under `kept/` as hard links, which take no room until veRL
-removes its own. A sign may show soon or late, so the kept ones are not the last ones: the older, the further
-apart. `go_back` makes one of them the run's last: veRL resumes from the step that its file
-`latest_checkpointed_iteration.txt` names.
+veRL removes all but its last few checkpoints, so the last good one may be gone by the time that a sign shows.
+Therefore every checkpoint is also kept under `kept/`, as hard links that take no disk space until veRL
+removes its own files. Since a sign may show soon or late, the kept checkpoints are spread over the run: the
+older they are, the further apart. `go_back` makes one of them the run's newest checkpoint, from which veRL
+resumes.
 
-A changed learning rate would have no effect after that: veRL restores optimizer and scheduler with the
-learning rate that they had (verl 0.9.1, fsdp_checkpoint_manager.py, `load_checkpoint`). So it is changed in
-their files (learning_rate.py), in copies of the kept ones.
+A new learning rate alone would then have no effect: veRL restores the optimizer and the scheduler with the
+rate that was saved (verl 0.9.1, fsdp_checkpoint_manager.py, `load_checkpoint`). So `set_learning_rate`
+changes the saved rate, in the run's files and not in the kept ones (learning_rate.py).
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ from rag_r1.runs.errors import RunError
 from rag_r1.system.child_processes import last_lines
 from rag_r1.training.checkpoint_steps import last_whole_step, saved_checkpoints
 
+#: The folder of kept checkpoints in the run's folder.
 KEPT = "kept"
 
 
 class Checkpoints:
-    """The checkpoints of the run in `folder` (`trainer.default_local_dir`), of which `count` are kept."""
+    """The checkpoints of the run in `folder` (`trainer.default_local_dir`), of which at most `count` are
+    kept."""
 
     def __init__(self, folder: Path, count: int):
         self.folder = folder
@@ -38,21 +40,21 @@ class Checkpoints:
         self._kept_folder = folder / KEPT
 
     def kept_steps(self) -> list[int]:
-        """The steps of the kept checkpoints, in order."""
+        """Returns the steps of the kept checkpoints, in ascending order."""
         return list(saved_checkpoints(self._kept_folder))
 
-    def keep(self, last: int) -> None:
-        """Keeps the run's whole checkpoints up to the step `last`, and removes kept ones beyond `count`."""
+    def keep(self, last_step: int) -> None:
+        """Keeps the run's whole checkpoints up to `last_step`, and removes surplus kept ones."""
         last_whole = last_whole_step(self.folder)
-        newest = max(self.kept_steps(), default=0)
+        newest_kept = max(self.kept_steps(), default=0)
         for step in saved_checkpoints(self.folder):
-            if last_whole is not None and newest < step <= min(last, last_whole):
+            if last_whole is not None and newest_kept < step <= min(last_step, last_whole):
                 self._link_checkpoint(step)
         for step in surplus(self.kept_steps(), self.count):
             shutil.rmtree(self.path(step))
 
     def _link_checkpoint(self, step: int) -> None:
-        """Links the run's checkpoint of a step under `kept/`; one that veRL removes meanwhile is left out."""
+        """Links the run's checkpoint of a step under `kept/`, unless veRL removes it meanwhile."""
         target = self.path(step)
         part = self._kept_folder / f"part_{step}"
         shutil.rmtree(part, ignore_errors=True)
@@ -63,30 +65,17 @@ class Checkpoints:
             return
         move_into_place(part, target)
 
-    def mend_tracker(self) -> None:
-        """Names the last whole checkpoint again, once a training has ended. veRL empties its tracker before
-        it writes the next step there (verl 0.9.1, trainer_base.py, `_save_checkpoint`), and a training that
-        is killed in between could not be resumed; of the checkpoint that it had just saved nothing is
-        known."""
-        tracker = self.folder / TRACKER
-        if not tracker.exists() or last_whole_step(self.folder) is not None:
-            return
-        if whole_steps := list(saved_checkpoints(self.folder))[:-1]:
-            write_text(tracker, str(whole_steps[-1]))
-        else:
-            tracker.unlink()
-
     def path(self, step: int) -> Path:
-        """The kept checkpoint of a step."""
+        """Returns the folder of a step's kept checkpoint."""
         return self._kept_folder / f"global_step_{step}"
 
     def newest_up_to(self, step: int) -> int | None:
-        """The last kept step up to this one; None without one."""
+        """Returns the newest kept step that is not after `step`; None if there is none."""
         return max((kept_step for kept_step in self.kept_steps() if kept_step <= step), default=None)
 
     def go_back(self, step: int | None) -> None:
-        """Makes the kept checkpoint of this step the run's only one; with None the run begins anew. Kept
-        checkpoints of later steps are removed as well."""
+        """Makes the kept checkpoint of `step` the run's only one, and removes the kept checkpoints of later
+        steps. With None, all checkpoints are removed, and the run begins anew."""
         for folder in (self.folder, self._kept_folder):
             for saved_step, path in saved_checkpoints(folder).items():
                 if step is None or saved_step > step or folder == self.folder:
@@ -98,8 +87,8 @@ class Checkpoints:
         write_text(self.folder / TRACKER, str(step))
 
     def set_learning_rate(self, step: int, rate: float) -> None:
-        """Changes the actor's learning rate in the run's checkpoint of this step. Raises RunError if the
-        checkpoint has none, or cannot be read."""
+        """Changes the actor's learning rate in the run's checkpoint of a step. Raises RunError if the
+        checkpoint has no learning rate or cannot be read."""
         actor = self.folder / f"global_step_{step}" / "actor"
         command = [sys.executable, "-m", "rag_r1.training.guard.learning_rate", str(actor), str(rate)]
         process = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -108,17 +97,20 @@ class Checkpoints:
 
 
 def surplus(steps: Sequence[int], count: int) -> list[int]:
-    """Returns which of these steps, in order, are more than `count`: never the last, and of the others those
-    that are closest to their neighbours for their age."""
-    pool = list(steps)
-    while len(pool) > count:
-        gaps = {i: (pool[i + 1] - pool[i - 1]) / (pool[-1] - pool[i]) for i in range(1, len(pool) - 1)}
-        del pool[min(gaps, key=lambda i: gaps[i]) if count > 1 and gaps else 0]
-    return sorted(set(steps) - set(pool))
+    """Returns which of the ascending `steps` to remove so that `count` remain.
+
+    The last step always remains. The others are removed in the order of the gap between their neighbours,
+    relative to their age, so that old checkpoints are further apart than recent ones.
+    """
+    kept = list(steps)
+    while len(kept) > count:
+        gaps = {i: (kept[i + 1] - kept[i - 1]) / (kept[-1] - kept[i]) for i in range(1, len(kept) - 1)}
+        del kept[min(gaps, key=lambda i: gaps[i]) if count > 1 and gaps else 0]
+    return sorted(set(steps) - set(kept))
 
 
 def _link(source: str, target: str) -> None:
-    """Links a file, or copies it where that is not possible."""
+    """Creates a hard link to a file, or a copy where links are not possible."""
     try:
         os.link(source, target)
     except OSError:  # a file system without hard links

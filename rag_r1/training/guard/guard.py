@@ -1,7 +1,7 @@
-"""The guard of a training: it is given the metrics of each step and says which signs are new.
+"""The guard of a training: applies the rules to the metrics of each step and returns the new signs.
 
-A sign is reported once for as long as it shows, and again when its verdict becomes worse. The guard acts on
-nothing: `rag-r1 train` prints what it says, and with `--supervise` ends and restarts the training
+A sign is reported once while it persists, and again if its verdict becomes worse. The guard itself takes no
+action: `rag-r1 train` prints the signs (watch.py), and with `--supervise` it ends and restarts the training
 (supervisor.py).
 """
 
@@ -17,19 +17,23 @@ from rag_r1.training.guard.signs import Sign, TrainingFacts, Verdict
 
 
 class Guard:
-    """Watches one run, over all of its starts. `history` may be read."""
+    """Watches one run, including all of its restarts. Callers may read `history`."""
 
     def __init__(self, options: GuardOptions, facts: TrainingFacts | None = None):
         self.options = options
         self.facts = facts or TrainingFacts()
         self.history = History(self.facts.questions)
-        #: The last step of which all is known.
+        #: The last step whose metrics are complete; -1 before the first.
         self.step = -1
+        #: The signs that show and have been reported, with their verdicts.
         self._reported: dict[str, Verdict] = {}
 
     def see(self, step: int, metrics: Mapping[str, Any], *, is_whole: bool = True) -> list[Sign]:
-        """Adds the metrics of a step; returns the new signs, the worst first. `is_whole`: False if the step's
-        batch is complete and no more is known of it; the whole step follows."""
+        """Adds the metrics of a step, and returns the new signs, the worst first.
+
+        `is_whole` is False for metrics of the step's batch alone, which are known before the update; those of
+        the whole step follow later.
+        """
         if is_whole:
             self.step = step
         elif step <= self.step:
@@ -39,14 +43,14 @@ class Guard:
             return []
         signs = [sign for rule in RULES for sign in rule(self.history, self.options, self.facts)]
         new_signs = [sign for sign in signs if sign.verdict > self._reported.get(sign.name, 0)]
-        # A step with no metrics of a training, such as a validation at the start, ends no sign.
+        # Metrics without those of a training, as of a validation before the first step, end no sign.
         if self.history.now("search/score") is not None:
             shown = {sign.name: sign.verdict for sign in signs}
             self._reported = shown if is_whole else {**self._reported, **shown}
         return sorted(new_signs, key=lambda sign: -sign.verdict)
 
     def back_to(self, step: int) -> None:
-        """Forgets what came after this step, from whose checkpoint the training goes on."""
+        """Forgets everything after `step`, from whose checkpoint the training resumes."""
         self.history.back_to(step)
         self.step = min(self.step, step)
         self._reported = {}

@@ -1,7 +1,8 @@
 """The metrics of a training so far, as series over its steps.
 
-`History.add` takes a line of veRL's metrics as it is. A step that was trained again replaces what was known
-of it and of all later ones, so that a run that was killed or rolled back has one value for a step.
+`History.add` takes the metrics of one step as veRL logged them. If a step is trained again, its new metrics
+replace the old ones and those of all later steps, so a run that was killed or set back has one value per
+step.
 """
 
 from __future__ import annotations
@@ -12,19 +13,18 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-#: Our names for the figures of a validation, without the probes' questions, and those of a source in veRL's
-#: metrics, the best one first.
+#: Our series of a validation -> how the names of the matching metrics of veRL end, in order of preference.
 _HELD_OUT = {"held_out": ("/right/mean@1", "/em/mean@1"), "held_out_score": ("/score/mean@1",)}
-#: Names of the share of right answers in a step's metrics, the best one first. A run of an earlier version
-#: has no `right`, and one without golds has only its reward.
+#: Metrics with a step's share of right answers, in order of preference. Runs of earlier versions have no
+#: `right`, and runs without gold answers have neither.
 _SHARES = ("search/right", "search/em")
-#: Differences of neighbouring steps for which the largest possible deviation counts.
+#: The weight of the assumed maximal deviation, in differences between neighbouring steps.
 _PRIOR_DIFFERENCES = 8
 
 
 @dataclass
 class Series:
-    """A metric by step, in order."""
+    """The values of one metric, with the steps at which they were logged, in order."""
 
     steps: list[int] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
@@ -33,34 +33,37 @@ class Series:
         return len(self.values)
 
     def recent(self, window: int) -> float:
-        """The mean of the last `window` values."""
+        """Returns the mean of the last `window` values."""
         return fmean(self.values[-window:])
 
     def windows(self, window: int) -> list[float]:
-        """The means of all `window` values in a row that are not part of the last ones."""
+        """Returns the mean of every run of `window` consecutive values before the last `window` ones."""
         values = self.values[:-window]
         return [fmean(values[i : i + window]) for i in range(len(values) - window + 1)]
 
     def differences(self) -> list[float]:
-        """The absolute differences of neighbouring values."""
+        """Returns the absolute differences of neighbouring values."""
         return [abs(b - a) for a, b in zip(self.values, self.values[1:], strict=False)]
 
     def since(self, window: int) -> int:
-        """The first step of the last `window` values."""
+        """Returns the first of the steps of the last `window` values."""
         return self.steps[-min(window, len(self))]
 
 
 class History:
-    """The series of a run by metric, up to its last `step`, -1 before the first. `questions`: how many a step
-    has, if they are drawn at random."""
+    """The series of a run's metrics by their names.
+
+    `questions` is the number of questions in a step if they are drawn at random, else None.
+    """
 
     def __init__(self, questions: int | None = None) -> None:
         self.questions = questions
+        #: The last step; -1 before the first.
         self.step = -1
         self._series: dict[str, Series] = {}
 
     def add(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Adds the metrics of a step, as veRL logged them; what is not a number is left out."""
+        """Adds the metrics of a step as veRL logged them. Values that are not numbers are left out."""
         if step <= self.step:
             self.back_to(step - 1)
         self.step = step
@@ -82,17 +85,17 @@ class History:
         self.step = min(self.step, step)
 
     def __getitem__(self, name: str) -> Series:
-        """The series of a metric; an empty one if it was never logged."""
+        """Returns the series of a metric, which is empty if the metric was never logged."""
         return self._series.get(name, Series())
 
     def now(self, name: str) -> float | None:
-        """The value of a metric in the last step; None if it was not logged there."""
+        """Returns the value of a metric in the last step; None if it was not logged there."""
         series = self[name]
         return series.values[-1] if series.steps[-1:] == [self.step] else None
 
     @property
     def right(self) -> Series:
-        """The share of right answers in training; without it, the reward."""
+        """The share of right answers in training or, if it was never logged, the mean reward."""
         return self._shares if len(self._shares) else self["search/score"]
 
     @property
@@ -100,33 +103,36 @@ class History:
         return next((self[name] for name in _SHARES if len(self[name])), Series())
 
     def right_deviation(self, share: float) -> float:
-        """The standard deviation of a step's right answers around a mean of `share`. It is measured by the
-        differences of neighbouring steps, without the largest, of which one may be the fall that is judged.
-        Few say little, and in the first steps a fast training looks like noise; so what the deviation can be
-        at most counts as `_PRIOR_DIFFERENCES` further ones: that of questions whose answers are all right or
-        all wrong, or, if questions are not drawn at random, the largest difference before the last."""
+        """Returns the standard deviation of a step's right answers around a mean of `share`.
+
+        It is measured from the differences of neighbouring steps. The largest tenth is left out, since one of
+        them may be the fall that is being judged. A few differences say little, and in the first steps a fast
+        training looks like noise. Therefore the measurement is averaged with the largest deviation to be
+        expected, which counts as `_PRIOR_DIFFERENCES` differences: that of questions drawn at random whose
+        answers are all right or all wrong or, if questions are not drawn at random, the largest difference
+        before the last one.
+        """
         changes = self.right.differences()
-        sorted_changes = sorted(changes)
-        usual_changes = sorted_changes[: len(sorted_changes) - len(sorted_changes) // 10 - 1]
+        usual_changes = sorted(changes)[: len(changes) - len(changes) // 10 - 1]
         maximum = max(changes[:-1], default=1.0) / math.sqrt(2)
         if self.questions is not None and len(self._shares):
             maximum = math.sqrt(max(0.0, share * (1 - share)) / self.questions)
-        # Of a normal distribution the mean of |difference| is 1.13 deviations, and .9 without the largest.
+        # For a normal distribution the mean |difference| is 1.13 deviations, or 0.9 without the largest ones.
         measured = min(fmean(usual_changes) / 0.9, maximum) if usual_changes else maximum
-        count = len(sorted_changes)
-        weighted_maximum = math.sqrt(_PRIOR_DIFFERENCES) * maximum
-        return math.hypot(weighted_maximum, math.sqrt(count) * measured) / math.sqrt(
-            _PRIOR_DIFFERENCES + count
-        )
+        count = len(changes)
+        # Not by squares, which overflow for the largest floats that a logger may write.
+        weighted_sum = math.hypot(math.sqrt(_PRIOR_DIFFERENCES) * maximum, math.sqrt(count) * measured)
+        return weighted_sum / math.sqrt(_PRIOR_DIFFERENCES + count)
 
     @property
     def held_out(self) -> Series:
-        """The share of right answers of the validations; "held_out_score" is their mean reward."""
+        """The share of right answers in the validations. Their mean reward is the series "held_out_score"."""
         return self["held_out"]
 
 
 def _held_out(metrics: Mapping[str, float]) -> Iterator[tuple[str, float]]:
-    """Yields name and value of our own series of a validation: means over its data sources."""
+    """Yields the names and values of our own series of a validation, which are means over its data
+    sources."""
     for series, ends in _HELD_OUT.items():
         candidates = ([value for name, value in metrics.items() if is_held_out(name, end)] for end in ends)
         values = next(filter(None, candidates), [])
@@ -135,19 +141,20 @@ def _held_out(metrics: Mapping[str, float]) -> Iterator[tuple[str, float]]:
 
 
 def is_held_out(name: str, end: str) -> bool:
-    """Whether a metric of this ending is of a validation's own questions, not of a probe's."""
+    """Returns whether the metric `name` ends in `end` and belongs to a validation's questions, without those
+    that are played under a probe."""
     return name.startswith("val-") and name.endswith(end) and "/probe_" not in name
 
 
 def best_window(series: Series, window: int) -> tuple[float, int]:
-    """The highest mean of `window` values that are not part of the last ones, and the index of the last value
-    in it. Raises ValueError if there are fewer than twice as many values."""
+    """Returns the highest mean of `window` consecutive values before the last `window` ones, and the index of
+    the last value in it. Raises ValueError if the series has fewer than twice `window` values."""
     means = series.windows(window)
     index = max(range(len(means)), key=lambda i: means[i])
     return means[index], index + window - 1
 
 
 def at_steps(series: Series, steps: Sequence[int]) -> list[float]:
-    """The values of a series at some steps, as far as it has them."""
+    """Returns the values of a series at those of the `steps` at which it has one."""
     values = dict(zip(series.steps, series.values, strict=True))
     return [values[step] for step in steps if step in values]

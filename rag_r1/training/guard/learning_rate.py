@@ -1,12 +1,13 @@
-"""Changes the learning rate in a checkpoint's optimizer and scheduler, in a process with torch of its own.
+"""Changes the learning rate in a checkpoint's optimizer and scheduler.
 
     python -m rag_r1.training.guard.learning_rate RUN/global_step_8/actor 1e-6
 
-Both files of each rank are changed: veRL restores `lr` and `initial_lr` of the optimizer's groups, and
-`base_lrs` and `_last_lr` of the scheduler (verl 0.9.1, fsdp_checkpoint_manager.py, `load_checkpoint`). All
-rates are multiplied by the same factor, so that groups with rates of their own keep their ratio, and a
-schedule its shape. Each file is replaced as a whole, never changed in place: it may have another name as a
-hard link. The files are read without running code from them.
+The supervisor runs this in a separate process, since it needs torch. Both files of each rank are changed:
+veRL restores `lr` and `initial_lr` of the optimizer's groups, and `base_lrs` and `_last_lr` of the scheduler
+(verl 0.9.1, fsdp_checkpoint_manager.py, `load_checkpoint`). All rates are multiplied by the same factor, so
+that groups with different rates keep their ratio and a schedule keeps its shape. Each file is replaced as a
+whole and never changed in place, because a kept checkpoint may share it as a hard link. The files are read
+without running code from them.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from rag_r1.runs.errors import RunError
 
 
 def set_learning_rate(actor: Path, rate: float) -> None:
-    """Make `rate` the base learning rate of the checkpoint in the folder `actor`. Raises RunError if it has
-    no optimizer, or no scheduler with a rate above 0."""
+    """Makes `rate` the base learning rate of the checkpoint in the folder `actor`. Raises RunError if the
+    folder has no optimizer, or no scheduler with a rate above 0."""
     states = sorted(actor.glob("extra_state_world_size_*_rank_*.pt"))
     if not states:
         raise RunError(
@@ -48,13 +49,13 @@ def set_learning_rate(actor: Path, rate: float) -> None:
 
 
 def _load(path: Path) -> dict[str, Any]:
-    """The state in a file of a checkpoint, read without running code. Raises RunError if that is
+    """Reads the state in a file of a checkpoint without running code from it. Raises RunError if that is
     impossible."""
     import numpy as np
     import torch
     import torch.distributed.tensor  # states of the optimizer are DTensors
 
-    # The state of numpy's random generator is an array; its function has another name in older versions.
+    # The state of numpy's random generator is an array; the function that rebuilds it moved between versions.
     reconstruct = np.ndarray((0,)).__reduce__()[0]
     names = [f"numpy.{core}.multiarray._reconstruct" for core in ("_core", "core")]
     allowed = [np.ndarray, np.dtype, np.dtypes.UInt32DType, *((reconstruct, name) for name in names)]
@@ -74,7 +75,7 @@ def _save(state: dict[str, Any], path: Path) -> None:
 
 @command_main(RunError)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Changes the rate of the checkpoint in the folder that is the first argument to the second one."""
+    """Changes the learning rate of a checkpoint. The arguments are its actor folder and the new rate."""
     folder, rate = sys.argv[1:] if arguments is None else arguments
     set_learning_rate(Path(folder), float(rate))
     return 0

@@ -1,8 +1,8 @@
-"""The known signs that a training goes wrong: numbers in, verdicts out.
+"""The known signs that a training goes wrong, one rule for each.
 
-Each rule is a function of the history so far that yields a `Sign` if its sign shows in the last step. Most
-compare the mean of the last steps (`window`) with the best such mean before, since a training that learns has
-no fixed level. The thresholds are `rag_r1.guard`.
+A rule is a function of the history so far that yields a `Sign` if its sign shows in the last step. Most rules
+compare the mean of the last `window` steps with the best such mean before, because the level of a training
+that learns is not known in advance. The thresholds are the options under `rag_r1.guard` (config/guard.py).
 """
 
 from __future__ import annotations
@@ -15,21 +15,24 @@ from rag_r1.config.guard import GuardOptions
 from rag_r1.training.guard.history import History, Series, at_steps, best_window
 from rag_r1.training.guard.signs import Sign, TrainingFacts, Verdict, find_fall, sign_by_right_answers
 
-#: A slow fall shows in longer windows.
+#: How many times longer than `window` the second window is, in which a slow fall shows.
 _LONG_FACTOR = 4
-#: Held out, fewer right answers by less than this are chance in the usual validations of 100 and more.
+#: A smaller loss of right answers on held-out questions may be chance in validations of 100 questions or
+#: more.
 _HELD_OUT_LOSS = 0.1
-#: Steps of which the start is the median, and before which there is no usual norm of a gradient.
+#: The initial entropy is the median of the first steps, of which there are so many. The usual norm of a
+#: gradient is not known before as many steps have passed.
 _START_STEPS = 4
 
 Rule = Callable[[History, GuardOptions, TrainingFacts], Iterator[Sign]]
 
 
 def right_answers_fall(history: History, options: GuardOptions, facts: TrainingFacts) -> Iterator[Sign]:
-    """Right answers in training become fewer: at once by twice the loss, or in the mean of a window."""
-    max_loss, windows = options.right_loss, (options.window, _LONG_FACTOR * options.window)
-    limits = ((1, 2 * max_loss), *((window, max_loss) for window in windows))
-    falls = (find_fall(history, *limit, options.right_deviations) for limit in limits)
+    """The share of right answers in training falls: by twice `right_loss` in one step, or by `right_loss` in
+    the mean of a short or a long window."""
+    max_loss, window = options.right_loss, options.window
+    limits = ((1, 2 * max_loss), (window, max_loss), (_LONG_FACTOR * window, max_loss))
+    falls = (find_fall(history, steps, loss, options.right_deviations) for steps, loss in limits)
     if fall := next(filter(None, falls), None):
         text = f"right answers fell from {fall.before:.2f} to {fall.now:.2f}"
         if fall.verdict is Verdict.STOP:
@@ -39,11 +42,11 @@ def right_answers_fall(history: History, options: GuardOptions, facts: TrainingF
 
 
 def _paying_term(history: History, facts: TrainingFacts, best_steps: Sequence[int]) -> str:
-    """The term of the reward that rose most since right answers were best."""
+    """Says which term of the reward rose most since the share of right answers was best."""
     gains = {}
     for term, weight in facts.terms.items():
         series = history[f"search/{term}"]
-        # A validation before the first step has no step of a training beside it.
+        # A validation before the first step has no training step beside it: take the first one.
         before, now = at_steps(series, best_steps) or series.values[:1], at_steps(series, [history.step])
         if before and now:
             gains[term] = weight * (now[-1] - sum(before) / len(before))
@@ -54,7 +57,7 @@ def _paying_term(history: History, facts: TrainingFacts, best_steps: Sequence[in
 
 
 def held_out_falls(history: History, options: GuardOptions, facts: TrainingFacts) -> Iterator[Sign]:
-    """Right answers in a validation are fewer than in the best one."""
+    """The share of right answers in a validation falls below that of the best one."""
     series = history.held_out
     if len(series) < 2 or series.steps[-1] != history.step:
         return
@@ -81,7 +84,7 @@ def searches_vanish(history: History, options: GuardOptions, facts: TrainingFact
 
 
 def actions_become_invalid(history: History, options: GuardOptions, facts: TrainingFacts) -> Iterator[Sign]:
-    """More turns are neither a search nor an answer."""
+    """More turns than before are neither a search nor an answer."""
     if change := _below_best(history["search/valid_actions"], history, options):
         before, now, since = change
         if before - now > options.valid_loss:
@@ -90,7 +93,7 @@ def actions_become_invalid(history: History, options: GuardOptions, facts: Train
 
 
 def likelihood_falls(history: History, options: GuardOptions, facts: TrainingFacts) -> Iterator[Sign]:
-    """The likelihood of right answers is displaced, which precedes a collapse (arXiv 2512.04220)."""
+    """The likelihood of right answers falls, which precedes a collapse (arXiv 2512.04220)."""
     if change := _below_best(history["search/logprob_right"], history, options):
         before, now, since = change
         if now < before - options.logprob_loss and now < options.logprob_factor * before:
@@ -99,7 +102,7 @@ def likelihood_falls(history: History, options: GuardOptions, facts: TrainingFac
 
 
 def entropy_explodes(history: History, options: GuardOptions, facts: TrainingFacts) -> Iterator[Sign]:
-    """The policy becomes noise; the mean of -log p of the sampled tokens is its entropy."""
+    """The policy becomes noise: its entropy, the mean -log p of the sampled tokens, rises."""
     series = history["search/logprob"]
     if len(series) < _START_STEPS + options.window or series.steps[-1] != history.step:
         return
@@ -110,7 +113,8 @@ def entropy_explodes(history: History, options: GuardOptions, facts: TrainingFac
 
 
 def exploration_ends(history: History, options: GuardOptions, facts: TrainingFacts) -> Iterator[Sign]:
-    """The policy gives one answer to a question, so a step teaches little. It may have learned everything."""
+    """The policy always answers a question in the same way, so a step teaches little. This is only noted,
+    since the policy may have learned everything."""
     flat, logprob = history["search/groups_without_signal"], history["search/logprob"]
     window, texts = options.window, []
     if len(flat) >= window and (share := flat.recent(window)) > options.flat_groups:
@@ -125,7 +129,7 @@ def exploration_ends(history: History, options: GuardOptions, facts: TrainingFac
 
 
 def engine_disagrees(history: History, options: GuardOptions, facts: TrainingFacts) -> Iterator[Sign]:
-    """The engine generates with other weights than the actor has."""
+    """The engine generates with weights that differ from the actor's."""
     gaps = [("training/rollout_probs_diff_mean", options.probability_gap, "probabilities")]
     if facts.is_first_kl_zero:
         gaps.append(("actor/ppo_kl", options.stale_kl, "log-probs"))
@@ -170,7 +174,7 @@ def observations_are_trained(history: History, options: GuardOptions, facts: Tra
 
 
 def trajectories_are_masked(history: History, options: GuardOptions, facts: TrainingFacts) -> Iterator[Sign]:
-    """Trajectories or calls fail, which leaves little to train on."""
+    """Many trajectories are masked or many calls fail, which leaves little to train on."""
     yield from _above(
         "masked", "search/masked", options.masked, "of the trajectories are masked", history, options
     )
@@ -182,7 +186,7 @@ def trajectories_are_masked(history: History, options: GuardOptions, facts: Trai
 
 
 def answers_are_cut_off(history: History, options: GuardOptions, facts: TrainingFacts) -> Iterator[Sign]:
-    """Trajectories reach the limit of their length."""
+    """Many trajectories reach the limit of their length."""
     # Not veRL's response_length/clip_ratio: its limit is the longest row of the batch.
     name = "search/token_limit"
     yield from _above("cut_off", name, options.cut_off, "of the trajectories are cut off", history, options)
@@ -206,8 +210,8 @@ RULES: tuple[Rule, ...] = (
 
 
 def _below_best(series: Series, history: History, options: GuardOptions) -> tuple[float, float, int] | None:
-    """The mean of the best window, that of the last one, and the first step of the last; None without enough
-    values, or if the last step has none."""
+    """Returns the mean of the best window, the mean of the last window, and the first step of the last
+    window. Returns None if there are too few values, or if the last step has none."""
     window = options.window
     if len(series) < 2 * window or series.steps[-1] != history.step:
         return None
@@ -217,7 +221,7 @@ def _below_best(series: Series, history: History, options: GuardOptions) -> tupl
 def _above(
     sign: str, name: str, limit: float, text: str, history: History, options: GuardOptions
 ) -> Iterator[Sign]:
-    """Warns if the mean of the last values of a share, the metric `name`, is above a limit."""
+    """Yields a warning if the mean of the last values of the metric `name`, a share, is above `limit`."""
     series = history[name]
     if len(series) >= options.window and history.now(name) is not None:
         value = series.recent(options.window)

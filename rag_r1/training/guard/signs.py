@@ -1,10 +1,13 @@
-"""What a sign is, and when right answers have become fewer, on which its verdict depends.
+"""What a sign is, and how its verdict depends on the share of right answers.
 
-Where right answers have not become fewer, there is a warning at most: a policy that searches less may have
-learned to. Where they have, and the reward has fallen with them, the policy is broken: an earlier checkpoint
-and a smaller step may help, so the verdict is to roll back. Where they have become fewer and the reward has
-not fallen, it is the reward that pays for something else. No restart changes that: the verdict is to stop.
-`search/right` is the share of right answers whatever the reward pays for.
+- If the share of right answers has not fallen, the verdict is a warning at most: a policy that searches less,
+  for example, may have learned to need less.
+- If it has fallen and the reward has not risen, the policy is broken. An earlier checkpoint and a smaller
+  learning rate may help, so the verdict is to roll back.
+- If it has fallen while the reward has risen, the reward pays for something other than right answers. No
+  restart changes that, so the verdict is to stop.
+
+The share is the metric `search/right`, which does not depend on what the reward pays for.
 """
 
 from __future__ import annotations
@@ -17,9 +20,10 @@ from enum import IntEnum
 from rag_r1.config.guard import GuardOptions
 from rag_r1.training.guard.history import History, at_steps, best_window
 
-#: Part of the best share of right answers, and deviations, by which fewer right answers count as fewer for
-#: other signs.
-_FEWER, _FEWER_DEVIATIONS = 0.1, 2.0
+#: For the verdicts of other signs, right answers count as fallen if this part of their best share is lost ...
+_MILD_LOSS = 0.1
+#: ... and the fall has so many standard deviations.
+_MILD_DEVIATIONS = 2.0
 
 
 class Verdict(IntEnum):
@@ -33,49 +37,57 @@ class Verdict(IntEnum):
 
 @dataclass(frozen=True)
 class Sign:
-    """A sign that shows since the step `since`. `cause`: a sentence with its figures."""
+    """A sign that a training goes wrong."""
 
     name: str
     verdict: Verdict
+    #: A sentence with the figures.
     cause: str
+    #: The first step in which the sign showed.
     since: int
 
 
 @dataclass(frozen=True)
 class TrainingFacts:
-    """What the rules know of a training's configuration."""
+    """The parts of a training's configuration that the rules need."""
 
-    #: The weights of the terms of the reward, by name.
+    #: The weights of the reward's terms, by name.
     terms: Mapping[str, float] = field(default_factory=dict)
-    #: The questions of a step, if they are drawn at random.
+    #: The number of questions in a step if they are drawn at random, else None.
     questions: int | None = None
-    #: Whether the log-probs before the only update of a step are those of the engine, so that their KL tells
-    #: whether the engine has the weights.
+    #: Whether the KL before a step's only update should be 0. It compares the actor with the engine's
+    #: log-probs, so a larger KL means that the engine has other weights.
     is_first_kl_zero: bool = False
 
 
 @dataclass(frozen=True)
 class Fall:
-    """The share of right answers fell from its best to now; with it, the mean reward."""
+    """A fall of the share of right answers from its best window to the last one."""
 
+    #: The share of right answers in the best window, and in the last one.
     before: float
     now: float
+    #: The mean reward in the same windows.
     reward_before: float
     reward_now: float
+    #: The first step of the last window.
     since: int
+    #: The steps of the best window.
     best_steps: tuple[int, ...]
 
     @property
     def verdict(self) -> Verdict:
-        """STOP if the reward rose meanwhile, else ROLL_BACK."""
+        """STOP if the reward has risen from the best window to the last one, else ROLL_BACK."""
         return Verdict.STOP if self.reward_now > self.reward_before else Verdict.ROLL_BACK
 
 
 def find_fall(history: History, window: int, loss: float, deviations: float) -> Fall | None:
-    """Returns the fall of right answers, if in the last window they are fewer than in the best one by this
-    part of it, and by so many standard deviations of a window's mean more than chance explains. By chance the
-    best of n windows is about sqrt(2 ln n) deviations above the others, if their means are normally
-    distributed."""
+    """Returns the fall of right answers from the best window to the last one; None if it is too small.
+
+    It has to be at least the part `loss` of the best share, and `deviations` standard deviations of a
+    window's mean more than chance explains. The best of n windows is about sqrt(2 ln n) deviations above the
+    others by chance, if their means are normally distributed.
+    """
     series = history.right
     if len(series) < 2 * window or series.steps[-1] != history.step:
         return None
@@ -93,15 +105,14 @@ def find_fall(history: History, window: int, loss: float, deviations: float) -> 
 
 
 def mild_fall(history: History, options: GuardOptions) -> Fall | None:
-    """Returns the fall of right answers by the measure that other signs use: less strict than their own
-    sign's."""
-    return find_fall(history, options.window, _FEWER, _FEWER_DEVIATIONS) or find_fall(
-        history, 1, 2 * _FEWER, _FEWER_DEVIATIONS
-    )
+    """Returns a fall of right answers that is large enough to decide the verdict of another sign. The limits
+    are lower than those of the rule for right answers themselves."""
+    fall = find_fall(history, options.window, _MILD_LOSS, _MILD_DEVIATIONS)
+    return fall or find_fall(history, 1, 2 * _MILD_LOSS, _MILD_DEVIATIONS)
 
 
 def sign_by_right_answers(name: str, text: str, since: int, history: History, options: GuardOptions) -> Sign:
-    """Makes a sign whose verdict depends on the right answers: WARN unless they have become fewer."""
+    """Returns a sign whose verdict is that of the fall of right answers, or WARN if they have not fallen."""
     fall = mild_fall(history, options)
     if fall is None:
         return Sign(name, Verdict.WARN, text, since)

@@ -1,19 +1,19 @@
-"""`rag-r1 train --supervise`: a training that is ended and restarted when it goes wrong.
+"""`rag-r1 train --supervise`: ends and restarts a training that goes wrong.
 
 The supervisor starts veRL as `rag-r1 train` does, follows its metrics with the guard, and keeps good
-checkpoints. What it does then:
+checkpoints. It reacts to three events:
 
-    a sign says roll back   the training is ended, goes back to the last checkpoint that was saved `margin`
-                            steps before the sign or earlier, and is started again with the next settings of
-                            `rag_r1.guard.ladder`, at most `max_restarts` times
-    a sign says stop        the training is ended; nothing that a restart changes would help
-    it crashes or hangs     it is started again as it is, from the last checkpoint, unless it has ended
-                            `max_restarts` times in a row without a new one
+    a sign says roll back   The training is ended and set back to the last checkpoint from `margin` steps
+                            before the sign or earlier. It is restarted with the next settings of
+                            `rag_r1.guard.ladder`, at most `max_restarts` times.
+    a sign says stop        The training is ended, because no restart would help.
+    a crash or a hang       The training is restarted unchanged from its last checkpoint, unless it has ended
+                            `max_restarts` times in a row without saving a new one.
 
-A process that is started again from a checkpoint has no memory of what went wrong: its weights, optimizer and
-position in the data are those of the checkpoint, in every trainer mode. So all of this needs nothing inside
-of veRL. The supervisor may be killed as well: all its state is in the run's folder, and the next command ends
-what is left of the training and goes on.
+A process that resumes from a checkpoint takes its weights, its optimizer and its position in the data from
+there, in every trainer mode, and is not affected by what happened later. So supervision needs no hook inside
+veRL. The supervisor itself may be killed, too: its whole state is in the run's folder, and the next run of
+the command ends the processes that are left and resumes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from rag_r1.runs.errors import RunError
 from rag_r1.runs.lock import hold_lock
 from rag_r1.runs.processes import MARK, run_child_until, stop_leftovers
 from rag_r1.training import metrics_files
-from rag_r1.training.checkpoint_steps import last_whole_step
+from rag_r1.training.checkpoint_steps import last_whole_step, mend_tracker
 from rag_r1.training.guard.attempts import PAGE, SUPERVISOR_LOCK, Attempts
 from rag_r1.training.guard.bands import BandCheck
 from rag_r1.training.guard.checkpoints import Checkpoints
@@ -43,31 +43,31 @@ from rag_r1.training.guard.watched_run import WatchedRun
 from rag_r1.training.time_limit import TimeLimit, check_resume
 
 LEARNING_RATE = "actor_rollout_ref.actor.optim.lr"
-#: The command of an attempt, from its changed settings and its file of metrics.
+#: Makes the command of an attempt from its changed settings and its file of metrics.
 Command = Callable[[Sequence[str], Path], Sequence[str]]
 
 
 def check_supervision(config: Any) -> Iterator[Problem]:
-    """Problems with what a supervised training needs: metrics to follow, checkpoints to go back to."""
+    """Yields a Problem if a supervised training would lack metrics to follow or checkpoints to go back
+    to."""
     yield from check_resume(config)
     if not metrics_files.logs_to_file(config):
         yield error("trainer.logger", "lacks `file`, whose lines are followed", "set it to [console,file]")
     if variable := metrics_files.log_variable(config):
         yield error(variable, "is set, but each attempt needs a file of its own", "unset it")
     if (config.trainer.get("save_freq") or 0) <= 0:
-        yield error(
-            "trainer.save_freq", "is not above 0, so there is nothing to go back to", "set it, e.g. to 10"
-        )
+        text = "is not above 0, so there is nothing to go back to"
+        yield error("trainer.save_freq", text, "set it, e.g. to 10")
     contents = set(plain(config.actor_rollout_ref.actor.checkpoint.get("save_contents")) or ())
     if missing := {"model", "optimizer", "extra"} - contents:
         key = "actor_rollout_ref.actor.checkpoint.save_contents"
-        yield error(
-            key, f"lacks {', '.join(sorted(missing))}, so a training cannot go on from it", "add them"
-        )
+        text = f"lacks {', '.join(sorted(missing))}, so a training cannot go on from it"
+        yield error(key, text, "add them")
 
 
 class Supervisor:
-    """Supervises a run; `command` makes the command of an attempt."""
+    """Supervises a run. `command` makes the command of each attempt, and `band` is the recipe's expected
+    band."""
 
     def __init__(self, run: WatchedRun, command: Command, band: BandCheck | None = None):
         self.folder, self.records = run.folder, run.records
@@ -78,15 +78,18 @@ class Supervisor:
         self.checkpoints = Checkpoints(self.folder, self.options.kept_checkpoints)
 
     def run(self, limit: TimeLimit | None = None) -> int | None:
-        """Trains to the end. Returns 0, or None if `limit` ended the training. Raises RunError with the cause
-        if a sign ended it for good, if it crashed too often, or if another command supervises it."""
+        """Trains to the end. Returns 0, or None if `limit` ended the training.
+
+        Raises RunError with the cause if a sign ends the training for good, if the training crashes too
+        often, or if another command supervises it.
+        """
         busy_error = RunError(f"another command supervises {self.folder}: wait for it or end it")
         with hold_lock(self.folder, busy_error, name=SUPERVISOR_LOCK):
             if n_leftovers := stop_leftovers(self.folder):
                 _print(f"ended {n_leftovers} processes of an earlier start")
-            self.checkpoints.mend_tracker()
+            mend_tracker(self.folder)
             attempts = Attempts(self.folder)
-            self._read_earlier(attempts)
+            self._read_earlier_attempts(attempts)
             failures = 0
             while True:
                 self._prepare(attempts)
@@ -105,22 +108,22 @@ class Supervisor:
                     self._after_crash(ending, failures, attempts)
 
     def changes(self, rollbacks: int) -> list[str]:
-        """The overrides after so many rollbacks: those of all rungs up to there."""
+        """Returns the overrides after so many rollbacks, which are those of all rungs used so far."""
         rungs: Sequence[Rung] = self.options.ladder[:rollbacks]
         overrides = [override for rung in rungs for override in rung.set]
         rate = self.rate_after(rollbacks)
         return [f"{LEARNING_RATE}={rate:g}", *overrides] if rate != self.rate else overrides
 
     def rate_after(self, rollbacks: int) -> float:
-        """The learning rate after so many rollbacks."""
+        """Returns the learning rate after so many rollbacks."""
         rate = self.rate
         for rung in self.options.ladder[:rollbacks]:
             rate *= rung.learning_rate
         return rate
 
-    def _read_earlier(self, attempts: Attempts) -> None:
-        """Reads the metrics of the steps before the checkpoint from which the run goes on, and records that
-        an attempt of a killed supervisor has ended."""
+    def _read_earlier_attempts(self, attempts: Attempts) -> None:
+        """Gives the guard the metrics of all steps before the checkpoint from which the run resumes, and
+        records the end of an attempt whose supervisor was killed."""
         for path in metrics_files.earlier_files(self.folder):
             for step, metrics in metrics_files.MetricsFile(path).new_lines():
                 self.guard.see(step, metrics)
@@ -129,11 +132,12 @@ class Supervisor:
         self.guard.back_to(last_whole_step(self.folder) or 0)
 
     def _after_sign(self, sign: Sign, attempts: Attempts) -> None:
-        """Records to which step the run goes back. Raises RunError if a restart would not help, or if there
-        were enough of them."""
+        """Records the step to which the run goes back. Raises RunError if a restart would not help, or if
+        there have been `max_restarts` already."""
         step, page = self.guard.history.step, self.folder / PAGE
-        self.checkpoints.keep(sign.since - self.options.margin)
-        good_step = self.checkpoints.newest_up_to(sign.since - self.options.margin)
+        last_trusted_step = sign.since - self.options.margin
+        self.checkpoints.keep(last_trusted_step)
+        good_step = self.checkpoints.newest_up_to(last_trusted_step)
         note = "there is no checkpoint from before"
         if good_step is not None:
             note = f"good: {self.checkpoints.path(good_step)}"
@@ -150,8 +154,11 @@ class Supervisor:
         attempts.end(f"rolled back to step {good_step or 0}: {sign.cause}", step, back_to=good_step or 0)
 
     def _prepare(self, attempts: Attempts) -> None:
-        """After a rollback, brings the folder into the state with which the next attempt begins. It may be
-        done twice: if the supervisor is killed meanwhile, the record says what is to be done."""
+        """After a rollback, brings the folder into the state from which the next attempt starts.
+
+        If the supervisor is killed meanwhile, the next one repeats this, since the record of attempts still
+        says which step to go back to.
+        """
         step = attempts.all[-1].back_to if attempts.all else None
         if step is None:
             return
@@ -165,8 +172,8 @@ class Supervisor:
         _print(f"back to step {step}, with {changes}")
 
     def _after_crash(self, ending: str, failures: int, attempts: Attempts) -> None:
-        """Records the ending, so that the run goes on from its last checkpoint. Raises RunError after too
-        many `failures` in a row."""
+        """Records how the attempt ended, and prepares to resume from the last checkpoint. Raises RunError
+        after too many `failures` in a row."""
         attempts.end(ending, self.guard.step)
         stop_leftovers(self.folder)
         if failures >= max(1, self.options.max_restarts):
@@ -179,7 +186,8 @@ class Supervisor:
         _print(f"{ending}; it goes on from step {step}")
 
     def _move_records(self, step: int, attempt: int) -> None:
-        """Moves the trajectories of steps that are given up from the run's folder into the attempt's."""
+        """Moves the trajectories after `step`, which is where the run goes back to, into the attempt's
+        folder."""
         if self.records is None:
             return
         for path in sorted(self.records.rglob("step_*")):
@@ -195,23 +203,25 @@ def _print(text: str) -> None:
 
 
 class _AttemptRun:
-    """One start of the training, until it ends or has to be ended; then `sign` is the sign that ended it, and
-    `reached_limit` says whether the time was over."""
+    """Runs the training once, until it ends or has to be ended."""
 
     def __init__(self, supervisor: Supervisor, attempts: Attempts, limit: TimeLimit | None):
         self.supervisor = supervisor
         self.attempts = attempts
         self.limit = limit
+        #: The sign that ended the attempt; None if no sign did.
         self.sign: Sign | None = None
+        #: Whether the time limit ended the attempt.
         self.reached_limit = False
         self.metrics = metrics_files.StartMetrics(metrics_files.next_metrics_file(supervisor.folder))
-        #: When the last step ended (before the first one: the start), and the longest time between two.
+        #: When the last step ended or, before the first one, when the attempt started.
         self._last_step_time = time.monotonic()
         self._longest_step_s = 0.0
+        #: Whether a step has ended: the time before the first one is that of the start.
         self._has_begun = False
 
     def run(self) -> int | None:
-        """Trains. Returns the exit status; None if the training had to be ended."""
+        """Trains. Returns the exit status, or None if the training had to be ended."""
         supervisor = self.supervisor
         changes = supervisor.changes(self.attempts.rollbacks)
         attempt = self.attempts.begin(last_whole_step(supervisor.folder) or 0, changes, self.metrics.path)
@@ -221,11 +231,11 @@ class _AttemptRun:
         self._read_metrics()
         with suppress(RunError):
             stop_leftovers(supervisor.folder)
-        supervisor.checkpoints.mend_tracker()
+        mend_tracker(supervisor.folder)
         return status
 
     def _is_over(self) -> bool:
-        """Whether the attempt has to be ended: for a sign, the time limit, or because it hangs."""
+        """Returns whether the attempt has to be ended, because of a sign, the time limit or a hang."""
         if self._read_metrics():
             return True
         if self.limit is not None and self.limit.is_over():
@@ -236,18 +246,18 @@ class _AttemptRun:
         return time.monotonic() - self._last_step_time > max_wait_s
 
     def _read_metrics(self) -> bool:
-        """Reads new metrics, and keeps new checkpoints. Returns whether a sign ends the attempt."""
+        """Reads new metrics and keeps new checkpoints. Returns whether a sign ends the attempt."""
         supervisor = self.supervisor
         for entry in self.metrics.new_lines():
             if entry.is_whole:
                 self._note_step()
             for sign in print_signs(entry, supervisor.guard, supervisor.band):
-                self.attempts.sign(sign, entry.step)
+                self.attempts.add_sign(sign, entry.step)
                 if sign.verdict > Verdict.WARN and self.sign is None:
                     self.sign = sign
             if self.sign is not None:
                 return True
-        # A checkpoint is written before the metrics of its step are.
+        # Only checkpoints whose step was judged are kept: veRL saves one before it logs the step's metrics.
         supervisor.checkpoints.keep(supervisor.guard.step)
         return False
 

@@ -1,6 +1,6 @@
-"""What `rag-r1 train` says about a training while it runs: signs that it goes wrong, and its band.
+"""Prints what is known about a training while it runs: signs that it goes wrong, and exits from its band.
 
-It only prints: with `--supervise` supervisor.py ends and restarts the training.
+Nothing else is done here. With `--supervise`, supervisor.py acts on the returned signs.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from rag_r1.training.metrics_files import StepMetrics
 def print_signs(
     entry: StepMetrics, guard: Guard, band: BandCheck | None, *, remedies: bool = False
 ) -> list[Sign]:
-    """Prints what the metrics of a step say: the new signs, with `remedies` also what to do, and the signals
-    that leave the band. Returns the signs, the worst first."""
+    """Prints the new signs in the metrics of a step and the signals that leave the band.
+
+    With `remedies`, also prints what to do about a serious sign. Returns the signs, the worst first.
+    """
     signs = guard.see(entry.step, entry.metrics, is_whole=entry.is_whole)
     for sign in signs:
         verdict = sign.verdict.name.lower().replace("_", " ")
@@ -30,7 +32,7 @@ def print_signs(
 
 
 def _remedy(sign: Sign, margin: int) -> str:
-    """What to do about a sign; `margin`: steps before it in which a checkpoint is not trusted."""
+    """Says what to do about a sign. Checkpoints of the `margin` steps before it are not trusted."""
     step = max(sign.since - margin, 0)
     if sign.verdict is Verdict.STOP:
         return "    -> end it and repair the cause; more steps, or other seeds, do not change that"

@@ -1,7 +1,8 @@
-"""What is known of a run before it starts and is needed while it runs, as plain values.
+"""What the process that watches a training has to know about its configuration, as plain values.
 
-`rag-r1 train` reads it from the composed configuration and passes it on as JSON: to compose again, the
-process that watches would import veRL and with it torch, 600 MB for the length of the training.
+`rag-r1 train` reads these values from the composed configuration and passes them to the watching process as
+JSON (launch.py). That process could not compose the configuration cheaply: it would import veRL and with it
+torch, and hold 600 MB of memory during the whole training.
 """
 
 from __future__ import annotations
@@ -19,19 +20,22 @@ from rag_r1.training.guard.signs import TrainingFacts
 
 @dataclass(frozen=True)
 class WatchedRun:
-    """The run in `folder` (`trainer.default_local_dir`, absolute). `rate`: the actor's learning rate;
-    `records`: the folder of its trajectories; `checkpoints`: how many veRL keeps, None for all."""
+    """A run that is watched or supervised."""
 
+    #: The absolute path of `trainer.default_local_dir`.
     folder: Path
     options: GuardOptions
     facts: TrainingFacts
+    #: The actor's learning rate.
     rate: float
+    #: The folder of the trajectory records; None if none are written.
     records: Path | None = None
+    #: How many checkpoints veRL keeps; None for all.
     checkpoints: int | None = None
 
     @classmethod
     def from_config(cls, config: Any) -> WatchedRun:
-        """The run of a composed configuration."""
+        """Reads the run from a composed configuration."""
         records = config.rag_r1.get("trajectory_dir")
         return cls(
             folder=Path(config.trainer.default_local_dir).expanduser().absolute(),
@@ -44,19 +48,19 @@ class WatchedRun:
 
     @classmethod
     def from_json(cls, text: str) -> WatchedRun:
-        """The run that `to_json` wrote."""
+        """Reads the run that `to_json` wrote."""
         values = json.loads(text)
         paths = {name: values[name] and Path(values[name]) for name in ("folder", "records")}
         options = options_from(GuardOptions, values["options"])
         return cls(**{**values, **paths, "options": options, "facts": TrainingFacts(**values["facts"])})
 
     def to_json(self) -> str:
-        """The run as a text in JSON, for `from_json`."""
+        """Returns the run in JSON, for `from_json`."""
         return json.dumps(asdict(self), default=str)
 
 
 def training_facts(config: Any) -> TrainingFacts:
-    """What the rules of the guard need of a composed configuration."""
+    """Reads what the guard's rules need from a composed configuration."""
     terms = {}
     for entry in plain(config.rag_r1.get("reward")) or ():
         name = str(entry.get("name") or entry.get("term"))
@@ -67,6 +71,6 @@ def training_facts(config: Any) -> TrainingFacts:
     return TrainingFacts(
         terms=terms,
         questions=config.data.train_batch_size if config.data.get("shuffle") else None,
-        # With one update the ratio is 1 but for the differences of the engine's log-probs.
+        # With one update the policy has not moved, so only differences to the engine's log-probs are left.
         is_first_kl_zero=bool(correction.get("bypass_mode")) and updates <= 1,
     )

@@ -1,9 +1,9 @@
-"""Preflight: all checks of a run that need no GPU, made before it starts.
+"""The preflight: all checks of a training that need no GPU, made before it starts.
 
-Each `check_*` is a function from the composed configuration to Problems; its docstring says what must hold,
-and it yields a Problem where that does not. `preflight` calls them all and reports all problems at once: a
-problem found by one check does not prevent the others. Nothing is started and nothing is written. veRL's own
-`validate_config` is one of the checks.
+Each `check_*` is a function from the composed configuration to Problems. Its docstring says what it checks,
+and it yields a Problem for each fault. `preflight` calls all checks, including veRL's own
+`validate_config`, and reports all problems at once: a problem that one check finds does not prevent the
+others. Nothing is started or written.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rag_r1.training.preflight.weight_transfer import check_bucket
 
 __all__ = ["Problem", "PreflightReport", "check_retriever", "preflight", "preflight_sft"]
 
-#: Keys that the checks calculate with.
+#: Keys with whole numbers, with which the checks calculate.
 NUMBERS = (
     *("data.train_batch_size", "data.max_prompt_length", "data.max_response_length"),
     *("actor_rollout_ref.rollout.n", "actor_rollout_ref.rollout.max_model_len"),
@@ -31,7 +31,7 @@ NUMBERS = (
 
 
 def preflight(config: DictConfig) -> PreflightReport:
-    """Runs every check on a composed configuration. Faults in what is checked are reported, never raised."""
+    """Runs every check on a composed configuration. Problems are reported and never raised."""
     report = PreflightReport()
     _check_configuration(config, report)
     check_retriever(config, report)
@@ -39,8 +39,8 @@ def preflight(config: DictConfig) -> PreflightReport:
 
 
 def _check_configuration(config: DictConfig, report: PreflightReport) -> None:
-    """All checks but that of the retrieval server. Those that need what another one has refused are left
-    out."""
+    """Runs all checks except that of the retrieval server. A check that depends on something that another
+    check has refused is skipped."""
     report.problems += settings.check_required_keys(config)
     if missing := list(settings.check_verls_keys(config)):
         report.problems += missing
@@ -72,7 +72,7 @@ def _check_configuration(config: DictConfig, report: PreflightReport) -> None:
         report.problems += model.check_tags(rag_r1_config.protocol, tokenizer)
         if unfit := list(model.check_turns(config, rag_r1_config, tokenizer)):
             report.problems += unfit
-            tokenizer = None  # no prompt can be made with it
+            tokenizer = None  # prompts cannot be made with it
     train_rows = data.check_data(config, rag_r1_config, tokenizer, report)
     if train_rows is not None:
         report.problems += data.check_steps(config, train_rows)

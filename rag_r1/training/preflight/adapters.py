@@ -1,11 +1,12 @@
-"""Checks that LoRA adapters reach the engine, and are not rounded away on the way.
+"""Checks that LoRA adapters reach the engine, and that rounding does not remove them.
 
-veRL sends adapters to vLLM in one of two ways (`actor_rollout_ref.model.lora.merge`;
-workers/engine/fsdp/transformer_impl.py, `get_per_tensor_param`). Unmerged, vLLM gets the adapters themselves,
-which its CPU build cannot load. Merged, it gets weights that are rounded to bf16: most of what the first
-updates change is smaller than a step of bf16 and is lost. The trainer that separates training from generation
-has only the second way: it drops the adapters' configuration (engine_workers.py, `update_weights`), and
-without merging it would send the frozen weights alone, after every step.
+veRL sends adapters to vLLM in one of two ways, which `actor_rollout_ref.model.lora.merge` selects
+(workers/engine/fsdp/transformer_impl.py, `get_per_tensor_param`). If they are not merged, vLLM gets the
+adapters themselves, which its CPU build cannot load. If they are merged, vLLM gets weights that are rounded
+to bf16. Most changes of the first updates are smaller than the resolution of bf16, and are lost. The trainer
+that uses separate GPUs for generation only supports merged weights: it drops the adapters' configuration
+(engine_workers.py, `update_weights`), and without merging it would send only the frozen weights after every
+step.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ _ROLLOUT = "actor_rollout_ref.rollout"
 
 
 def check_adapters(config: DictConfig) -> Iterator[Problem]:
-    """Adapters are sent to the engine in a way that it can load, with the precision in which they are
-    trained."""
+    """Checks that adapters are sent to the engine in a form that it can load, and in the precision in which
+    they are trained."""
     if not adapter_rank(config):
         return
     model, rollout = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout

@@ -1,8 +1,8 @@
-"""Checks the machines: batch sizes, engines, and a retriever that all nodes can reach.
+"""Checks that the configuration fits the machines: batch sizes, engines and the retriever's address.
 
-Without these checks most of this shows only after a whole rollout, or never: veRL asserts that an update
-divides by the data-parallel size when it makes the update (engine_workers.py, `train_mini_batch`), and if
-searches fail on all nodes but one, the trajectories there are masked.
+Without these checks most faults would show only after a whole rollout, or never. veRL asserts that an update
+divides by the data-parallel size only when it makes the update (engine_workers.py, `train_mini_batch`). And
+if searches fail on all nodes except one, the trajectories of the other nodes are masked.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ from rag_r1.training.preflight.adapters import check_adapters
 _ACTOR = "actor_rollout_ref.actor"
 _ROLLOUT = "actor_rollout_ref.rollout"
 _REFERENCE = "actor_rollout_ref.ref"
+#: Keys whose product is the number of GPUs of a vLLM replica, and of a model in Megatron.
 _REPLICA_SIZES = ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
 _MEGATRON_SIZES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
 
 
 def check_batch_sizes(config: DictConfig) -> Iterator[Problem]:
-    """Every update and micro-batch divides over the data-parallel GPUs, and the longest row fits on one."""
+    """Checks that every update and micro-batch can be divided among the data-parallel GPUs, and that a
+    micro-batch can hold the longest row."""
     gpus = gpu_count(config)
     replica = _product(config.actor_rollout_ref.rollout, _REPLICA_SIZES)
     if gpus % replica:
@@ -52,12 +54,12 @@ def check_batch_sizes(config: DictConfig) -> Iterator[Problem]:
 
 
 def _product(node: DictConfig, names: Iterable[str]) -> int:
+    """Returns the product of these keys of a block, in which an unset one counts as 1."""
     return math.prod(int(node.get(name) or 1) for name in names)
 
 
 def _model_parallel(config: DictConfig, node: DictConfig, fsdp: str) -> int | None:
-    """The number of GPUs that together process one part of a batch; None for an engine that is not known
-    here."""
+    """Returns the number of GPUs that together process a part of a batch; None for an unknown engine."""
     if node.strategy == "megatron":
         dynamic = node.megatron.get("dynamic_context_parallel")
         return gpu_count(config) if dynamic else _product(node.megatron, _MEGATRON_SIZES)
@@ -65,13 +67,13 @@ def _model_parallel(config: DictConfig, node: DictConfig, fsdp: str) -> int | No
 
 
 def _sequence_parallel(node: DictConfig, fsdp: str) -> int:
-    """The number of GPUs that share the tokens of a row."""
+    """Returns the number of GPUs that share the tokens of a row."""
     nodes = (node, node.get(fsdp) or {})
     return max(int(part.get("ulysses_sequence_parallel_size") or 1) for part in nodes)
 
 
 def _check_update(config: DictConfig, role: str, node: DictConfig, ranks: int) -> Iterator[Problem]:
-    """An update divides over the data-parallel ranks."""
+    """Checks that an update can be divided among the data-parallel ranks."""
     n, prompts = int(config.actor_rollout_ref.rollout.n), int(node.ppo_mini_batch_size)
     if prompts * n % ranks == 0:
         return
@@ -88,18 +90,19 @@ def _check_update(config: DictConfig, role: str, node: DictConfig, ranks: int) -
 def _check_micro_batches(
     config: DictConfig, role: str, node: DictConfig, fsdp: str, ranks: int
 ) -> Iterator[Problem]:
-    """Micro-batches hold the longest row and, if they are counted in rows, divide a data-parallel rank's."""
+    """Checks that micro-batches that are limited by tokens can hold the longest row, and that those that are
+    limited by rows divide the rows of a data-parallel rank."""
     rollout = config.actor_rollout_ref.rollout
     row_tokens = config.data.max_prompt_length + config.data.max_response_length
     update_rows = int(node.ppo_mini_batch_size) * int(rollout.n)
-    # Rows of a rank in a forward pass: veRL pads a batch to a multiple of both.
-    padded = math.lcm(ranks, update_rows) // ranks
+    # Rows of a rank in a forward pass: veRL pads a batch to a multiple of the ranks and of an update's rows.
+    padded_rows = math.lcm(ranks, update_rows) // ranks
     forwards = [(role, node, "ppo_", "use_dynamic_bsz", update_rows // ranks)]
     if role == _ACTOR:
-        forwards.append((_ROLLOUT, rollout, "log_prob_", "log_prob_use_dynamic_bsz", padded))
+        forwards.append((_ROLLOUT, rollout, "log_prob_", "log_prob_use_dynamic_bsz", padded_rows))
         if needs_reference(config):
             reference = config.actor_rollout_ref.ref
-            forwards.append((_REFERENCE, reference, "log_prob_", "log_prob_use_dynamic_bsz", padded))
+            forwards.append((_REFERENCE, reference, "log_prob_", "log_prob_use_dynamic_bsz", padded_rows))
     for section, options, prefix, dynamic, rank_rows in forwards:
         if options.get(dynamic):
             limit = options.get(f"{prefix}max_token_len_per_gpu")
@@ -116,7 +119,8 @@ def _check_micro_batches(
 
 
 def check_engines(config: DictConfig) -> Iterator[Problem]:
-    """The engines for generation and training work with the agent loop, and their packages are installed."""
+    """Checks that the engines for generation and training work with the agent loop, and that their packages
+    are installed."""
     rollout = config.actor_rollout_ref.rollout
     strategy = config.actor_rollout_ref.actor.strategy
     if rollout.name != "vllm":
@@ -145,9 +149,8 @@ def check_engines(config: DictConfig) -> Iterator[Problem]:
 
 
 def _check_attention(config: DictConfig) -> Iterator[Problem]:
-    """On a machine with a GPU: flash-attn is there if the actor or the critic computes attention with it, as
-    they do by default (verl/workers/config/model.py, `HFModelConfig`). A login node without a GPU may lack
-    it."""
+    """Checks that flash-attn is installed if the actor or the critic uses it, as they do by default
+    (verl/workers/config/model.py, `HFModelConfig`). It may be missing on a login node without a GPU."""
     fsdp = str(config.actor_rollout_ref.actor.strategy).startswith("fsdp")
     if config.trainer.device != "cuda" or not fsdp or importlib.util.find_spec("flash_attn") is not None:
         return
@@ -161,11 +164,11 @@ def _check_attention(config: DictConfig) -> Iterator[Problem]:
 
 
 def check_reachability(config: DictConfig) -> Iterator[Problem]:
-    """With several nodes, the retrieval server's address is not a loopback address."""
+    """Checks that the retrieval server's address is not a loopback address if there are several nodes."""
     training = int(config.trainer.nnodes)
     generating = int(config.actor_rollout_ref.rollout.get("nnodes") or 0) if is_separate(config) else 0
     nodes = training + generating
-    # Trainer and engines of a node each may be on GPUs of the same one.
+    # With one node for training and one for generation, both may be the same machine.
     problem = error if max(training, generating) > 1 else warning
     for key in ("rag_r1.retriever.url", "rag_r1.validation_retriever.url"):
         url = None if is_unset(config, key) else OmegaConf.select(config, key)
@@ -179,7 +182,7 @@ def check_reachability(config: DictConfig) -> Iterator[Problem]:
 
 
 def is_loopback(url: str) -> bool:
-    """Whether an address means the local machine: localhost, 127.0.0.0/8, ::1, 0.0.0.0, ::."""
+    """Returns whether an address means the local machine: localhost, 127.0.0.0/8, ::1, 0.0.0.0, ::."""
     try:
         host = (urlsplit(url if "//" in url else f"//{url}").hostname or "").rstrip(".")
     except ValueError:

@@ -1,4 +1,8 @@
-"""Checks the data: the rows and prompts of every file, and the number of steps."""
+"""Checks the data: the rows and prompts of every file, and the number of steps.
+
+Prompts are made in the same way as during the training, by an AgentSetup, and their tokens are counted.
+parquet.py checks the rows of a file.
+"""
 
 from __future__ import annotations
 
@@ -16,21 +20,21 @@ from rag_r1.data.rows import QuestionRow
 from rag_r1.options.problems import PreflightReport, Problem, error, plain, warning
 from rag_r1.training.preflight.parquet import column_problems, missing_file, scan_parquet, scan_problems
 
-#: A limit on the tokens of a prompt that no prompt reaches.
+#: A limit on the tokens of a prompt that is never reached.
 _ANY_LENGTH = 1 << 40
 
 
 def check_data(
     config: DictConfig, settings: RagR1Config | None, tokenizer: Any | None, report: PreflightReport
 ) -> int | None:
-    """All data files have the columns, and rows of the protocol whose prompts are not too long. Returns the
-    number of training rows, if it is known.
+    """Checks the columns of all data files, and the protocol and the length of the prompts in their rows.
 
+    Adds the problems to the report, and returns the number of training rows, or None if it is not known.
     Without a protocol, which other checks report, only the files and their columns are checked.
     """
     count_tokens = None
     if settings is not None and settings.protocol is not None and tokenizer is not None:
-        # No limit: the tokens of overlong prompts are counted too, for the report.
+        # Without a limit, since the tokens of overlong prompts are counted as well, for the report.
         template = plain(config.data.get("apply_chat_template_kwargs")) or {}
         setup = AgentSetup.of(settings, tokenizer, RowLimits(_ANY_LENGTH, 1), template=template)
         count_tokens = partial(_count_tokens, setup)
@@ -50,32 +54,35 @@ def _check_file(
     count_tokens: Callable[[QuestionRow], int] | None,
     report: PreflightReport,
 ) -> int | None:
-    """Checks one data file. Returns the number of rows that can be trained on, as veRL counts them; None if
-    it is not known."""
+    """Checks one data file, and adds the problems to the report. Returns the number of rows that veRL will
+    use, or None if it is not known."""
     if "://" in path or not path.endswith(".parquet"):
-        problems = list(_check_json_file(path))
-        if not problems:
+        if problems := list(_check_json_file(path)):
+            report.problems += problems
+        else:
             report.notes.append(f"{path}: not a local parquet file, so its rows were not checked")
-    else:
-        problems = column_problems(path)
-        if not problems and settings is not None and (protocol := settings.protocol) is not None:
+        return None
+    if problems := column_problems(path):
+        report.problems += problems
+        return None
+    if settings is None or (protocol := settings.protocol) is None:
+        return None
 
-            def messages(row: QuestionRow) -> Sequence[Mapping[str, Any]]:
-                return protocol.messages(row.question) if settings.own_prompt else row.prompt
+    def messages(row: QuestionRow) -> Sequence[Mapping[str, Any]]:
+        return protocol.messages(row.question) if settings.own_prompt else row.prompt
 
-            limit, is_filtered = data.max_prompt_length, bool(data.filter_overlong_prompts)
-            scan = scan_parquet(path, protocol.name, messages, count_tokens, limit)
-            report.problems += scan_problems(path, scan, protocol.name, limit, is_filtered)
-            extent = "all" if scan.tokenised >= scan.usable else "the longest by characters"
-            note = f", prompt tokens counted for {scan.tokenised} ({extent})" if count_tokens else ""
-            report.notes.append(f"{path}: {scan.rows} rows, {scan.usable} usable{note}")
-            return scan.rows - scan.promptless.count - (scan.overlong.count if is_filtered else 0)
-    report.problems += problems
-    return None
+    limit, is_filtered = data.max_prompt_length, bool(data.filter_overlong_prompts)
+    scan = scan_parquet(path, protocol.name, messages, count_tokens, limit)
+    report.problems += scan_problems(path, scan, protocol.name, limit, is_filtered)
+    extent = "all" if scan.tokenised >= scan.usable else "the longest by characters"
+    note = f", prompt tokens counted for {scan.tokenised} ({extent})" if count_tokens else ""
+    report.notes.append(f"{path}: {scan.rows} rows, {scan.usable} usable{note}")
+    return scan.rows - scan.promptless.count - (scan.overlong.count if is_filtered else 0)
 
 
 def _check_json_file(path: str) -> Iterator[Problem]:
-    """A local file that is not parquet exists, is of a form that veRL reads, and has prompts in it."""
+    """Checks that a local file other than parquet exists, has a format that veRL reads, and contains
+    prompts."""
     remedy = "make it with `rag-r1 data`, which reads questions, and give its train.parquet or test.parquet"
     if "://" in path:
         return
@@ -91,12 +98,13 @@ def _check_json_file(path: str) -> Iterator[Problem]:
 
 
 def _count_tokens(setup: AgentSetup, row: QuestionRow) -> int:
-    """The tokens of a row's prompt, as the agent makes it."""
+    """Returns the number of tokens in a row's prompt, as the agent makes it."""
     return len(setup.prompt_ids(row.question, row.prompt))
 
 
 def check_steps(config: DictConfig, train_rows: int) -> Iterator[Problem]:
-    """A batch can be filled, and the epochs give the required steps (veRL drops a last short batch)."""
+    """Checks that a batch can be filled, and that the epochs have the required number of steps. (veRL drops
+    an incomplete last batch.)"""
     batch, trainer = config.data.train_batch_size, config.trainer
     if 0 < (config.data.get("train_max_samples") or -1) < train_rows:
         train_rows = config.data.train_max_samples
@@ -111,7 +119,7 @@ def check_steps(config: DictConfig, train_rows: int) -> Iterator[Problem]:
 
 
 def files_of(data: DictConfig, key: str) -> list[str]:
-    """The names of the files under a key of the block `data`, with `~` expanded."""
+    """Returns the names of the files under a key of the block `data`, with `~` expanded."""
     value = data.get(key) or []
     names = list(value) if isinstance(value, list | ListConfig) else [value]
     return [str(name) if "://" in str(name) else str(Path(str(name)).expanduser()) for name in names]

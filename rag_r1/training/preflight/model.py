@@ -1,8 +1,7 @@
-"""Checks the model: its folder and config.json, its tokenizer and chat template, and what a protocol needs of
-both. Of the weights only the headers of their files are read: veRL loads them.
+"""Checks the model: its folder, its config.json, its tokenizer and its chat template.
 
-`check_model` loads the tokenizer, with which the other checks are made. `path` and `tokenizer_path` are each
-a folder, in which `~` is the home folder, or a name on the Hub.
+`check_model` loads the tokenizer, which the other checks use. `path` and `tokenizer_path` are each a folder,
+in which `~` means the home folder, or a name on the Hub. Only the headers of the files with weights are read.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ _QUANTISED = ("load_in_4bit", "load_in_8bit", "quantization_config", "bnb_4bit_q
 def check_model(
     config: DictConfig, section: str = "actor_rollout_ref.model"
 ) -> tuple[Any | None, list[Problem]]:
-    """The model of the block `section` has a config.json and weights, and a tokenizer that loads and has a
-    chat template. Returns the tokenizer, None if it cannot be used, and the problems."""
+    """Checks that the model of the block `section` has a config.json, weights, and a tokenizer with a chat
+    template. Returns the tokenizer, or None if it cannot be used, and the problems."""
     if is_unset(config, f"{section}.path"):
         return None, []
     node = OmegaConf.select(config, section)
@@ -45,20 +44,19 @@ def check_model(
         return None, [problem]
     engine = "critic" if section == _CRITIC else "actor_rollout_ref.actor"
     in_shards = OmegaConf.select(config, f"{engine}.megatron.use_dist_checkpointing")
-    weights = [] if in_shards else list(_check_weights(f"{section}.path", node.path))
+    weight_problems = [] if in_shards else list(_check_weights(f"{section}.path", node.path))
     tokenizer, problem = _load_tokenizer(section, node)
     if problem is None:
-        weights += _fault_of_check(
-            f"{section}.path", check_vocabulary, tokenizer, Path(node.path).expanduser()
-        )
-    if problem is None and section != _CRITIC:  # the critic gets rows that are made already
-        problem = _check_template(section, node, tokenizer)
-    return (tokenizer, weights) if problem is None else (None, [problem, *weights])
+        folder = Path(node.path).expanduser()
+        weight_problems += _fault_of_check(f"{section}.path", check_vocabulary, tokenizer, folder)
+        if section != _CRITIC:  # the critic gets token ids, and needs no template
+            problem = _check_template(section, node, tokenizer)
+    return (tokenizer, weight_problems) if problem is None else (None, [problem, *weight_problems])
 
 
 def check_critic(config: DictConfig) -> list[Problem]:
-    """The model of a critic that is trained is given and, if it is not the policy's, can be used as that
-    can."""
+    """Checks that the model of a trained critic is given and, if it differs from the policy's, that it can be
+    used."""
     if not needs_critic(config):
         return []
     if is_unset(config, f"{_CRITIC}.path"):
@@ -68,7 +66,7 @@ def check_critic(config: DictConfig) -> list[Problem]:
 
 
 def _check_folder(key: str, name: str) -> Problem | None:
-    """A name that looks like a path is the folder of a model."""
+    """Returns a Problem if a name looks like a path but is not the folder of a model."""
     path = Path(name).expanduser()
     looks_local = name.startswith(("/", ".", "~")) or path.exists()
     if looks_local and not (path / "config.json").is_file():
@@ -77,7 +75,7 @@ def _check_folder(key: str, name: str) -> Problem | None:
 
 
 def _check_weights(key: str, name: str) -> Iterator[Problem]:
-    """A model that is a folder has weights in it, whose files are whole."""
+    """Checks that a model's folder contains weights, and that their files are complete."""
     folder = Path(name).expanduser()
     if folder.is_dir() and not has_weights(folder):
         text = f"{name} holds no weights (no *.safetensors, no pytorch_model*.bin)"
@@ -96,8 +94,8 @@ def _fault_of_check(key: str, check: Callable[..., None], *args: Any) -> Iterato
 
 
 def _load_tokenizer(section: str, node: DictConfig) -> tuple[Any | None, Problem | None]:
-    """Returns the tokenizer, with the chat template that the block sets; or None and the problem, under the
-    key that names the tokenizer."""
+    """Loads the tokenizer, with the chat template that the block sets. Returns it and None, or None and the
+    problem of the key that names the tokenizer."""
     from verl.utils.tokenizer import hf_tokenizer
 
     key = "tokenizer_path" if node.get("tokenizer_path") else "path"
@@ -118,7 +116,7 @@ def _load_tokenizer(section: str, node: DictConfig) -> tuple[Any | None, Problem
 
 
 def _check_template(section: str, node: DictConfig, tokenizer: Any) -> Problem | None:
-    """There is a chat template, and rendering a short chat ends."""
+    """Returns a Problem if there is no chat template, or if rendering a short chat does not end."""
     key = f"{section}.path"
     if not tokenizer.chat_template:
         text = f"the tokenizer of {node.path} has no chat template"
@@ -131,7 +129,7 @@ def _check_template(section: str, node: DictConfig, tokenizer: Any) -> Problem |
 
 
 def check_quantisation(config: DictConfig, section: str = "actor_rollout_ref.model") -> Iterator[Problem]:
-    """No key sets weights of 4 or 8 bits: veRL's engines would train a policy that vLLM cannot load."""
+    """Checks that no key asks for weights of 4 or 8 bits, since vLLM could not load the trained policy."""
     for key in (f"{node}.{name}" for node in (section, f"{section}.override_config") for name in _QUANTISED):
         if OmegaConf.select(config, key):
             text = "no weights of 4 or 8 bits (nf4, int8) are trained by this key: vLLM gets 16 bits"
@@ -145,7 +143,8 @@ def check_quantisation(config: DictConfig, section: str = "actor_rollout_ref.mod
 def check_tags(
     protocol: Protocol, tokenizer: Any, key: str = "actor_rollout_ref.model.path"
 ) -> Iterator[Problem]:
-    """The tokenizer keeps every tag visible: one that is a special token would be missing from turns."""
+    """Checks that the tokenizer keeps every tag in decoding. If a tag is a special token, it would be missing
+    in the text of turns."""
     codec = TokenizerCodec(tokenizer)
     for block in protocol.blocks:
         for tag in (block.open, block.close):
@@ -158,8 +157,8 @@ def check_tags(
 def check_turns(
     config: DictConfig, settings: RagR1Config, tokenizer: Any, section: str = "actor_rollout_ref.model"
 ) -> Iterator[Problem]:
-    """With `turns: chat`: the chat template shows tools and writes earlier turns unchanged, and the engine
-    ends a turn where the template does."""
+    """Checks a protocol with `turns: chat`: the chat template must list tools and write earlier turns
+    unchanged, and the engine must stop at the token with which the template ends a turn."""
     if settings.protocol.turns == "text":
         return
     key, arguments = f"{section}.path", plain(OmegaConf.select(config, "data.apply_chat_template_kwargs"))
@@ -185,13 +184,13 @@ def check_turns(
 
 
 def _model_stop_ids(model: str) -> set[int] | None:
-    """Ids at which the engine ends a generation beside the tokenizer's own: `eos_token_id` in the model's
-    generation_config.json. None if the model is named by the Hub, which does not give the file."""
+    """Returns the ids at which the engine stops in addition to the tokenizer's own, which are `eos_token_id`
+    in the model's generation_config.json. Returns None if the Hub does not provide that file."""
     file = Path(model).expanduser() / "generation_config.json"
     if is_hub_name(model):
         from huggingface_hub import hf_hub_download
 
-        try:  # from the cache, or from the Hub: the tokenizer, which is there by now, may be all of the model
+        try:  # from the cache or the Hub: so far only the tokenizer may have been downloaded
             file = Path(hf_hub_download(model, file.name))
         except (OSError, ValueError):
             return None

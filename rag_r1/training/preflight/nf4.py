@@ -1,9 +1,9 @@
-"""Checks a training of adapters over weights in nf4 (rag_r1/plugin/nf4), of which much fails silently.
+"""Checks a training of adapters over weights in nf4 (rag_r1/plugin/nf4), where many faults are silent.
 
-vLLM must generate with what the actor computes with: the dequantised weights, sent once, and the adapters. If
-vLLM reads the model's own weights instead (`load_format=safetensors`), veRL never sends others, and the two
-policies differ. A checkpoint must hold the adapters only: veRL's other ways would save packed 4-bit numbers
-under the names of weights.
+vLLM must generate with the same weights with which the actor computes: the dequantised weights, which are
+sent once, and the adapters. If vLLM reads the model's own weights instead (`load_format=safetensors`), veRL
+never sends the dequantised ones, and the two policies differ. A checkpoint must contain only the adapters,
+since veRL would otherwise save packed numbers of 4 bits under the names of weights.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ROLLOUT = "actor_rollout_ref.rollout"
 _CONTENTS = f"{_ACTOR}.checkpoint.save_contents"
 #: veRL's names of 16-bit floats with five bits of exponent.
 _HALF = ("16", "fp16", "float16")
-#: Switches that must be off -> why.
+#: Switches that must be off -> the reason.
 _OFF = {
     f"{_FSDP}.offload_policy": "moves sharded weights, and those in nf4 are whole: use param_offload",
     f"{_FSDP}.qat.enable": "trains for other formats of 4 bits",
@@ -39,7 +39,7 @@ _OFF = {
 
 
 def check_nf4(config: DictConfig) -> Iterator[Problem]:
-    """If adapters are trained over weights in nf4: every setting trains, sends and saves what it says."""
+    """Checks that a training over weights in nf4 trains, sends and saves the right weights."""
     if not is_nf4(config):
         return
     yield from _check_installation(config)
@@ -50,13 +50,14 @@ def check_nf4(config: DictConfig) -> Iterator[Problem]:
 
 
 def _check_installation(config: DictConfig) -> Iterator[Problem]:
+    """Checks that bitsandbytes is installed."""
     if find_spec("bitsandbytes") is None:
         text = f"{NF4_ENGINE} needs bitsandbytes, which is not installed"
         yield error(f"{_MODEL}.external_lib", text, f"on all nodes: {pip_command('nf4')}")
 
 
 def _check_engine(config: DictConfig) -> Iterator[Problem]:
-    """The engine trains adapters over whole weights, without a scale of gradients."""
+    """Checks that adapters are trained, by an FSDP engine, and without a scale for gradients."""
     if not adapter_rank(config):
         text = "is 0, and over weights in nf4 only adapters are trained"
         yield error(f"{_MODEL}.lora_rank", text, "set it, e.g. to 32")
@@ -74,7 +75,7 @@ def _check_engine(config: DictConfig) -> Iterator[Problem]:
 
 
 def _check_generation(config: DictConfig) -> Iterator[Problem]:
-    """vLLM generates with the weights that the actor computes with."""
+    """Checks that vLLM generates with the weights with which the actor computes."""
     rollout = config.actor_rollout_ref.rollout
     merged = bool((config.actor_rollout_ref.model.get("lora") or {}).get("merge"))
     if not merged and str(rollout.load_format) != "dummy":
@@ -87,7 +88,7 @@ def _check_generation(config: DictConfig) -> Iterator[Problem]:
 
 
 def _check_checkpoint(config: DictConfig) -> Iterator[Problem]:
-    """A checkpoint holds the adapters, and no packed weights."""
+    """Checks that a checkpoint contains the adapters and no packed weights."""
     if "hf_model" in (OmegaConf.select(config, _CONTENTS) or ()):
         text = "has hf_model, which would save packed weights of 4 bits as a model"
         remedy = "set it to [model,optimizer,extra], and export with `rag-r1 model export-nf4`"
@@ -98,7 +99,7 @@ def _check_checkpoint(config: DictConfig) -> Iterator[Problem]:
 
 
 def _check_model(config: DictConfig) -> Iterator[Problem]:
-    """The model has weights of 16 or 32 bits, all of them in linear layers that are quantised."""
+    """Checks that the model has weights of 16 or 32 bits and no experts, which would not be quantised."""
     if is_unset(config, f"{_MODEL}.path"):
         return
     path = str(config.actor_rollout_ref.model.path)

@@ -1,9 +1,9 @@
 """Checks the rows of a parquet file.
 
-Each row is checked once; rag_r1/data/rows.py reads rows in batches, so the size of a file does not matter.
-`column_problems` reads the schema only; `scan_parquet` counts rows, names the faulty ones, and keeps the
-longest prompts. Counting tokens is slow, so only the `TOKENISED` longest prompts (by characters) of a file
-are tokenised: all of a small file, and of a large one those that could be too long.
+`column_problems` reads only the schema. `scan_parquet` checks each row once, counts and names the faulty
+rows, and keeps the longest prompts. rag_r1/data/rows.py reads rows in batches, so a file may be of any size.
+Counting tokens is slow, so only the prompts with the most characters are tokenised, at most `TOKENISED` of a
+file. That is all of a small file, and those prompts of a large one that may be too long.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from rag_r1.io.errors import DataError
 from rag_r1.options.problems import Problem, error, warning
 from rag_r1.sandbox.parquet import check_parquet
 
-#: How many prompts of a file are tokenised at most.
+#: The largest number of prompts of a file that are tokenised.
 TOKENISED = 4000
-#: How many faulty rows of each kind are named at most.
+#: The largest number of faulty rows of each kind that are named.
 NAMED = 3
 
 _REMEDY = "make the file with `rag-r1 data`"
@@ -33,13 +33,14 @@ _REMEDY = "make the file with `rag-r1 data`"
 
 @dataclass
 class RowFaults:
-    """Rows with one kind of fault: how many, and a description of the first ones. Rows count from 0."""
+    """The rows with one kind of fault."""
 
     count: int = 0
+    #: Descriptions of the first of these rows; row numbers count from 0.
     descriptions: list[str] = field(default_factory=list)
 
     def add(self, row: int, text: Any) -> None:
-        """Counts a row; the first ones are kept to be named."""
+        """Counts a row, and describes it if it is one of the first."""
         self.count += 1
         if len(self.descriptions) < NAMED:
             self.descriptions.append(f"row {row}: {text}")
@@ -50,29 +51,29 @@ class RowFaults:
 
 @dataclass
 class ParquetScan:
-    """The results of checking the rows of one file; `tokenised`: how many prompts had their tokens
-    counted."""
+    """The results of checking the rows of one file."""
 
     rows: int = 0
     malformed: RowFaults = field(default_factory=RowFaults)
     promptless: RowFaults = field(default_factory=RowFaults)
     other_protocol: RowFaults = field(default_factory=RowFaults)
+    #: The number of prompts whose tokens were counted.
     tokenised: int = 0
     overlong: RowFaults = field(default_factory=RowFaults)
 
     @property
     def usable(self) -> int:
-        """Rows that can be trained on."""
+        """The number of rows that can be trained on."""
         return self.rows - self.malformed.count - self.promptless.count
 
 
 def missing_file(path: str) -> str:
-    """What is wrong with a path that is not a file's."""
+    """Says why a path is not that of a file."""
     return "is a folder" if Path(path).expanduser().is_dir() else "there is no such file"
 
 
 def column_problems(path: str) -> list[Problem]:
-    """The Problems of a file that does not exist, is not parquet, or lacks columns, one for each of these."""
+    """Returns a Problem if a file does not exist or is not parquet, or else one for each missing column."""
     if not Path(path).is_file():
         return [error(path, missing_file(path), f"{_REMEDY}, or correct the path")]
     try:
@@ -89,7 +90,7 @@ def column_problems(path: str) -> list[Problem]:
 
 
 def _has_column(schema: pa.Schema, column: str) -> bool:
-    """Whether a schema has a column, or the field of a struct that `a.b` names."""
+    """Returns whether a schema has a column, or for a name such as `a.b` the field of a struct."""
     names = column.split(".")
     if names[0] not in schema.names:
         return False
@@ -98,7 +99,7 @@ def _has_column(schema: pa.Schema, column: str) -> bool:
         if not pa.types.is_struct(kind) or kind.get_field_index(name) < 0:
             return False
         kind = kind.field(name).type
-    # A ground truth may also be the answer itself; a struct must have `target`.
+    # A ground truth may be the answer itself, but if it is a struct, it must have the field `target`.
     return names[-1] != "ground_truth" or not pa.types.is_struct(kind) or kind.get_field_index("target") >= 0
 
 
@@ -109,10 +110,10 @@ def scan_parquet(
     count_tokens: Callable[[QuestionRow], int] | None,
     max_prompt_length: int,
 ) -> ParquetScan:
-    """Checks every row of a parquet file that has the columns.
+    """Checks every row of a parquet file that has the required columns.
 
-    `messages` gives the chat messages that the agent will send for a row, `count_tokens` the length of its
-    prompt (None if no tokenizer could be loaded).
+    `messages` returns the chat messages that the agent will send for a row. `count_tokens` returns the length
+    of a row's prompt; it is None if no tokenizer could be loaded.
     """
     scan = ParquetScan()
     longest: list[tuple[int, int, QuestionRow]] = []
@@ -129,7 +130,8 @@ def scan_parquet(
             question = QuestionRow.from_row(row)
             if question.protocol != protocol:
                 scan.other_protocol.add(number, repr(question.protocol or None))
-            # Negative row number: among equals the first is kept, and rows are never compared.
+            # The negative row number makes the heap keep the first of equally long prompts, and never compare
+            # rows.
             entry = (sum(len(message["content"]) for message in messages(question)), -number, question)
             push = heapq.heappush if len(longest) < TOKENISED else heapq.heappushpop
             push(longest, entry)
@@ -145,7 +147,7 @@ def scan_parquet(
 def scan_problems(
     path: str, scan: ParquetScan, protocol: str, max_prompt_length: int, is_filtered: bool
 ) -> Iterator[Problem]:
-    """Yields the problems of a file's rows. `is_filtered`: veRL leaves out long prompts itself."""
+    """Yields the problems of a file's rows. `is_filtered` says whether veRL leaves out overlong prompts."""
     if count := scan.malformed.count:
         text = f"{count} of {scan.rows} rows are malformed ({scan.malformed})"
         yield warning(path, text, "repair or remove them; they end no run, but train nothing")

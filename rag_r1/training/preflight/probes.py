@@ -1,7 +1,7 @@
 """Checks the probes of a validation (`rag_r1.probes`).
 
-Which probes there are, and that those which show passages have a file of them, is checked with the other keys
-of the block (rag_r1/config/schema.py); here the file and the rows of the validation are read.
+The names of the probes, and that a file of passages is given if a probe shows some, are checked with the
+other keys of the block (rag_r1/config/schema.py). Here the file and the rows of the validation are read.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _DATASET = {"path": "pkg://rag_r1.plugin.dataset", "name": "SearchDataset"}
 
 
 def check_probes(config: DictConfig, settings: RagR1Config | None) -> Iterator[Problem]:
-    """The data set adds the rows of the probes, and not to a training file; rows and passages are what the
-    probes need."""
+    """Checks that the data set adds the rows of the probes, but not to a training file, and that the rows and
+    passages are those that the probes need."""
     if settings is None or not settings.probes:
         return
     data, dataset = config.data, OmegaConf.select(config, "data.custom_cls") or {}
@@ -48,8 +48,8 @@ def check_probes(config: DictConfig, settings: RagR1Config | None) -> Iterator[P
 
 
 def _passages(settings: RagR1Config) -> tuple[Passages | None, list[Problem]]:
-    """Returns the passages that the probes show, None if they cannot be read, and the problems of their file.
-    A file that must be given and is not is reported with the other keys."""
+    """Returns the passages that the probes show, or None if they cannot be read, and the problems of their
+    file. A missing file is reported with the other keys of the block."""
     if not any(probe in NEED_PASSAGES for probe in settings.probes):
         return Passages(), []
     if settings.probe_passages is None:
@@ -63,10 +63,10 @@ def _passages(settings: RagR1Config) -> tuple[Passages | None, list[Problem]]:
 
 
 def _check_rows(config: DictConfig, settings: RagR1Config, passages: Passages | None) -> Iterator[Problem]:
-    """Each probe can be played with at least one row, and `random` with all. Rows that cannot be read are
-    reported elsewhere."""
+    """Checks that each probe can be played with at least one row, and `random` with all rows. Rows that
+    cannot be read are reported by another check."""
     try:
-        # Which gold passages are best, and how many are shown, does not matter here.
+        # `golds` and `topk` only choose among the gold passages, which does not matter here.
         rows: list[GoldEvidence] = [
             (passages or Passages()).evidence(row.metadata, golds=(), topk=1)
             for path in files_of(config.data, "val_files")

@@ -1,11 +1,11 @@
-"""Checks the folder of a training and, if it resumes, that its learning rates are those of the checkpoint.
+"""Checks the folder of a training and, if the training resumes, its learning rates.
 
-When veRL 0.9.1 resumes it restores optimizers and schedulers (utils/checkpoint/fsdp_checkpoint_manager.py,
-`load_checkpoint`). The rates with which a scheduler was created, `base_lrs`, are part of its state, so a rate
-that was changed since then has no effect, without a message. Warm-up and decay are factors of that rate,
-and are the new configuration's.
+When veRL 0.9.1 resumes, it restores optimizers and schedulers (utils/checkpoint/fsdp_checkpoint_manager.py,
+`load_checkpoint`). The learning rates with which a scheduler was created, `base_lrs`, are part of its state.
+So a rate that was changed since then has no effect, and veRL does not say so. Warm-up and decay are factors
+of that rate, and do follow the new configuration.
 
-A checkpoint is read without torch and without running anything in it, in a process with limits of time and
+A checkpoint is read without torch and without running code from it, in a process with limits of time and
 memory (rag_r1/sandbox/torch_checkpoint.py).
 """
 
@@ -23,24 +23,25 @@ from rag_r1.options.out_folder import check_out
 from rag_r1.options.problems import Problem, error, warning
 from rag_r1.sandbox.worker_pool import JobError, JobLimits, LimitError, WorkerPool
 
-#: A file has a few kilobytes and is read in milliseconds.
+#: Generous limits: a file has a few kilobytes, and is read within milliseconds.
 _LIMITS = JobLimits(cpu_s=5.0, memory_bytes=512 << 20, answer_bytes=1 << 20)
 
 
 def check_resumed_rates(config: DictConfig, critic: bool) -> Iterator[Problem]:
-    """If the training will resume: the learning rates of policy and critic are the checkpoint's."""
+    """Checks that the learning rates of policy and critic are those of the checkpoint, if the training will
+    resume from one."""
     roles = [("actor_rollout_ref.actor", "actor"), *([("critic", "critic")] if critic else [])]
     for role, folder in roles if not config.trainer.get("val_only") else ():
         yield from _check_rate(config, f"{role}.optim.lr", f"{role}.checkpoint", folder)
 
 
 def check_resumed_sft_rate(config: DictConfig) -> Iterator[Problem]:
-    """If a training of `rag-r1 sft` will resume: the learning rate is the checkpoint's."""
+    """Checks that the learning rate is that of the checkpoint, if a training of `rag-r1 sft` will resume."""
     return _check_rate(config, "optim.lr", "checkpoint", "")
 
 
 def check_run_folder(config: DictConfig) -> Iterator[Problem]:
-    """The folder of the checkpoints can be made and written to."""
+    """Checks that the folder of the checkpoints can be created and written to."""
     folder = config.trainer.get("default_local_dir")
     try:
         if folder is not None:
@@ -51,7 +52,7 @@ def check_run_folder(config: DictConfig) -> Iterator[Problem]:
 
 
 def resumed_from(config: DictConfig) -> Path | None:
-    """The checkpoint from which veRL will resume; None if it starts from the beginning."""
+    """Returns the checkpoint from which veRL will resume; None if it will start from the beginning."""
     trainer = config.trainer
     if trainer.get("resume_mode") == "resume_path" and trainer.get("resume_from_path"):
         return Path(str(trainer.resume_from_path))
@@ -61,8 +62,10 @@ def resumed_from(config: DictConfig) -> Path | None:
 
 
 def _check_rate(config: DictConfig, key: str, checkpoint_key: str, role_folder: str) -> Iterator[Problem]:
-    """The rate under a key is that of the role's checkpoint, if its scheduler will be restored.
-    `role_folder`: where the role's files are in a checkpoint; `rag-r1 sft` has no such folders."""
+    """Checks that the rate under a key is that of the role's checkpoint, if its scheduler will be restored.
+
+    `role_folder` is the folder of the role's files in a checkpoint; it is empty for `rag-r1 sft`.
+    """
     checkpoint = resumed_from(config)
     contents = OmegaConf.select(config, f"{checkpoint_key}.load_contents") or ["extra"]
     if checkpoint is None or "extra" not in contents:
@@ -90,8 +93,8 @@ def _check_rate(config: DictConfig, key: str, checkpoint_key: str, role_folder: 
 
 
 def _read_rates(path: Path) -> list[float]:
-    """Reads the learning rates in a file of a checkpoint. Raises OSError for a file that cannot be read,
-    LimitError or JobError if reading it takes too much or fails."""
+    """Reads the learning rates in a file of a checkpoint. Raises OSError if the file cannot be read, and
+    LimitError or JobError if parsing it takes too much time or memory, or fails."""
     workers = WorkerPool(1)
     try:
         path_name = os.fsencode(path.absolute()).decode("latin-1")

@@ -1,7 +1,7 @@
-"""Checks the retrieval server: it answers, finds passages, and has the separator of `agentic_input`.
+"""Checks that the retrieval server answers, finds passages, and supports the client's settings.
 
-The request is the same as the retrieval client's, with the token from the environment variable
-`RETRIEVAL_TOKEN` if it is set. The token must not appear elsewhere, so no message contains the request.
+The requests are the same as those of the retrieval client, with the token from the environment variable
+`RETRIEVAL_TOKEN` if it is set. The token must not be shown, so no message contains a request.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PROBE = "Which river flows through Paris?"
 
 
 class _UnusableServer(Exception):
-    """The server cannot be used, because of this `problem`."""
+    """Raised if the server cannot be used; `problem` says why."""
 
     def __init__(self, where: str, what: str, remedy: str):
         super().__init__(what)
@@ -31,7 +31,8 @@ class _UnusableServer(Exception):
 
 
 def check_retriever(config: DictConfig, report: PreflightReport) -> None:
-    """The retrieval server answers: `/ready` (or `/health`), then one real search."""
+    """Checks the retrieval server: that it is ready (`/ready`, or `/health`), that it answers one real
+    search, and that the client stays within its limits. Adds problems and notes to the report."""
     if (settings := _settings(config)) is None:
         return
     try:
@@ -54,8 +55,8 @@ def check_retriever(config: DictConfig, report: PreflightReport) -> None:
 
 
 def _settings(config: DictConfig) -> RetrieverConfig | None:
-    """Returns the client's settings; None if there is no server to try. `check_rag_r1_keys` reports wrong
-    keys; the valid ones are used here."""
+    """Returns the client's settings; None if there is no server to try. Wrong keys are ignored here, because
+    `check_rag_r1_keys` reports them."""
     options = plain(OmegaConf.select(config, "rag_r1.retriever"))
     if not isinstance(options, dict):
         return None
@@ -77,8 +78,8 @@ def _headers() -> dict[str, str]:
 
 
 def _test_search(settings: RetrieverConfig, headers: dict[str, str], notes: list[str]) -> int:
-    """Searches once, and returns how many documents are found; appends to `notes` how the server wants its
-    queries. Raises _UnusableServer."""
+    """Searches once, and returns the number of documents found. With `agentic_input`, adds a note on the
+    format in which the server expects queries. Raises _UnusableServer if the search fails."""
     base = settings.base
     try:
         with bounded_http_client(min(settings.timeout_s, FIRST_ANSWER_S), headers) as client:
@@ -102,18 +103,19 @@ def _test_search(settings: RetrieverConfig, headers: dict[str, str], notes: list
 
 
 def _check_ready(client: httpx.Client, base: str) -> None:
-    """Raises _UnusableServer if the server is not ready, and what httpx raises."""
+    """Raises _UnusableServer if the server is not ready, and httpx's errors if it does not answer."""
     for path in ("/ready", "/health"):
         response = client.get(base + path)
         if response.status_code == 503:
             text = f"{base} is up but not ready ({first_line(response.text)[:200]})"
             raise _UnusableServer(_KEY, text, "wait until it has loaded its index, or see its log")
         if response.status_code not in (404, 405):
-            return  # Search-R1's server has neither route; the search decides
+            return  # if both routes are missing, as in Search-R1's server, the search decides
 
 
 def _count_documents(settings: RetrieverConfig, response: httpx.Response) -> int:
-    """The number of documents in the answer to a test search. Raises _UnusableServer if it cannot be read."""
+    """Returns the number of documents in the answer to a test search. Raises _UnusableServer if the answer
+    cannot be read."""
     try:
         if response.status_code != 200:
             raise ValueError(f"HTTP {response.status_code}: {first_line(response.text)[:200]}")
@@ -128,7 +130,8 @@ def _count_documents(settings: RetrieverConfig, response: httpx.Response) -> int
 
 
 def _limits(settings: RetrieverConfig, headers: dict[str, str]) -> dict[str, float] | None:
-    """The limits that the server says in `/health`; None for a server that says none, as others than ours."""
+    """Returns the limits that the server reports in `/health`; None if it reports none. Only our server
+    does."""
     try:
         with bounded_http_client(settings.timeout_s, headers) as client:
             return limits_in(client.get(settings.base + "/health").json())
@@ -139,8 +142,11 @@ def _limits(settings: RetrieverConfig, headers: dict[str, str]) -> dict[str, flo
 def _format_notes(
     settings: RetrieverConfig, address: str, index: str | None, answer: httpx.Response
 ) -> list[str]:
-    """A note on how the server wants its queries, from its `/ready`; none if it does not say so and need not.
-    Raises QueryFormatError if queries cannot be formed without that."""
+    """Returns a note on the format in which the server expects queries, according to its `/ready`.
+
+    There is no note if the server does not report a format and none is needed. Raises QueryFormatError if
+    queries cannot be written without it.
+    """
     try:
         form = read_format(address, index, answer.status_code, answer.content)
         mode = choose_mode(form, settings.mode)

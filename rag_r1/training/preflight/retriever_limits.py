@@ -1,8 +1,8 @@
 """Checks that the agent loops stay within the retrieval server's limits.
 
-Our server has its limits in `GET /health` (`limits`: max_queue, deadline_s, max_queries, max_topk). Beyond
-them it refuses, and the client tries again; if that happens often enough a search fails, and its trajectory
-is masked. Servers without them are not checked.
+Our server reports its limits in `GET /health` (`limits`: max_queue, deadline_s, max_queries, max_topk). It
+refuses a request that exceeds them, and the client tries again. If that happens too often, the search fails
+and its trajectory is masked. Servers that report no limits are not checked.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _KEY = "rag_r1.retriever"
 
 
 def limits_in(health: Any) -> dict[str, float] | None:
-    """The limits in the answer of `GET /health`, those that are numbers; None if it has none."""
+    """Returns the limits in an answer of `GET /health`, as far as they are numbers; None if it has none."""
     limits = health.get("limits") if isinstance(health, Mapping) else None
     if not isinstance(limits, Mapping):
         return None
@@ -34,7 +34,8 @@ def limits_in(health: Any) -> dict[str, float] | None:
 def check_limits(
     config: DictConfig, settings: RetrieverConfig, limits: Mapping[str, float]
 ) -> Iterator[Problem]:
-    """Queries in flight, queries in a request and the time-out are within the server's limits."""
+    """Checks that the queries in flight, the queries in a request and the time-out are within the server's
+    limits."""
     workers = int(OmegaConf.select(config, "actor_rollout_ref.rollout.agent.num_workers") or 1)
     total = workers * settings.max_connections * settings.max_queries
     if total > (limit := limits.get("max_queue", math.inf)):

@@ -1,7 +1,7 @@
-"""Checks the sampler: it fits veRL's trainer mode, and group filtering (DAPO) works.
+"""Checks that the sampler fits veRL's trainer mode, and that the filtering of groups (DAPO) works.
 
-veRL 0.9.1 passes `sampler_kwargs` and nothing else to a custom sampler. So veRL's own switches, which refill
-failed groups and filter groups, must be repeated there for ours (rag_r1_defaults.yaml does so).
+veRL 0.9.1 passes only `sampler_kwargs` to a custom sampler. So veRL's settings for refilling failed groups
+and for filtering groups must be repeated there for our sampler, as rag_r1_defaults.yaml does.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _FILTER = "algorithm.filter_groups"
 
 
 def check_sampler(config: DictConfig) -> Iterator[Problem]:
-    """Our sampler, if it is used, is the one for veRL's trainer mode, and its own keys are valid."""
+    """Checks that our sampler, if it is used, is the one for veRL's trainer mode, and that its keys are
+    valid."""
     if not _uses_our_sampler(config):
         return
     mode, name = config.trainer.v1.trainer_mode, OmegaConf.select(config, f"{_SAMPLER}.name")
@@ -35,8 +36,8 @@ def check_sampler(config: DictConfig) -> Iterator[Problem]:
 
 
 def check_filtering(config: DictConfig, settings: RagR1Config | None) -> Iterator[Problem]:
-    """Our sampler gets the switch that refills failed groups. If groups are to be filtered: they can be, by a
-    metric that exists, and with a limit."""
+    """Checks that the settings for refilling and filtering groups take effect. If groups are filtered, there
+    must be a metric that exists, and there should be a limit."""
     yield from _check_refill(config)
     options = OmegaConf.select(config, _FILTER)
     if options and options.get("enable"):
@@ -47,7 +48,7 @@ def check_filtering(config: DictConfig, settings: RagR1Config | None) -> Iterato
 
 
 def _check_refill(config: DictConfig) -> Iterator[Problem]:
-    """veRL's switch for refilling failed groups reaches our sampler."""
+    """Checks that veRL's switch for refilling failed groups reaches our sampler."""
     key = "trainer.v1.sampler.sync_refill_failed_groups"
     if not (_uses_our_sampler(config) and OmegaConf.select(config, key)):
         return
@@ -58,7 +59,7 @@ def _check_refill(config: DictConfig) -> Iterator[Problem]:
 
 
 def _check_group_size(config: DictConfig) -> Iterator[Problem]:
-    """A group has several trajectories, whose rewards can differ."""
+    """Checks that a group has several trajectories, whose rewards can differ."""
     n = config.actor_rollout_ref.rollout.n
     if isinstance(n, int) and n < 2:  # another type is reported by wrong_types
         text = f"with rollout.n={n} a group is one trajectory, and no two rewards can differ"
@@ -67,14 +68,15 @@ def _check_group_size(config: DictConfig) -> Iterator[Problem]:
 
 
 def _check_reward_pool(config: DictConfig) -> Iterator[Problem]:
-    """Rewards are there when groups are filtered."""
+    """Checks that the rewards are known when groups are filtered."""
     if shares_reward_model(config):
         text = "the reward model shares the GPUs and judges after groups are filtered"
         yield error(REWARD_POOL, text, f"set {REWARD_POOL}=true")
 
 
 def _check_sampler_filter(config: DictConfig, options: DictConfig) -> Iterator[Problem]:
-    """The options reach our sampler, with a limit; another sampler must do without them."""
+    """Checks that the options reach our sampler, with a limit. To another custom sampler they are not
+    passed."""
     if _uses_our_sampler(config):
         if not OmegaConf.select(config, f"{_KWARGS}.filter_groups.enable"):
             text = f"veRL does not pass {_FILTER} to a sampler, and this recipe does not either"
@@ -90,18 +92,17 @@ def _check_sampler_filter(config: DictConfig, options: DictConfig) -> Iterator[P
 
 
 def _check_metric(config: DictConfig, settings: RagR1Config | None) -> Iterator[Problem]:
-    """The metric by which groups are filtered is the reward or one of its terms."""
+    """Checks that the metric by which groups are filtered is the reward or one of its terms."""
     metric = OmegaConf.select(config, f"{_FILTER}.metric")
     if metric == "reward" or config.reward.reward_manager.name != "search":
         return
     if settings is None or settings.protocol is None:  # reported by check_rag_r1_keys
         return
     reward, faults = RewardSum.read(settings.reward, settings.protocol)
-    keys = {"reward", *reward.unjudged()}  # the keys that every record has, judged or not
+    keys = {"reward", *reward.unjudged()}  # `unjudged` has the keys of all terms
     if not faults and metric not in keys:  # faults are reported by check_rag_r1_keys
-        text = f"{metric!r} is neither `reward` nor a term of rag_r1.reward"
-        if metric is None:
-            text = "it is not set"
+        unknown = f"{metric!r} is neither `reward` nor a term of rag_r1.reward"
+        text = "it is not set" if metric is None else unknown
         yield error(f"{_FILTER}.metric", text, f"use one of {', '.join(sorted(keys))}")
 
 

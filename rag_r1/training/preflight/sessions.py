@@ -1,9 +1,9 @@
-"""Checks protocols that rewrite their context: no setting may count a trajectory twice.
+"""Checks that no setting counts a trajectory twice, if the protocol rewrites its context.
 
-A trajectory whose context is rewritten is trained as several rows. Its vote in the group, the weight of its
-tokens in the losses and the number of updates must be those of one row (rag_r1/plugin/sessions.py describes
-how). Some settings of veRL do not allow that; they are refused, with the reasons given below. With any other
-protocol a trajectory is one row, and nothing is checked.
+Such a trajectory is trained as several rows. Its weight in the group, the weight of its tokens in the losses
+and the number of updates must be the same as with one row (rag_r1/plugin/sessions.py describes how that is
+achieved). It is impossible with some settings of veRL, which are refused with the reasons given below. With
+any other protocol a trajectory is one row, and nothing is checked.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _MODE = "trainer.v1.trainer_mode"
 _ACTOR = "actor_rollout_ref.actor"
 _CORRECTION = "algorithm.rollout_correction"
 REWARD_POOL = "reward.reward_model.enable_resource_pool"
-#: Keys of the critic that must equal the actor's: mini-batches, and what determines the number of ranks.
+#: Keys of the critic that must equal the actor's: the mini-batch, and those that determine the number of
+#: ranks.
 _SHARED_KEYS = (
     "ppo_mini_batch_size",
     "strategy",
@@ -30,24 +31,25 @@ _SHARED_KEYS = (
     "fsdp.ulysses_sequence_parallel_size",
 )
 
-#: Sums over tokens, divided by their number or not at all. The others treat each row as a sequence.
+#: Aggregations that sum over tokens, and may divide by their number. The others treat each row as a sequence.
 EXACT_AGGREGATIONS = ("token-mean", "token-sum")
-#: A term for each token, independent of the other rows of a micro-batch (in ours, llds, of the other turns).
-#: Other losses depend on them, or have not been checked.
+#: Losses in which the term of a token does not depend on the other rows of a micro-batch (with our llds, on
+#: the other turns). All others do depend on them, or have not been checked.
 EXACT_LOSSES = ("vanilla", "dppo_tv", "dppo_kl", "gpg", "dro", "cispo", "llds")
-#: GRPO uses one row of a session; gae and reinforce_plus_plus give every token the reward, and whiten over
-#: tokens; turn_loo is computed of whole sessions. Estimators that are not listed count rows, or have not been
-#: checked.
+#: Estimators that do not count rows: GRPO uses one row of a session, gae and reinforce_plus_plus give every
+#: token the reward and whiten over tokens, and turn_loo is computed for whole sessions. All others count
+#: rows, or have not been checked.
 EXACT_ESTIMATORS = ("grpo", "gae", "reinforce_plus_plus", "turn_loo")
 
 
 def splits_sessions(settings: RagR1Config | None) -> bool:
-    """Whether trajectories can have several rows, because the protocol rewrites its context."""
+    """Returns whether trajectories can have several rows, because the protocol rewrites its context."""
     return bool(getattr(getattr(settings, "protocol", None), "rewrites_context", False))
 
 
 def check_sessions(config: DictConfig, settings: RagR1Config | None) -> Iterator[Problem]:
-    """If trajectories can have several rows: the trainer keeps them together, and no setting counts rows."""
+    """Checks that the trainer keeps the rows of a trajectory together and that no setting counts rows, if
+    trajectories can have several rows."""
     if splits_sessions(settings):
         yield from _check_trainer(config)
         yield from _check_losses(config)
@@ -55,7 +57,7 @@ def check_sessions(config: DictConfig, settings: RagR1Config | None) -> Iterator
 
 
 def _check_trainer(config: DictConfig) -> Iterator[Problem]:
-    """Whole trajectories in each mini-batch, of the actor and of the critic."""
+    """Checks that each mini-batch of the actor and of the critic has whole trajectories."""
     mode = str(config.trainer.v1.trainer_mode)
     if not mode.startswith(_PREFIX):
         reason = "makes mini-batches by rows, which splits trajectories and makes more updates"
@@ -69,7 +71,7 @@ def _check_trainer(config: DictConfig) -> Iterator[Problem]:
 
 
 def _check_losses(config: DictConfig) -> Iterator[Problem]:
-    """Every token has the weight that it has in a single row."""
+    """Checks that every token has the same weight in the loss as in a single row."""
     for role in _trained_roles(config):
         reason = "treats each row as a separate sequence"
         yield from _only(config, f"{role}.loss_agg_mode", EXACT_AGGREGATIONS, reason)
@@ -84,7 +86,8 @@ def _check_losses(config: DictConfig) -> Iterator[Problem]:
 
 
 def _check_advantages(config: DictConfig) -> Iterator[Problem]:
-    """Every token has the advantage that it has in a single row; a trajectory has one vote in its group."""
+    """Checks that every token has the same advantage as in a single row, and that a trajectory counts once in
+    its group."""
     estimator = str(config.algorithm.adv_estimator)
     reason = "may count each row as a trajectory"
     yield from _only(config, "algorithm.adv_estimator", EXACT_ESTIMATORS, reason)
@@ -102,7 +105,8 @@ def _check_advantages(config: DictConfig) -> Iterator[Problem]:
 
 
 def shares_reward_model(config: DictConfig) -> bool:
-    """Whether a reward model judges on the GPUs of the training, after its rows are sampled."""
+    """Returns whether a reward model shares the GPUs of the training, and judges rows after they are
+    sampled."""
     model = OmegaConf.select(config, "reward.reward_model")
     return model is not None and bool(model.get("enable")) and not model.get("enable_resource_pool")
 
@@ -112,7 +116,7 @@ def _trained_roles(config: DictConfig) -> list[str]:
 
 
 def _only(config: DictConfig, key: str, allowed: Sequence[Any], reason: str) -> Iterator[Problem]:
-    """A Problem if the value of a key is not allowed; a switch that is absent counts as off."""
+    """Yields a Problem if the value of a key is not allowed. A switch that is absent counts as off."""
     value = OmegaConf.select(config, key)
     if value not in allowed and not (value is None and False in allowed):
         yield _refusal(key, value, reason, allowed)

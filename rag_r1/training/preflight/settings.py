@@ -1,4 +1,7 @@
-"""Checks the settings: missing keys, our own block, types, veRL's validation, lengths, and log-probs."""
+"""Checks settings that need neither the model's files nor the data: keys, types, lengths and losses.
+
+This includes veRL's own validation, and the block `rag_r1:` with its rewards and tools.
+"""
 
 from __future__ import annotations
 
@@ -31,18 +34,21 @@ _LOSS = f"{_ACTOR}.policy_loss"
 _BYPASS = "algorithm.rollout_correction.bypass_mode"
 _SYNC = "trainer.v1.separate_async.parameter_sync_step"
 
+#: Keys that a user must give -> an example.
 _EXAMPLES = {
     "actor_rollout_ref.model.path": "a model folder, or a name on the Hugging Face Hub",
     "data.train_files": "a parquet file made by `rag-r1 data`",
     "data.val_files": "a parquet file made by `rag-r1 data`",
     "rag_r1.retriever.url": "the address of a retrieval server, e.g. http://127.0.0.1:8000",
 }
-#: The block of a reward model, whose engine veRL leaves open, and asks for only if there is one.
+#: The block of a reward model. veRL leaves its engine open, which has to be set only if there is such a
+#: model.
 _REWARD_MODEL = "reward.reward_model"
 
 
 def check_required_keys(config: DictConfig) -> Iterator[Problem]:
-    """Every key of ours, and every one with an example, that a recipe leaves open (null, or `???`) is set."""
+    """Checks that the keys which a recipe leaves open (null or `???`) are set, if they are ours or have an
+    example."""
     open_keys = {key for key in OmegaConf.missing_keys(config) if key.startswith("rag_r1.")}
     open_keys |= {key for key in _EXAMPLES if is_unset(config, key)}
     for key in sorted(open_keys):
@@ -50,8 +56,8 @@ def check_required_keys(config: DictConfig) -> Iterator[Problem]:
 
 
 def check_verls_keys(config: DictConfig, exempt: Collection[str] = _EXAMPLES) -> Iterator[Problem]:
-    """No other key is `???`: whoever reads one, veRL or another check, would end with OmegaConf's error.
-    `exempt`: keys that have a check of their own."""
+    """Checks that no other key is `???`, because reading it would raise an error of OmegaConf, in veRL or in
+    another check. Keys in `exempt` are checked elsewhere."""
     unused = () if OmegaConf.select(config, f"{_REWARD_MODEL}.enable") else (f"{_REWARD_MODEL}.",)
     for key in sorted(OmegaConf.missing_keys(config)):
         if key not in exempt and not key.startswith(("rag_r1.", *unused)):
@@ -60,9 +66,12 @@ def check_verls_keys(config: DictConfig, exempt: Collection[str] = _EXAMPLES) ->
 
 
 def check_rag_r1_keys(config: DictConfig) -> tuple[RagR1Config | None, list[Problem]]:
-    """Reads the block `rag_r1:`. Returns its settings and the problems: every unknown key and wrong value of
-    every section, every wrong reward term, and the tools' own keys. The settings are for the following
-    checks, even if there are problems; None if there are none (`RagR1Config.read`)."""
+    """Reads the block `rag_r1:`. Returns its settings and the problems.
+
+    The problems are all unknown keys and wrong values of all sections, wrong reward terms, and wrong keys of
+    tools. Even with problems, the settings can be used for further checks; they are None if there is no such
+    block (`RagR1Config.read`).
+    """
     settings, faults = RagR1Config.read(plain(config.get("rag_r1")))
     if settings is not None:
         for validation in (False, True):
@@ -79,8 +88,8 @@ def check_rag_r1_keys(config: DictConfig) -> tuple[RagR1Config | None, list[Prob
 
 
 def _tool_faults(settings: RagR1Config) -> list[Exception]:
-    """What is wrong with the entries under `rag_r1.tools`, and tools that the protocol's blocks call but that
-    are missing."""
+    """Returns the faults of the entries under `rag_r1.tools`, and one for each tool that the protocol calls
+    but that is missing."""
     faults: list[Exception] = []
     for name, entry in settings.tools.items():
         try:
@@ -100,8 +109,8 @@ def _tool_faults(settings: RagR1Config) -> list[Exception]:
 
 
 def check_numbers(config: DictConfig, keys: Iterable[str]) -> Iterator[Problem]:
-    """What other checks and veRL count with is a whole number; of at least 1, unless the key is an interval
-    (`*_freq`). Unset keys are not judged here."""
+    """Checks that these keys are whole numbers, of at least 1 unless the key is an interval (`*_freq`). Unset
+    keys are not checked here."""
     for key in keys:
         value = None if is_unset(config, key) else OmegaConf.select(config, key)
         if value is not None and not _is_number(value):
@@ -115,16 +124,18 @@ def _is_number(value: Any) -> bool:
 
 
 def wrong_types(config: DictConfig, numbers: Iterable[str]) -> list[Problem]:
-    """The Problems of `check_numbers` for these keys, and of `check_types` for all others."""
+    """Returns the Problems of `check_numbers` for these keys, and those of `check_types` for all others."""
     wrong = list(check_numbers(config, numbers))
     return wrong + list(check_types(config, {problem.where for problem in wrong}))
 
 
 def check_types(config: DictConfig, exempt: Collection[str] = ()) -> Iterator[Problem]:
-    """Where veRL declares a number there is one, and where it declares a switch, true or false. Blocks name
-    in `_target_` the dataclass that is made of them, and veRL does not look at its types: a learning rate
-    `fast` would end the run when the optimizer is made, and a switch that is `off`, which Hydra takes for a
-    text, would be on. `exempt`: keys that have a Problem already."""
+    """Checks that the values of numbers and switches, as veRL declares them, have the right type.
+
+    A block names in `_target_` the dataclass that is made from it, but veRL does not check the types. A
+    learning rate `fast` would end the run when the optimizer is made, and a switch `off`, which is a text for
+    Hydra, would count as on. Keys in `exempt` have a Problem already.
+    """
     for key, value, types in _declared_keys(config):
         if key in exempt:
             continue
@@ -138,8 +149,8 @@ def check_types(config: DictConfig, exempt: Collection[str] = ()) -> Iterator[Pr
 
 
 def _declared_keys(node: DictConfig, path: str = "") -> Iterator[tuple[str, Any, set[type]]]:
-    """The keys below a node that a dataclass declares, with their values and types; None is left out of
-    both, and so is what another key is interpolated into."""
+    """Yields the keys below a node that a dataclass declares, with their values and their types without None.
+    Keys without a value are left out, and so are interpolations of other keys."""
     hints = _hints(node)
     for name in map(str, node):
         if OmegaConf.is_missing(node, name) or OmegaConf.is_interpolation(node, name):
@@ -154,19 +165,20 @@ def _declared_keys(node: DictConfig, path: str = "") -> Iterator[tuple[str, Any,
 
 
 def _hints(node: DictConfig) -> dict[str, Any]:
-    """The types of the dataclass of veRL's that `_target_` names; {} if it names none."""
+    """Returns the types of the fields of veRL's dataclass that `_target_` names; {} if it names none."""
     module, _, name = str(OmegaConf.select(node, "_target_") or "").rpartition(".")
     if not module.startswith("verl."):
         return {}
     try:
         cls = getattr(importlib.import_module(module), name)
         return get_type_hints(cls) if dataclasses.is_dataclass(cls) else {}
-    except (ImportError, AttributeError, NameError):  # veRL names it when it makes the object
+    except (ImportError, AttributeError, NameError):  # veRL reports it when it makes the object
         return {}
 
 
 def check_verl(config: DictConfig, has_model: bool) -> Iterator[Problem]:
-    """veRL's own validation. Without a model the critic's part is left out, since it would load the model."""
+    """Runs veRL's own validation. Without a model its part for the critic is left out, since that would load
+    the model."""
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import validate_config
 
@@ -181,12 +193,10 @@ def check_verl(config: DictConfig, has_model: bool) -> Iterator[Problem]:
 
 
 def check_lengths(config: DictConfig) -> Iterator[Problem]:
-    """Prompt, response and turn fit into the context of the engine and of the model."""
+    """Checks that prompt, response and turn fit into the context of the engine and of the model."""
     prompt, response = config.data.max_prompt_length, config.data.max_response_length
-    limit, limit_key = (
-        config.actor_rollout_ref.rollout.max_model_len,
-        "actor_rollout_ref.rollout.max_model_len",
-    )
+    limit_key = "actor_rollout_ref.rollout.max_model_len"
+    limit = OmegaConf.select(config, limit_key)
     positions = _model_positions(config)
     if positions is not None and (limit is None or limit > positions):
         if limit is not None:
@@ -205,7 +215,7 @@ def check_lengths(config: DictConfig) -> Iterator[Problem]:
 
 
 def _model_positions(config: DictConfig) -> int | None:
-    """The model's longest context, from a local `config.json`; None if it is not known."""
+    """Returns the model's longest context according to a local `config.json`; None if it is not known."""
     model = config.actor_rollout_ref.model
     if is_unset(config, "actor_rollout_ref.model.path") or "rope_scaling" in (model.override_config or {}):
         return None
@@ -214,7 +224,8 @@ def _model_positions(config: DictConfig) -> int | None:
 
 
 def check_log_probs(config: DictConfig) -> Iterator[Problem]:
-    """The engine returns log-probs if the state of the memory, a sum of these, is limited (`max_state`)."""
+    """Checks that the engine returns log-probs if `max_state` limits the state of the memory, which is a sum
+    of log-probs."""
     if config.actor_rollout_ref.rollout.calculate_log_probs:
         return
     for key in ("rag_r1.agent.max_state", "rag_r1.validation_agent.max_state"):
@@ -225,12 +236,13 @@ def check_log_probs(config: DictConfig) -> Iterator[Problem]:
 
 
 def check_llds(config: DictConfig) -> Iterator[Problem]:
-    """If the loss is `llds` (rag_r1/plugin/algorithms/llds.py): it has its coefficient, and old log-probs
-    from which the policy can move away.
+    """Checks that the loss `llds` (rag_r1/plugin/algorithms/llds.py), if used, has a coefficient and an
+    effect.
 
-    The first update of a step starts from the policy with which LLDS compares, so with one update in a step
-    the penalty is always 0. With `bypass_mode` the old log-probs are vLLM's: their differences from the
-    trainer's are then punished, whether the policy has moved or not."""
+    LLDS compares the policy with the old log-probs, from which the first update of a step starts. So the
+    penalty is always 0 if a step has only one update. With `bypass_mode` the old log-probs are vLLM's, so
+    LLDS also punishes the differences between vLLM and the trainer.
+    """
     loss = OmegaConf.select(config, _LOSS)
     if loss is None or loss.get("loss_mode") != "llds":
         return
@@ -250,8 +262,8 @@ def check_llds(config: DictConfig) -> Iterator[Problem]:
 
 
 def _check_updates(config: DictConfig) -> Iterator[Problem]:
-    """A step has several updates. The trainer with separate GPUs compares with the weights that generate,
-    which it renews after several steps only."""
+    """Checks that the policy moves away from the old log-probs: within a step by several updates or, with
+    separate GPUs, over several steps, after which the generating weights are renewed."""
     batch, actor = int(config.data.train_batch_size), config.actor_rollout_ref.actor
     prompts, epochs = int(actor.ppo_mini_batch_size), actor.get("ppo_epochs")
     steps = OmegaConf.select(config, _SYNC) if is_separate(config) else 1
@@ -266,8 +278,8 @@ def _check_updates(config: DictConfig) -> Iterator[Problem]:
 
 
 def check_export(config: DictConfig) -> Iterator[Problem]:
-    """The end of the training leaves a Hugging Face model, from which `rag-r1 stages` starts the next one.
-    veRL saves nothing by default, and the training would be lost."""
+    """Checks that the training exports a Hugging Face model at its end, from which `rag-r1 stages` starts the
+    next stage. By default veRL saves nothing, and the training would be lost."""
     interval = config.trainer.get("save_freq")
     if not isinstance(interval, int) or interval <= 0:
         text = f"is {interval}, so no checkpoint is saved, and what is trained would be lost"

@@ -1,13 +1,16 @@
 """Checks a supervised fine-tuning with veRL's SFT trainer before it starts.
 
-veRL's SFT trainer checks little itself: a row that is too long ends the run when it is drawn, a validation
-set smaller than a batch gives the loss NaN, and more steps than the epochs have end without a checkpoint.
+veRL's SFT trainer checks little itself. A row that is too long ends the run only when it is drawn, a
+validation set that is smaller than a batch has the loss NaN, and if the epochs have fewer steps than
+configured, the run ends without a checkpoint.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig, ListConfig
 from tqdm import tqdm
@@ -20,14 +23,16 @@ from rag_r1.training.preflight.model import check_model, check_tags
 from rag_r1.training.preflight.resume import check_resumed_sft_rate
 from rag_r1.training.preflight.settings import check_verls_keys, wrong_types
 
-#: Rows of a file whose tokens are counted: the longest by characters.
+#: The largest number of rows whose tokens are counted: those with the most characters.
 COUNTED = 512
+#: The class of our data set, in `data.custom_cls.name`.
 DATASET = "SftDataset"
-#: Keys that the checks calculate with.
+#: Keys with whole numbers, with which the checks calculate.
 NUMBERS = (
     *("data.train_batch_size", "data.max_length", "data.max_token_len_per_gpu"),
     *("trainer.nnodes", "trainer.n_gpus_per_node", "trainer.total_epochs", "trainer.total_training_steps"),
 )
+#: Keys that must be given -> an example.
 _REQUIRED = {
     "model.path": "a model folder or its name on the Hub",
     "data.train_files": "train.parquet, made by `rag-r1 sft-data`",
@@ -36,7 +41,7 @@ _REQUIRED = {
 
 
 def preflight_sft(config: DictConfig) -> PreflightReport:
-    """Runs every check on a composed configuration. Faults in what is checked are reported, never raised."""
+    """Runs every check on a composed configuration. Problems are reported and never raised."""
     report = PreflightReport()
     for key, example in _REQUIRED.items():
         if is_unset(config, key):
@@ -47,23 +52,11 @@ def preflight_sft(config: DictConfig) -> PreflightReport:
     report.problems += (wrong := wrong_types(config, NUMBERS))
     tokenizer, problems = check_model(config, "model")
     report.problems += problems
-    rows_by_key = {key: _read_rows(config, key, report) for key in ("train_files", "val_files")}
-    train_rows, validation_rows = rows_by_key.values()
-    if train_rows:
-        try:
-            protocol = protocol_of_rows([*train_rows, *validation_rows], config.data.get("protocol"))
-        except DataError as fault:
-            remedy = "set it to the protocol that the rows were made for"
-            report.problems.append(error("data.protocol", str(fault), remedy))
-        else:
-            if tokenizer is not None and not wrong:
-                report.problems += check_tags(protocol, tokenizer, "model.path")
-                template = plain(config.data.get("apply_chat_template_kwargs"))
-                tokens = SftTokens(tokenizer, protocol, template)
-                for key, rows in rows_by_key.items():
-                    report.problems += _check_lengths(config, key, rows, tokens, report)
+    rows = {key: _read_rows(config, key, report) for key in ("train_files", "val_files")}
+    if rows["train_files"]:
+        _check_rows(config, rows, None if wrong else tokenizer, report)
         if not wrong:
-            report.problems += check_batches(config, len(train_rows), len(validation_rows))
+            report.problems += check_batches(config, len(rows["train_files"]), len(rows["val_files"]))
     if "hf_model" not in config.checkpoint.save_contents:
         text = "has no hf_model, so no model is exported that `rag-r1 train` could start from"
         report.problems.append(warning("checkpoint.save_contents", text, "add hf_model"))
@@ -72,8 +65,28 @@ def preflight_sft(config: DictConfig) -> PreflightReport:
     return report
 
 
+def _check_rows(
+    config: DictConfig, rows: Mapping[str, list[SftRow]], tokenizer: Any | None, report: PreflightReport
+) -> None:
+    """Checks that all rows were made for one protocol and, if there is a tokenizer, that it suits them.
+    `rows` has the rows of each key of `data`."""
+    try:
+        protocol = protocol_of_rows(list(chain.from_iterable(rows.values())), config.data.get("protocol"))
+    except DataError as fault:
+        remedy = "set it to the protocol that the rows were made for"
+        report.problems.append(error("data.protocol", str(fault), remedy))
+        return
+    if tokenizer is None:
+        return
+    report.problems += check_tags(protocol, tokenizer, "model.path")
+    tokens = SftTokens(tokenizer, protocol, plain(config.data.get("apply_chat_template_kwargs")))
+    for key, key_rows in rows.items():
+        report.problems += _check_lengths(config, key, key_rows, tokens, report)
+
+
 def _read_rows(config: DictConfig, key: str, report: PreflightReport) -> list[SftRow]:
-    """The rows of the files under a key of `data`; those of files that cannot be read are left out."""
+    """Returns the rows of the files under a key of `data`. Files that cannot be read are reported and left
+    out."""
     files = config.data.get(key)
     if files is None or config.data.custom_cls.name != DATASET:
         return []
@@ -94,7 +107,8 @@ def _read_rows(config: DictConfig, key: str, report: PreflightReport) -> list[Sf
 def _check_lengths(
     config: DictConfig, key: str, rows: list[SftRow], tokens: SftTokens, report: PreflightReport
 ) -> Iterator[Problem]:
-    """The longest row fits `data.max_length`, and the rows were made for this tokenizer."""
+    """Checks that the longest row fits into `data.max_length`, and that the rows were made for this
+    tokenizer."""
     counted = sorted(rows, key=lambda row: -sum(len(piece.text) for piece in row.pieces))[:COUNTED]
     bar = tqdm(counted, desc=f"data.{key}", unit="row", mininterval=5, disable=len(counted) < COUNTED)
     try:
@@ -112,7 +126,7 @@ def _check_lengths(
 
 
 def check_batches(config: DictConfig, train_rows: int, validation_rows: int) -> Iterator[Problem]:
-    """Batches can be formed and divided, and all steps can be taken."""
+    """Checks that batches can be filled and divided among processes, and that all steps can be made."""
     data, trainer = config.data, config.trainer
     batch, processes = int(data.train_batch_size), gpu_count(config)
     if batch % processes:

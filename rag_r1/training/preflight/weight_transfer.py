@@ -1,10 +1,10 @@
 """Checks the weight transfer to the engine: the largest tensor must fit into a bucket.
 
 veRL 0.9.1 sends weights to vLLM in buckets of a fixed size, in the dtype in which they are trained
-(workers/rollout/vllm_rollout/bucketed_weight_transfer.py, `async_send_weights`). A tensor that is larger than
-a bucket goes alone between CUDA devices; where buckets are shared memory, which is so on a CPU, an assertion
-ends the run, after everything has been started. The transfer `mooncake` asserts the same; NCCL's and NIXL's
-cut tensors up (checkpoint_engine/base.py, `split_weight_chunks`).
+(workers/rollout/vllm_rollout/bucketed_weight_transfer.py, `async_send_weights`). Between CUDA devices, a
+tensor that is larger than a bucket is sent alone. On a CPU, where buckets are shared memory, an assertion
+ends the run after everything has been started. The transfer `mooncake` makes the same assertion, while those
+of NCCL and NIXL split large tensors (checkpoint_engine/base.py, `split_weight_chunks`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _KEY = "actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megaby
 
 
 def check_bucket(config: DictConfig) -> Iterator[Problem]:
-    """The largest tensor of a local model, in the dtype of the training, fits into a bucket."""
+    """Checks that the largest tensor of a local model fits into a bucket, in the dtype of the training."""
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     model, engine = config.actor_rollout_ref.model, rollout.checkpoint_engine
     if is_unset(config, "actor_rollout_ref.model.path") or actor.strategy not in ("fsdp", "fsdp2"):
@@ -54,8 +54,9 @@ def check_bucket(config: DictConfig) -> Iterator[Problem]:
 
 
 def largest_tensor(folder: Path) -> tuple[str, int] | None:
-    """Name and number of values of a model's largest tensor: from the headers of its safetensors files, or
-    from the shape of the embeddings in its config.json. None if the folder has neither."""
+    """Returns the name and the number of values of a model's largest tensor, from the headers of its
+    safetensors files or from the size of the embedding in its config.json. Returns None if the folder has
+    neither."""
     tensors = [tensor for file in folder.glob("*.safetensors") for tensor in _tensors_of(file)]
     if tensors:
         return max(tensors, key=lambda tensor: tensor[1])
@@ -67,8 +68,8 @@ def largest_tensor(folder: Path) -> tuple[str, int] | None:
 
 
 def _tensors_of(file: Path) -> Iterator[tuple[str, int]]:
-    """Yields name and number of values of each tensor in a safetensors file; nothing for a file that is not
-    whole, which `check_model` reports."""
+    """Yields the name and the number of values of each tensor in a safetensors file. Nothing is yielded for
+    an incomplete file, which `check_model` reports."""
     with suppress(DataError, OSError, KeyError, TypeError):
         for name, entry in tensors_of(file).items():
             yield name, math.prod(entry["shape"])

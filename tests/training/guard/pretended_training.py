@@ -49,10 +49,11 @@ def main() -> None:
             if step % plan["save"] == 0:
                 checkpoint = folder / f"global_step_{step}"
                 checkpoint.mkdir(exist_ok=True)
-                if has("long_tracker", step):
-                    tracker.write_text("")  # as veRL's: emptied, then written
-                    time.sleep(600)
                 (checkpoint / "weights").write_text(f"attempt {attempt}, step {step}")
+                (checkpoint / "data.pt").write_text(f"step {step}")
+                if has("long_tracker", step):
+                    tracker.write_text("")  # as veRL's: emptied after the checkpoint, then written
+                    time.sleep(600)
                 tracker.write_text(str(step))
             lines.write(line + "\n")
             lines.flush()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rag_r1.inference.model_folders import TRACKER
 from rag_r1.runs.errors import RunError
-from rag_r1.training.checkpoint_steps import last_whole_step, saved_checkpoints
+from rag_r1.training.checkpoint_steps import saved_checkpoints
 from rag_r1.training.guard.checkpoints import Checkpoints, surplus
 from rag_r1.training.guard.learning_rate import set_learning_rate
 
@@ -34,21 +34,6 @@ def test_a_kept_checkpoint_takes_no_room_until_verl_removes_its_own(tmp_path):
     assert os.path.samefile(file, kept)
     shutil.rmtree(tmp_path / "global_step_2")
     assert kept.read_text() == "weights" and checkpoints.kept_steps() == [2]
-
-
-@pytest.mark.parametrize(("saved", "whole"), [((1, 2, 3), 2), ((1,), None)])
-def test_a_tracker_that_was_being_written_names_the_last_checkpoint_that_is_surely_whole(
-    tmp_path, saved, whole
-):
-    checkpoints = Checkpoints(tmp_path, 3)
-    checkpoints.mend_tracker()  # there is none yet
-    for step in saved:
-        save(tmp_path, step)
-    checkpoints.mend_tracker()
-    assert last_whole_step(tmp_path) == saved[-1]
-    (tmp_path / TRACKER).write_text("")
-    checkpoints.mend_tracker()
-    assert last_whole_step(tmp_path) == whole and (tmp_path / TRACKER).exists() == (whole is not None)
 
 
 def test_a_checkpoint_that_is_not_whole_or_not_yet_judged_is_not_kept(tmp_path):

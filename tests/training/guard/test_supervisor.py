@@ -96,7 +96,7 @@ def test_a_training_that_is_ended_while_it_writes_its_tracker_goes_on_from_a_who
     plan = {"steps": 6, "save": 1, "long_tracker": {"at": 4, "in": 1}}
     assert supervisor(tmp_path, plan, monkeypatch, hang_s=2.0, hang_factor=1.0).run() == 0
     first, second = Attempts(tmp_path).all
-    assert (first.ending, second.first, second.ending) == ("it hung", 3, "finished")
+    assert (first.ending, second.first, second.ending) == ("it hung", 4, "finished")
 
 
 def test_a_sign_that_comes_back_climbs_the_ladder_and_then_stops_with_its_cause(tmp_path, monkeypatch):

@@ -1,7 +1,7 @@
-"""Estimates the memory of a run before it starts, for `--check-only`, and warns of what may not fit.
+"""Estimates the memory of a run for `--check-only`, and warns about phases that may not fit on a GPU.
 
-An estimate never refuses a run: its constants come from one measurement (formulas.py). The GPU is the one
-that the recipe names (`rag_r1.gpu_memory_gb`), else this machine's, else one of 80 GB.
+These are only warnings, because the estimate's constants come from a single measurement (formulas.py). The
+GPU is the one that the recipe names (`rag_r1.gpu_memory_gb`), else this machine's, else one with 80 GB.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rag_r1.training.preflight.memory.shape import shape_of
 from rag_r1.training.preflight.memory.table import memory_table
 
 _KEY = "rag_r1.gpu_memory_gb"
-#: Phase -> the key by which it needs less memory, and what to do with it.
+#: Phase -> the key that makes it need less memory, and the change of that key.
 _REMEDIES = {
     "generation": ("actor_rollout_ref.rollout.gpu_memory_utilization", "lower it"),
     "weights to vLLM": (
@@ -38,7 +38,8 @@ _REMEDIES = {
 
 
 def check_memory(config: DictConfig, report: PreflightReport) -> Iterator[Problem]:
-    """A warning for each phase that a GPU may be too small for; the table goes into the report."""
+    """Adds the table of the estimate to the report, and yields a warning for each phase that may not fit on a
+    GPU."""
     memory = estimate_of(config)
     if memory is None:
         return
@@ -53,15 +54,12 @@ def check_memory(config: DictConfig, report: PreflightReport) -> Iterator[Proble
             yield warning(key, text, f"{remedy}; `--check-only` shows the estimate")
     if memory.cached_contexts < 1:
         text = f"vLLM's cache may have no room for a row of {memory.context_tokens:,} tokens"
-        key = "actor_rollout_ref.rollout.gpu_memory_utilization"
-        yield warning(
-            key, text, "raise it, or set actor_rollout_ref.rollout.tensor_model_parallel_size higher"
-        )
+        remedy = "raise it, or set actor_rollout_ref.rollout.tensor_model_parallel_size higher"
+        yield warning("actor_rollout_ref.rollout.gpu_memory_utilization", text, remedy)
 
 
 def estimate_of(config: DictConfig) -> MemoryEstimate | None:
-    """The estimate for a run's own model; None if its config.json cannot be read or has sizes that are not
-    known here."""
+    """Returns the estimate for a run's model; None if its config.json cannot be read or lacks a size."""
     if is_unset(config, "actor_rollout_ref.model.path"):
         return None
     shape = shape_of(model_config(_folder_of(str(config.actor_rollout_ref.model.path))))
@@ -70,13 +68,13 @@ def estimate_of(config: DictConfig) -> MemoryEstimate | None:
 
 
 def gpu_bytes(config: DictConfig) -> float:
-    """Bytes of a GPU: of the one that the recipe names, of this machine's, or 80 GB."""
+    """Returns the bytes of a GPU: of the one that the recipe names, else of this machine's, else 80 GB."""
     configured = OmegaConf.select(config, _KEY)
     return float(configured) * 1e9 if configured else gpu_memory() or H100_BYTES
 
 
 def _folder_of(name: str) -> Path:
-    """The folder of a model, or that of its config.json in the cache of the Hub."""
+    """Returns the folder of a model or, for a name on the Hub, that of its config.json in the cache."""
     if not is_hub_name(name):
         return Path(name).expanduser()
     from huggingface_hub import try_to_load_from_cache

@@ -1,8 +1,8 @@
-"""Estimates what a GPU holds in each phase of a training, from the composed recipe and its model's shape.
+"""Estimates the memory of a GPU in each phase of a training, from the composed recipe and the model's shape.
 
-The formulas, their sources and how well they fit are in formulas.py. Here a recipe is read into the roles
-that compute (actor, critic), and each phase into the components that are on the GPU during it: what is always
-held, what idle roles keep there because they are not offloaded, and what the role that computes needs.
+The formulas, their sources and their accuracy are in formulas.py. Here the recipe is converted to the roles
+that compute (actor, critic), and for each phase to the components that are on the GPU meanwhile: those that
+are always there, those of idle roles that are not offloaded, and those of the role that computes.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from rag_r1.training.preflight.memory import formulas
 from rag_r1.training.preflight.memory.formulas import RoleMemory
 from rag_r1.training.preflight.memory.shape import ModelShape
 
-#: Bytes of the GPU for which memory is estimated if nothing names another one.
+#: The assumed memory of a GPU in bytes, if it is not known.
 H100_BYTES = 80e9
 
 
 @dataclass(frozen=True)
 class Phase:
-    """What a GPU holds at the peak of a phase, in bytes by component."""
+    """The memory of a GPU at the peak of a phase."""
 
     name: str
+    #: Component (`formulas.COMPONENTS`) -> bytes.
     parts: dict[str, float]
 
     @property
@@ -36,18 +37,22 @@ class Phase:
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """The phases of a training on a GPU of `gpu_bytes`; none on a CPU. vLLM's cache has room for
-    `cached_contexts` of `context_tokens` each, the longest context. `host_bytes`: of a node's memory, for
-    what its trainers offload and for vLLM's sleeping weights; on a CPU for everything."""
+    """The estimated memory of a training."""
 
+    #: The phases on a GPU; none on a CPU.
     phases: tuple[Phase, ...]
+    #: The number of contexts of `context_tokens` for which vLLM's cache has room.
     cached_contexts: float
+    #: The longest context, in tokens.
     context_tokens: int
+    #: Host memory of a node, for offloaded weights and moments and for vLLM's sleeping weights; on a CPU for
+    #: everything.
     host_bytes: float
+    #: The memory of a GPU.
     gpu_bytes: float = H100_BYTES
 
     def phase_bytes(self, name: str, part: str | None = None) -> float:
-        """Bytes of a phase, or of one of its components; 0 if there is none of that name."""
+        """Returns the bytes of a phase or of one of its components; 0 if there is none of that name."""
         phase = next((phase for phase in self.phases if phase.name == name), Phase(name, {}))
         return phase.total_bytes if part is None else phase.parts.get(part, 0.0)
 
@@ -58,8 +63,8 @@ def memory_of(
     gpu_bytes: float = H100_BYTES,
     critic_shape: ModelShape | None = None,
 ) -> MemoryEstimate:
-    """Estimates the memory of a composed recipe of `rag-r1 train`, with a model of this shape, on GPUs of
-    `gpu_bytes`. `critic_shape`: the critic's shape, if it differs."""
+    """Estimates the memory of a composed recipe of `rag-r1 train` with a model of this shape, on GPUs of
+    `gpu_bytes`. `critic_shape` is the critic's shape, if it differs from the policy's."""
     row_tokens = _row_tokens(config)
     actor = _actor_memory(config, shape)
     critic = _critic_memory(config, critic_shape or shape)
@@ -70,15 +75,13 @@ def memory_of(
     rollout = config.actor_rollout_ref.rollout
     context_tokens = int(rollout.max_model_len or row_tokens)
     generation, *other_phases = _phases(config, shape, actor, critic, gpu_bytes)
-    contexts = formulas.cached_contexts(
-        shape, _tensor_parallel(rollout), generation.parts["cache"], context_tokens
-    )
+    cache_bytes = generation.parts["cache"]
+    contexts = formulas.cached_contexts(shape, _tensor_parallel(rollout), cache_bytes, context_tokens)
     return MemoryEstimate((generation, *other_phases), contexts, context_tokens, host_bytes, gpu_bytes)
 
 
 def sft_memory_of(config: DictConfig, shape: ModelShape, gpu_bytes: float = H100_BYTES) -> MemoryEstimate:
-    """Estimates the memory of a composed recipe of `rag-r1 sft`; nothing is offloaded, and there is no
-    vLLM."""
+    """Estimates the memory of a composed recipe of `rag-r1 sft`, which offloads nothing and has no vLLM."""
     tokens = int(config.data.max_token_len_per_gpu)
     role = _role_memory(config, shape, config.model, config.engine.model_dtype)
     parts = {
@@ -88,9 +91,8 @@ def sft_memory_of(config: DictConfig, shape: ModelShape, gpu_bytes: float = H100
     }
     if config.trainer.device == "cpu":
         return MemoryEstimate((), 0, tokens, sum(parts.values()), gpu_bytes)
-    return MemoryEstimate(
-        (Phase("update", {"contexts": formulas.CONTEXT, **parts}),), 0, tokens, 0, gpu_bytes
-    )
+    update = Phase("update", {"contexts": formulas.CONTEXT, **parts})
+    return MemoryEstimate((update,), 0, tokens, 0, gpu_bytes)
 
 
 def _actor_memory(config: DictConfig, shape: ModelShape) -> RoleMemory:
@@ -116,7 +118,7 @@ def _role_memory(
     nf4: bool = False,
     is_critic: bool = False,
 ) -> RoleMemory:
-    """The memory of a role whose block `model` and `model_dtype` these are."""
+    """Returns the memory of a role, from its block `model` and its `model_dtype`."""
     return RoleMemory(
         shape,
         value_bytes=formulas.dtype_bytes(dtype),
@@ -131,14 +133,14 @@ def _role_memory(
 
 
 def _row_tokens(config: DictConfig) -> int:
-    """Tokens of the longest row of a training."""
+    """Returns the number of tokens in the longest row of a training."""
     return int(config.data.max_prompt_length + config.data.max_response_length)
 
 
 def _phases(
     config: DictConfig, shape: ModelShape, actor: RoleMemory, critic: RoleMemory | None, gpu_bytes: float
 ) -> Iterator[Phase]:
-    """Yields generation first, then the phases of a step in their order."""
+    """Yields the phases of a step in their order, beginning with generation."""
     policy = config.actor_rollout_ref
     idle_actor_bytes = _idle_bytes(policy.actor, actor)
     idle_critic_bytes = _idle_bytes(config.critic, critic) if critic else 0.0
@@ -149,7 +151,7 @@ def _phases(
     cache_bytes = max(0.0, float(rollout.gpu_memory_utilization) * gpu_bytes - sum(vllm.values()))
     yield Phase("generation", {**idle_parts, **vllm, "cache": cache_bytes})
     bucket_bytes = 1e6 * float(rollout.checkpoint_engine.update_weights_bucket_megabytes)
-    # nf4 weights are dequantised where they are, one at a time.
+    # Weights in nf4 stay where they are, and are dequantised one at a time.
     sender_parts = idle_parts if actor.nf4 else actor_parts
     transfer_parts = {"vLLM's weights": vllm["vLLM's weights"], "bucket": bucket_bytes}
     yield Phase("weights to vLLM", {**sender_parts, **transfer_parts})
@@ -158,7 +160,8 @@ def _phases(
 
 
 def _held_parts(others_bytes: float, role: RoleMemory | None = None) -> dict[str, float]:
-    """Bytes on a GPU whatever is computed, with `others_bytes` of idle roles and the weights of `role`."""
+    """Returns the components that are on a GPU before anything is computed, with `others_bytes` of idle roles
+    and the weights of `role`."""
     weights = role.parameter_parts if role is not None else {}
     return {"contexts": formulas.HELD, "kept by other roles": others_bytes, **weights}
 
@@ -170,8 +173,8 @@ def _training_phases(
     idle_parts: dict[str, float],
     actor_parts: dict[str, float],
 ) -> Iterator[Phase]:
-    """Yields the phases of a step after generation. `idle_parts`: what is on the GPU while no role computes;
-    `actor_parts`: while the actor does."""
+    """Yields the phases of a step after generation and the transfer of weights. `idle_parts` are on the GPU
+    while no role computes, and `actor_parts` while the actor does."""
     policy, row_tokens = config.actor_rollout_ref, _row_tokens(config)
     moments_bytes = 0.0 if _offloads(policy.actor, "optimizer") else actor.optimizer_bytes
     tokens = _micro_batch_tokens(policy.rollout, row_tokens, "log_prob_")
@@ -189,40 +192,39 @@ def _training_phases(
 def _update_phase(
     name: str, held_parts: dict[str, float], role: RoleMemory, role_config: DictConfig, row_tokens: int
 ) -> Phase:
-    """The update of a role, beside what is held on the GPU meanwhile."""
+    """Returns the phase in which a role is updated. `held_parts` are on the GPU meanwhile."""
     computing = role.computing_parts(_micro_batch_tokens(role_config, row_tokens), backward=True)
     return Phase(name, {**held_parts, "optimizer": role.optimizer_bytes, **computing})
 
 
 def _engine_parts(rollout: DictConfig, shape: ModelShape) -> dict[str, float]:
-    """Bytes of vLLM's weights and values on a GPU, with its own defaults for what the recipe leaves open."""
+    """Returns the components of vLLM on a GPU without its cache, with vLLM's defaults for unset keys."""
     step_tokens = int(rollout.max_num_batched_tokens or 8192)
     sequences = int(rollout.max_num_seqs or 256)
     return formulas.vllm_parts(shape, _tensor_parallel(rollout), step_tokens=step_tokens, sequences=sequences)
 
 
 def _idle_bytes(role_config: DictConfig, role: RoleMemory) -> float:
-    """Bytes that an idle role leaves on a GPU while others compute."""
+    """Returns the bytes that an idle role keeps on a GPU while others compute."""
     weight_bytes = 0.0 if _offloads(role_config, "param") else sum(role.parameter_parts.values())
     return weight_bytes + (0.0 if _offloads(role_config, "optimizer") else role.optimizer_bytes)
 
 
 def _offloads(role_config: DictConfig, kind: str) -> bool:
-    """Whether a role moves its parameters (`param`) or its moments (`optimizer`) to the host."""
-    return any(
-        (role_config.get(engine) or {}).get(f"{kind}_offload")
-        for engine in ("fsdp_config", "fsdp", "megatron")
-    )
+    """Returns whether a role moves its parameters (`param`) or its moments (`optimizer`) to the host."""
+    engines = (role_config.get(engine) or {} for engine in ("fsdp_config", "fsdp", "megatron"))
+    return any(engine.get(f"{kind}_offload") for engine in engines)
 
 
 def _has_reference_model(config: DictConfig, actor: RoleMemory) -> bool:
-    """Whether a reference policy has weights of its own: with adapters it is the policy without them."""
+    """Returns whether a reference policy has separate weights. With adapters it is the policy without
+    them."""
     return needs_reference(config) and not actor.adapters
 
 
 def _host_bytes(config: DictConfig, shape: ModelShape, actor: RoleMemory, critic: RoleMemory | None) -> float:
-    """Bytes of a node's host memory for weights and moments: of the roles, and of a vLLM that sleeps with
-    its weights, as it does beside adapters."""
+    """Returns the bytes of a node's host memory for the weights and moments of the roles and, with adapters,
+    for the weights with which vLLM sleeps."""
     policy, parameters, gpus = config.actor_rollout_ref, shape.parameters, gpu_count(config)
     trains = not config.trainer.get("val_only")
     host_bytes = 0.0
@@ -232,7 +234,7 @@ def _host_bytes(config: DictConfig, shape: ModelShape, actor: RoleMemory, critic
         return host_bytes + 4 * parameters
     for role in [actor, critic] if trains else [actor]:
         if role is not None:
-            # Without the gradients, which are not kept.
+            # Without the gradients, a third of the optimizer's bytes, which are not kept.
             moments_bytes = role.optimizer_bytes * 2 / 3 if trains else 0.0
             host_bytes += (sum(role.parameter_parts.values()) + moments_bytes) * gpus
     if actor.adapters and not (policy.model.get("lora") or {}).get("merge"):
@@ -241,7 +243,7 @@ def _host_bytes(config: DictConfig, shape: ModelShape, actor: RoleMemory, critic
 
 
 def _cpu_bytes(config: DictConfig, actor: RoleMemory, critic: RoleMemory | None) -> float:
-    """Bytes of policy and critic on a CPU, at the peaks of their updates."""
+    """Returns the bytes of policy and critic on a CPU, at the peaks of their updates."""
     roles = [(actor, config.actor_rollout_ref.actor), *([(critic, config.critic)] if critic else [])]
     return sum(
         _update_phase("update", role.parameter_parts, role, role_config, _row_tokens(config)).total_bytes
@@ -250,28 +252,27 @@ def _cpu_bytes(config: DictConfig, actor: RoleMemory, critic: RoleMemory | None)
 
 
 def _tensor_parallel(rollout: DictConfig) -> int:
-    """GPUs that share a replica of vLLM."""
+    """Returns the number of GPUs that share a replica of vLLM."""
     return int(rollout.tensor_model_parallel_size or 1)
 
 
 def _model_dtype(role_config: DictConfig) -> object:
-    """`model_dtype` of the actor, the reference or the critic."""
-    return OmegaConf.select(role_config, "fsdp_config.model_dtype") or OmegaConf.select(
-        role_config, "fsdp.model_dtype"
-    )
+    """Returns `model_dtype` of the actor, the reference or the critic."""
+    dtypes = (OmegaConf.select(role_config, f"{engine}.model_dtype") for engine in ("fsdp_config", "fsdp"))
+    return next(filter(None, dtypes), None)
 
 
 def _is_sdpa(model: DictConfig) -> bool:
-    """Whether packed rows go through PyTorch's attention, which needs a mask of all pairs of tokens."""
-    return (
-        bool(model.use_remove_padding)
-        and OmegaConf.select(model, "override_config.attn_implementation") == "sdpa"
-    )
+    """Returns whether packed rows go through PyTorch's attention, which needs a mask of all pairs of
+    tokens."""
+    attention = OmegaConf.select(model, "override_config.attn_implementation")
+    return bool(model.use_remove_padding) and attention == "sdpa"
 
 
 def _micro_batch_tokens(role_config: DictConfig, row_tokens: int, prefix: str = "ppo_") -> int:
-    """Tokens of a micro-batch: the configured limit, or rows of the longest length. `prefix`: of the role's
-    keys for updates (`ppo_`) or for log-probabilities (`log_prob_`)."""
+    """Returns the number of tokens in a micro-batch: the configured limit, or that of rows of the longest
+    length. `prefix` is that of the role's keys for updates (`ppo_`) or for log-probabilities
+    (`log_prob_`)."""
     if role_config.get("log_prob_use_dynamic_bsz" if prefix == "log_prob_" else "use_dynamic_bsz"):
         return int(role_config.get(f"{prefix}max_token_len_per_gpu") or row_tokens)
     return int(role_config.get(f"{prefix}micro_batch_size_per_gpu") or 1) * row_tokens

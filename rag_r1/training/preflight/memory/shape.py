@@ -1,7 +1,7 @@
 """The shape of a decoder: the sizes from which its memory is calculated.
 
-Those of the public models stand in `SHAPES`; `shape_of` reads the ones of a model's config.json. A mixture of
-experts has none: how much of it a GPU holds at a time depends on the router.
+`SHAPES` has the shapes of public models, and `shape_of` reads that of a model's config.json. Mixtures of
+experts are not supported, because the part of them that a GPU holds at a time depends on the router.
 """
 
 from __future__ import annotations
@@ -10,63 +10,69 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-#: Keys by which a config.json names experts.
+#: Keys of a config.json that only a model with experts has.
 EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """A decoder of the Qwen2 or Llama family: `hidden` and `intermediate` are widths, `head` that of an
-    attention head, `tied` whether both ends share the embeddings, `biases` whether queries, keys and values
-    have them."""
+    """The sizes of a decoder of the Qwen2 or Llama family."""
 
     name: str
     layers: int
+    #: The width of a layer.
     hidden: int
+    #: The width of the feed-forward part of a layer.
     intermediate: int
+    #: The number of attention heads, and of those of keys and values.
     heads: int
     kv_heads: int
+    #: The number of token ids.
     vocabulary: int
+    #: Whether input and output share the embeddings.
     tied: bool
+    #: The width of an attention head.
     head: int = 128
+    #: Whether the projections of queries, keys and values have biases.
     biases: bool = True
 
     @property
     def attention(self) -> tuple[int, int]:
-        """Widths of the queries, and of the keys and of the values."""
+        """The width of the queries, and that of the keys, which is also that of the values."""
         return self.heads * self.head, self.kv_heads * self.head
 
     @property
     def layer(self) -> int:
-        """Parameters of a layer."""
+        """The number of parameters of a layer."""
         q, kv = self.attention
         biases = q + 2 * kv if self.biases else 0
         return self.hidden * (2 * q + 2 * kv) + biases + 3 * self.hidden * self.intermediate + 2 * self.hidden
 
     @property
     def linear(self) -> int:
-        """Weights of the linear layers of all layers: what nf4 quantises, and adapters adapt."""
+        """The number of weights in the linear projections of all layers, which nf4 quantises and adapters
+        adapt."""
         q, kv = self.attention
         return self.layers * self.hidden * (2 * q + 2 * kv + 3 * self.intermediate)
 
     @property
     def embeddings(self) -> int:
-        """Parameters of the embeddings, at both ends."""
+        """The number of parameters of the input and output embeddings."""
         return self.vocabulary * self.hidden * (1 if self.tied else 2)
 
     @property
     def parameters(self) -> int:
-        """Parameters of the whole model: embeddings, layers and the last norm."""
+        """The number of parameters of the whole model: embeddings, layers and the last norm."""
         return self.embeddings + self.layers * self.layer + self.hidden
 
     @property
     def cached_bytes(self) -> int:
-        """Bytes of a token in vLLM's cache, in 16 bits."""
+        """The bytes of a token in vLLM's cache, in 16 bits."""
         return 2 * self.layers * self.attention[1] * 2
 
     def adapters(self, rank: int, targets: object) -> int:
-        """Parameters of LoRA adapters of this rank. `targets`: the names of the linear layers that get them;
-        a text (`all-linear`): all."""
+        """Returns the number of parameters of LoRA adapters of this rank. `targets` has the names of the
+        adapted projections, or is a text such as `all-linear` for all of them."""
         q, kv = self.attention
         h, inner = self.hidden, self.intermediate
         sizes = {
@@ -77,7 +83,7 @@ class ModelShape:
         return self.layers * rank * sum(sizes.get(name, 0) for name in names)
 
 
-#: The shapes of public models, and of the demo's, by their sizes.
+#: The shapes of public models and of the demo's model, by their names in the table of recipes.
 SHAPES = {
     shape.name: shape
     for shape in (
@@ -95,7 +101,8 @@ SHAPES = {
 
 
 def shape_of(keys: Mapping[str, Any], name: str = "model") -> ModelShape | None:
-    """The shape that the keys of a config.json describe; None if it lacks a size, or has experts."""
+    """Returns the shape that the keys of a config.json describe; None if a size is missing or there are
+    experts."""
     if any(keys.get(key) for key in EXPERT_KEYS):
         return None
     try:

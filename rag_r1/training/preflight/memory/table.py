@@ -8,8 +8,8 @@ from rag_r1.training.preflight.memory.formulas import COMPONENTS
 
 
 def memory_table(memory: MemoryEstimate) -> str:
-    """The table as Markdown, and below it a sentence on the rows that vLLM's cache has room for and on host
-    memory; on a CPU that sentence alone."""
+    """Returns the table in Markdown, with a sentence below it on host memory and on the rows for which vLLM's
+    cache has room. On a CPU there is only a sentence on host memory."""
     summary = f"Host memory of a node: {memory.host_bytes / 1e9:.1f} GB."
     if not memory.phases:
         return summary
