@@ -66,23 +66,23 @@ def _missing_files(plan: LoopPlan) -> Iterator[str]:
             yield f"{key}: {path} does not exist: give another path"
         elif key != "index.corpus" and not Path(path).is_file():
             yield f"{key}: {path} is a folder: give a file"
-    yield from _failures("index.first", RunError, manifest_facts, Path(plan.index.first))
+    yield from _failures("index.first: ", RunError, manifest_facts, Path(plan.index.first))
     if plan.has_fixed_served_agent:
         return
     if Path(plan.agent.model).is_dir():
-        yield from _failures("agent.model", RunError, check_weights, Path(plan.agent.model))
+        yield from _failures("agent.model: ", RunError, check_weights, Path(plan.agent.model))
     else:
         yield f"agent.model: {plan.agent.model} is not a folder: give that of a model (hf download makes it)"
 
 
 def _failures(
-    key: str, error_type: type[Exception], check: Callable[..., object], *arguments: Any
+    prefix: str, error_type: type[Exception], check: Callable[..., object], *arguments: Any
 ) -> Iterator[str]:
-    """Yields the error of a check, if it raises one, as a problem of this key."""
+    """Yields the error of a check, if it raises one, after this prefix."""
     try:
         check(*arguments)
     except error_type as error:
-        yield f"{key}: {error}"
+        yield f"{prefix}{error}"
 
 
 def _reserved_keys(plan: LoopPlan) -> Iterator[str]:
@@ -150,7 +150,7 @@ def _refused_options(plan: LoopPlan) -> Iterator[str]:
         yield f"agent.protocol or agent.keys: {error}"
     if plan.data is None or plan.retriever is None:
         return
-    yield from _failures("data.options", ArgumentsError, commands.data_arguments, model, query, folder)
+    yield from _failures("data.options: ", ArgumentsError, commands.data_arguments, model, query, folder)
     try:
         commands.retriever_options(folder, None, folder)
     except RecipeError as error:

@@ -53,8 +53,8 @@ def steps_of_epoch(data: Any) -> int:
 def _resumed_from(folder: Path, config: Any) -> Path | None:
     """Return the folder of the checkpoint from which veRL resumes; None if there is none.
 
-    This follows `_determine_resume_path` and `_find_latest_checkpoint` in veRL's
-    utils/checkpoint/checkpoint_handler.py.
+    This follows veRL's utils/checkpoint/checkpoint_handler.py, `_determine_resume_path` and
+    `_find_latest_checkpoint`.
     """
     if config.trainer.get("resume_mode", "auto") == "disable":
         return None
