@@ -226,7 +226,8 @@ def passage_of(row: Mapping[str, Any], ids: bool = True) -> Passage:
         contents = _text(row["contents"], "contents")
     elif row.get("text") is not None:
         text = _text(row["text"], "text")
-        contents = f'"{_text(row["title"], "title")}"\n{text}' if row.get("title") else text
+        has_title = row.get("title") not in (None, "")
+        contents = f'"{_text(row["title"], "title")}"\n{text}' if has_title else text
     else:
         raise ValueError("neither 'contents' nor 'text'")
     url = row.get("url")
