@@ -27,8 +27,8 @@ def passage_of(row: Mapping[str, object]) -> Passage:
         contents = _text(row["contents"], "contents")
     elif row.get("text") is not None:
         text = _text(row["text"], "text")
-        has_title = row.get("title") not in (None, "")
-        contents = f'"{_text(row["title"], "title")}"\n{text}' if has_title else text
+        title = row.get("title")
+        contents = text if title in (None, "") else f'"{_text(title, "title")}"\n{text}'
     else:
         raise BadRowError("neither 'contents' nor 'text'")
     url = None if row.get("url") is None else _text(row["url"], "url")
