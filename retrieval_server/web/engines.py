@@ -110,10 +110,8 @@ class WebEngine:
         documents: dict[str, WebDocument] = {}  # by address
         for item in self._result_list(answer):
             if not isinstance(item, dict):
-                path = ".".join(self.results_path)
-                raise ValueError(f"{path} should hold objects, got {json_kind(item)}")
-            document = self._document(item)
-            if document is not None:
+                raise ValueError(f"{'.'.join(self.results_path)} should hold objects, got {json_kind(item)}")
+            if (document := self._document(item)) is not None:
                 documents.setdefault(document.url, document)
         return list(documents.values())
 
@@ -132,9 +130,8 @@ class WebEngine:
 
     def _document(self, item: dict) -> WebDocument | None:
         """Return a result as a document, or None for a result that `parse` skips."""
-        title, link, snippet = (
-            _text(item, name) for name in (self.title_field, self.link_field, self.snippet_field)
-        )
+        title, link = _text(item, self.title_field), _text(item, self.link_field)
+        snippet = _text(item, self.snippet_field)
         if self.fallback_snippet_field and not snippet.strip():
             snippet = _text(item, self.fallback_snippet_field)
         if not _is_address(link) or not (title.strip() or snippet.strip()):
