@@ -1,4 +1,4 @@
-"""Reads JSON from untrusted servers and folders, and limits its values and its nesting.
+"""Reads JSON from untrusted servers and folders, limits its values and nesting, and names kinds of values.
 
 A few megabytes of JSON can contain millions of empty lists, which take hundreds of megabytes and block the
 event loop for seconds. So the values and the nesting of a text are counted in its bytes, in linear time,
@@ -57,6 +57,17 @@ def read_json_line(line: bytes | str) -> Any:
     if len(line) > _UNCOUNTED_LINE:
         _check(line.encode("utf-8", "surrogatepass") if isinstance(line, str) else line, MAX_FILE_VALUES)
     return json.loads(line if isinstance(line, str) else line.decode("utf-8-sig", "surrogatepass"))
+
+
+def json_kind(value: object) -> str:
+    """Return a number, truth value or null as it was sent, and the kind of any other value in words.
+
+    For error messages. Texts are not repeated because they may be long or private.
+    """
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    names = {str: "a string", list: "a list", dict: "an object"}
+    return names.get(type(value)) or f"{value!r:.20}"
 
 
 def _check(data: bytes, max_values: int) -> None:

@@ -17,10 +17,12 @@ from rag_r1.tools.retrieval.wire import WIRES
 class NamedServer(NamedTuple):
     """A retrieval server whose address is among the arguments."""
 
+    #: The server's name in the report.
+    name: Literal["retriever", "bm25"]
     #: The flag with the address.
     flag: str
     config: RetrieverConfig
-    #: The file of the server's results; its stem is the server's name in the report.
+    #: The file of the server's results.
     results_file: Path
 
 
@@ -61,9 +63,10 @@ class CheckArguments(Arguments):
 
     def servers(self) -> list[NamedServer]:
         """Return the servers whose addresses are given."""
-        servers = []
-        for name, url in (("retriever", self.retriever_url), ("bm25", self.bm25_url)):
+        servers: list[NamedServer] = []
+        names: tuple[Literal["retriever", "bm25"], ...] = ("retriever", "bm25")
+        for name, url in zip(names, (self.retriever_url, self.bm25_url), strict=True):
             if url:
                 config = RetrieverConfig(url=url, topk=self.topk, wire=self.wire, cache_size=0)
-                servers.append(NamedServer(f"--{name}-url", config, self.out / f"{name}.jsonl"))
+                servers.append(NamedServer(name, f"--{name}-url", config, self.out / f"{name}.jsonl"))
         return servers

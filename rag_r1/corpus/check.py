@@ -60,8 +60,12 @@ class CheckResult:
 
 
 def check_start(args: CheckArguments) -> CorpusInputs:
-    """Check files, folder and servers, and return the content of the files. A server is tried unless an
-    earlier run has left its results. Raises StartError with all problems."""
+    """Check files, folder and servers, and return the content of the files.
+
+    The servers are tried only if files and folder are all right, and without --check-only only those of which
+    no earlier run has left results. Raises StartError with all problems of files and folder, and RunError if
+    a server does not answer.
+    """
     with StartChecks() as checks:
         checks.run(check_out, args.out, "rag-r1 corpus check")
         inputs = read_inputs(
@@ -92,17 +96,18 @@ def check_corpus(
     """
     inputs = inputs or check_start(args)
     questions = inputs.questions.questions
-    bad_redirects = BadRows()
-    titles = _read_titles(args, questions, bad_redirects)
+    titles, bad_redirects = _read_titles(args, questions)
     answers = AnswerMatcher(gold for question in questions for _, golds in question.parts for gold in golds)
     retrieved = _search(args, questions, answers)
     ids = frozenset(passage_id for question in questions for passage_id in question.ids)
     targets = ScanTargets(ids, titles, answers, _first_hits(retrieved))
     scan = _scan(args, inputs.corpus, targets, save_interval)
     foreign = _sources_with_foreign_ids(args, questions, scan)
-    findings = CorpusFindings(scan, titles, answers, foreign=foreign, **retrieved)
+    findings = CorpusFindings(
+        scan, titles, answers, retrieved.get("retriever"), retrieved.get("bm25"), foreign=foreign
+    )
     judged = report.judge_questions(questions, findings)
-    summary = report.summarise(judged, findings, _notes(questions, findings, retrieved, args))
+    summary = report.summarise(judged, findings, report.notes(questions, findings, args.ids))
     missing = report.missing_evidence(judged)
     repaired = _write_repaired(args, inputs, missing) if args.supply else None
     report.write_report(args.out, judged, summary)
@@ -111,13 +116,17 @@ def check_corpus(
     return CheckResult(judged, summary, repaired, offered, bad)
 
 
-def _read_titles(args: CheckArguments, questions: Sequence[CorpusQuestion], bad: BadRows) -> TitleIndex:
-    """Return the titles that the questions name, with their redirects; bad redirects are added to `bad`."""
+def _read_titles(args: CheckArguments, questions: Sequence[CorpusQuestion]) -> tuple[TitleIndex, BadRows]:
+    """Return the titles that the questions name, with their redirects, and the bad rows of the redirects.
+
+    Raises DataError for bad rows unless these may be left out.
+    """
+    bad = BadRows()
     titles = TitleIndex(title for question in questions for title in question.titles)
     if args.redirects:
         titles.add_redirects(read_redirects(args.redirects, bad, progress=not args.no_progress))
         bad.refuse(args.skip_bad_rows, "no report was written")
-    return titles
+    return titles, bad
 
 
 def _scan(args: CheckArguments, corpus: Corpus, targets: ScanTargets, save_interval: int) -> ScanResult:
@@ -156,9 +165,10 @@ def _search(
     args: CheckArguments, questions: Sequence[CorpusQuestion], answers: AnswerMatcher
 ) -> dict[str, RetrievalResults]:
     """Return the results of each given server by its name, which is "retriever" or "bm25"."""
+    progress = not args.no_progress
     return {
-        file.stem: retrieve(questions, answers, config, file, progress=not args.no_progress)
-        for _flag, config, file in args.servers()
+        server.name: retrieve(questions, answers, server.config, server.results_file, progress=progress)
+        for server in args.servers()
     }
 
 
@@ -178,28 +188,3 @@ def _sources_with_foreign_ids(
     if args.ids == "ignore":
         return frozenset(question.source for question in questions if question.ids)
     return foreign_sources(questions, scan)
-
-
-def _notes(
-    questions: Sequence[CorpusQuestion],
-    findings: CorpusFindings,
-    retrieved: dict[str, RetrievalResults],
-    args: CheckArguments,
-) -> list[str]:
-    """Return notes without which the reported shares could be misread."""
-    notes = []
-    if findings.foreign and args.ids == "auto":
-        notes.append(
-            f"The supporting ids of {len(findings.foreign)} source(s) were ignored: none of them is in the "
-            "corpus, so they are those of another one. --ids trust counts them as missing."
-        )
-    for name, results in retrieved.items():
-        if failed := len(questions) - len(results):
-            notes.append(f"{failed:,} questions got no answer from the {name}. Run again to ask only these.")
-    first_hits = findings.scan.probe
-    if foreign := len(first_hits - findings.scan.probe_found):
-        notes.append(
-            f"{foreign:,} of {len(first_hits):,} passages that the servers returned first are not in this "
-            "corpus. Do they serve another one?"
-        )
-    return notes

@@ -2,7 +2,7 @@
 
 The formats are `.jsonl` with {"id", "contents"} or {"id", "title", "text"}, `.tsv` with `id<TAB>title   text`
 (each plain or .gz), `.parquet` with the same columns, a folder of such files, and an index folder, whose
-`passages.arrow` holds the text. The retrieval server shares these formats, but no code, with this package.
+`passages.arrow` holds the text. A null counts as missing. The retrieval server shares these rules, not code.
 
 Each row comes with the position after it, from which an interrupted scan can resume. Only one row, one gzip
 block or one batch of a table is in memory at a time. The files are treated as hostile: the length of a line
@@ -226,7 +226,7 @@ def passage_of(row: Mapping[str, Any], ids: bool = True) -> Passage:
         contents = _text(row["contents"], "contents")
     elif row.get("text") is not None:
         text = _text(row["text"], "text")
-        contents = f'"{_text(row["title"], "title")}"\n{text}' if row.get("title") else text
+        contents = text if row.get("title") in (None, "") else f'"{_text(row["title"], "title")}"\n{text}'
     else:
         raise ValueError("neither 'contents' nor 'text'")
     url = row.get("url")

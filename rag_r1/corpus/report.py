@@ -16,7 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rag_r1.corpus.questions import CorpusQuestion
 from rag_r1.corpus.title_index import STRONG
@@ -72,6 +72,28 @@ def missing_evidence(judged: Iterable[QuestionVerdict]) -> list[dict[str, Any]]:
         for (kind, name), ids in needed.items()
     ]
     return sorted(rows, key=lambda row: -row["questions"])
+
+
+def notes(
+    questions: Sequence[CorpusQuestion], findings: CorpusFindings, ids: Literal["auto", "trust", "ignore"]
+) -> list[str]:
+    """Return notes without which the reported shares could be misread. `ids` is the value of --ids."""
+    notes = []
+    if findings.foreign and ids == "auto":
+        notes.append(
+            f"The supporting ids of {len(findings.foreign)} source(s) were ignored: none of them is in the "
+            "corpus, so they are those of another one. --ids trust counts them as missing."
+        )
+    for name, results in (("retriever", findings.retriever), ("bm25", findings.bm25)):
+        if results is not None and (failed := len(questions) - len(results)):
+            notes.append(f"{failed:,} questions got no answer from the {name}. Run again to ask only these.")
+    first_hits = findings.scan.probe
+    if foreign := len(first_hits - findings.scan.probe_found):
+        notes.append(
+            f"{foreign:,} of {len(first_hits):,} passages that the servers returned first are not in this "
+            "corpus. Do they serve another one?"
+        )
+    return notes
 
 
 def summarise(

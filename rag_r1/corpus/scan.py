@@ -1,10 +1,13 @@
-"""Scans a corpus once for all ids, titles and answers that the questions need.
+"""Scans a corpus for all ids, titles and answers that the questions need, all of them in one pass.
 
-The state of a scan grows with the number of these targets and not with the corpus: for each id whether it is
-present, for each title its best match, and for each answer the number of passages that contain it and the
-first of them. After every `interval` rows the state and the position are saved, so a scan that was killed
-resumes there. A completed scan is not repeated unless the corpus or the questions change. The scan also finds
-ids that several passages share (seen_ids.py).
+The saved state of a scan grows with the number of these targets and not with the corpus: for each id whether
+it is present, for each title its best match, and for each answer the number of passages that contain it and
+the first of them. After every `interval` rows the state and the position are saved, so a scan that was killed
+resumes there. A completed scan is not repeated unless the corpus or the questions change.
+
+The scan also finds ids that several passages share (seen_ids.py). For this it keeps 8 bytes for each passage
+in memory, which are not saved: a scan that resumes first reads the ids before its position again. If two of
+these hashes are equal, the corpus is read once more at the end.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.corpus.answer_matcher import AnswerMatcher
-from rag_r1.corpus.reader import Corpus, CorpusPosition
+from rag_r1.corpus.reader import Corpus, CorpusPosition, Passage
 from rag_r1.corpus.seen_ids import SeenIds
 from rag_r1.corpus.title_index import TitleIndex
 from rag_r1.data.files.bad_rows import BadRows
@@ -28,6 +31,8 @@ from rag_r1.runs.state_file import StateFile
 SAVE_INTERVAL = 200_000
 #: To be increased whenever a change of the code changes the result of a scan.
 _VERSION = 2
+#: A larger state would count as missing. Each id, title or answer has a few values and some hundred bytes.
+_MAX_STATE_BYTES, _MAX_STATE_VALUES = 1 << 30, 20_000_000
 
 
 @dataclass
@@ -76,54 +81,50 @@ class ScanResult:
 def scan_corpus(
     corpus: Corpus, targets: ScanTargets, state: Path, *, interval: int = SAVE_INTERVAL, progress: bool = True
 ) -> ScanResult:
-    """Search all passages for the targets. Resumes from the state in the file `state` if it belongs to the
-    same scan, and saves its own state there after every `interval` rows. Raises DataError for a broken
-    file."""
-    file = StateFile(state, {"fingerprint": targets.fingerprint(corpus)}, 1 << 30, 20_000_000)
+    """Search all passages for the targets. Returns the result, and puts the matches of titles into
+    `targets.titles`.
+
+    Resumes from the state in the file `state` if it belongs to the same scan, and saves its own state there
+    after every `interval` rows. Raises DataError for a broken file of the corpus.
+    """
+    made_from = {"fingerprint": targets.fingerprint(corpus)}
+    file = StateFile(state, made_from, max_bytes=_MAX_STATE_BYTES, max_values=_MAX_STATE_VALUES)
     result = file.read(partial(_restore, targets=targets)) or ScanResult(probe=targets.probe)
     if result.done:
         return result
     seen_ids = SeenIds.until(result.place, corpus, progress=progress)
-    numbers = targets.answers.keys
-    counts: dict[int, list[Any]] = {numbers[key]: [*value] for key, value in result.answers.items()}
-    ids = targets.ids | result.probe
-    present: set[str] = result.ids | result.probe_found
-    save = partial(_save, file, result, targets, present, counts)
+    answer_keys = list(targets.answers.keys)  # by the number of the answer
     rows = corpus.rows(result.place, progress=progress, doing="scanning corpus")
     for n_rows, (row, position) in enumerate(rows, 1):
         result.place = position
         if isinstance(row, ValueError):
             result.bad.add(corpus.location(position), row)
         else:
-            result.passages += 1
             seen_ids.add(row.id)
-            if row.id in ids:
-                present.add(row.id)
-            if title := row.title:
-                targets.titles.note(title)
-            for number in targets.answers.matches_in(row.contents):
-                counts.setdefault(number, [0, row.id])[0] += 1
+            _add_matches(row, targets, answer_keys, result)
         if n_rows % interval == 0:
-            save()
+            file.write(_state(result, targets), durable=True)
     result.repeated = seen_ids.repeated(corpus, progress=progress)
     result.done = True
-    save()
+    file.write(_state(result, targets), durable=True)
     return result
 
 
-def _save(
-    file: StateFile,
-    result: ScanResult,
-    targets: ScanTargets,
-    present: set[str],
-    counts: Mapping[int, Sequence[Any]],
+def _add_matches(
+    passage: Passage, targets: ScanTargets, answer_keys: Sequence[str], result: ScanResult
 ) -> None:
-    """Save the state of a scan. `present` has all ids that were matched; `counts` maps the number of each
-    matched answer to the number of passages with it and the id of the first."""
-    keys = list(targets.answers.keys)
-    result.ids, result.probe_found = present & targets.ids, present & result.probe
-    result.answers = {keys[number]: (count, first) for number, (count, first) in counts.items()}
-    file.write(_state(result, targets), durable=True)
+    """Add what a passage matches to `result`, and the match of its title to `targets.titles`."""
+    assert passage.id is not None  # a corpus that is scanned requires ids
+    result.passages += 1
+    if passage.id in targets.ids:
+        result.ids.add(passage.id)
+    if passage.id in result.probe:
+        result.probe_found.add(passage.id)
+    if title := passage.title:
+        targets.titles.note(title)
+    for number in targets.answers.matches_in(passage.contents):
+        count, first_id = result.answers.get(answer_keys[number], (0, passage.id))
+        result.answers[answer_keys[number]] = count + 1, first_id
 
 
 def _state(result: ScanResult, targets: ScanTargets) -> dict[str, Any]:

@@ -13,4 +13,6 @@ The jobs are in this package, too, because a worker must start quickly and so im
 - `chat_renderer` renders a model's chat template; `chat_template` calls it.
 - `tokenizer_trial` and `parquet_trial` try out a tokenizer and a parquet file; `chat_template` and `parquet`
   call them.
+
+A job gets the path of a file through `job_paths`.
 """

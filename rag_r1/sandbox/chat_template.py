@@ -3,15 +3,14 @@
 A chat template is a program that comes with the model, and could run forever or fill the memory. So a sandbox
 worker renders it (rag_r1/sandbox/chat_renderer.py), which takes a fraction of a millisecond and gives the
 same text as transformers. A template that has exceeded the limits several times is not rendered again.
-Tokenizers that have code of their own instead of a template render chats themselves.
+Tokenizers that have code of their own instead of a template render chats themselves, without these limits.
 
-Code that loads a tokenizer tries it out: it calls `refuse_endless_files` before loading, and
-`refuse_endless_template` after it.
+Code that loads a tokenizer tries it out with the other functions of this module: it calls
+`refuse_endless_files` before loading, and `refuse_empty_tokenizer` and `refuse_endless_template` after it.
 """
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.io.errors import DataError
+from rag_r1.sandbox.job_paths import path_argument
 from rag_r1.sandbox.worker_pool import JobError, JobLimits, LimitError, WorkerPool
 
 Messages = Sequence[Mapping[str, Any]]
@@ -28,19 +28,18 @@ LIMITS = JobLimits(cpu_s=5.0, memory_bytes=1 << 30, answer_bytes=64 << 20)
 #: Limits on loading a tokenizer and encoding a line. A tokenizer of 300,000 tokens takes half a second.
 _TRIAL = JobLimits(cpu_s=20.0, memory_bytes=4 << 30)
 _MAX_FILE_BYTES = 256 << 20
-#: Files from which a tokenizer is loaded, besides `tokenizer.json`.
+#: Files from which the usual tokenizers are loaded, besides `tokenizer.json`.
 _FILES = (
-    "config.json tokenizer_config.json special_tokens_map.json added_tokens.json vocab.json merges.txt "
-    "chat_template.jinja chat_template.json"
+    "config.json tokenizer_config.json special_tokens_map.json added_tokens.json vocab.json vocab.txt "
+    "merges.txt tokenizer.model spiece.model sentencepiece.bpe.model chat_template.jinja chat_template.json"
 ).split()
 #: How often the limits may end a template before it counts as broken. One time is not enough, since the
 #: operating system occasionally kills a worker, too.
 MAX_ENDINGS = 3
-#: Arguments of `apply_chat_template` that are not variables of the template.
-_TRANSFORMERS_ARGUMENTS = frozenset(
-    "continue_final_message max_length padding return_assistant_tokens_mask return_tensors tokenizer_kwargs "
-    "truncation".split()
-)
+#: Arguments of `apply_chat_template` that say how the text is encoded, and are no variables of the template.
+_ENCODING_ARGUMENTS = ("max_length", "padding", "return_tensors", "truncation")
+#: Other such arguments. If they are set, transformers refuses every chat of this module without rendering it.
+_REFUSED_ARGUMENTS = ("continue_final_message", "return_assistant_tokens_mask")
 #: Errors that Jinja2 raises when it compiles a template.
 _SYNTAX_ERRORS = ("TemplateSyntaxError", "TemplateAssertionError")
 
@@ -57,25 +56,32 @@ class ChatTemplate:
         self._tokenizer, self._arguments = tokenizer, arguments
         method = getattr(type(tokenizer), "apply_chat_template", None)
         is_inherited = getattr(method, "__module__", "") == "transformers.tokenization_utils_base"
-        self._uses_worker = is_inherited and not _TRANSFORMERS_ARGUMENTS & set(arguments)
+        variables = dict(arguments)
+        is_refused = any([variables.pop(name, False) for name in _REFUSED_ARGUMENTS])
+        self._uses_worker = is_inherited and not is_refused
+        encoding = {name: variables.pop(name) for name in _ENCODING_ARGUMENTS if name in variables}
+        # `truncation` has the default of `apply_chat_template`, which is not that of the tokenizer.
+        self._encoding = {"truncation": False, **encoding, **(variables.pop("tokenizer_kwargs", None) or {})}
+        self._variables = variables
 
     def text(self, messages: Messages, tools: Messages | None = None) -> str:
         """Returns the text of a prompt, up to the beginning of the model's next turn.
 
-        Raises DataError if the template cannot be rendered, ValueError if it refuses the chat, and whatever a
-        tokenizer raises that renders chats itself.
+        Raises DataError if the template cannot be rendered, ValueError if it refuses the chat or has an error
+        with it, OSError or RuntimeError if no worker can be started, and whatever a tokenizer raises that
+        renders chats itself.
         """
         if not self._uses_worker:
             return self._tokenizer.apply_chat_template(
                 list(messages), tools=tools, tokenize=False, add_generation_prompt=True, **self._arguments
             )
-        arguments = dict(self._arguments)
-        template = self._tokenizer.get_chat_template(arguments.pop("chat_template", None), tools)
+        variables = dict(self._variables)
+        template = self._tokenizer.get_chat_template(variables.pop("chat_template", None), tools)
         values = {
             **_as_texts(self._tokenizer.special_tokens_map),
             "documents": None,
             "tools": None if tools is None else [dict(tool) for tool in tools],
-            **arguments,
+            **variables,
             "messages": [dict(message) for message in messages],
             "add_generation_prompt": True,
         }
@@ -87,7 +93,8 @@ class ChatTemplate:
             return self._tokenizer.apply_chat_template(
                 list(messages), tools=tools, add_generation_prompt=True, return_dict=False, **self._arguments
             )
-        return self._tokenizer(self.text(messages, tools), add_special_tokens=False)["input_ids"]
+        text = self.text(messages, tools)
+        return self._tokenizer(text, add_special_tokens=False, **self._encoding)["input_ids"]
 
 
 def refuse_empty_tokenizer(tokenizer: Any) -> None:
@@ -122,9 +129,8 @@ def refuse_endless_files(folder: str | Path) -> None:
             if path.stat().st_size > _MAX_FILE_BYTES:
                 raise ValueError(f"{path} has more than {_MAX_FILE_BYTES >> 20} MiB")
     if fast_file.is_file():
-        path_name = os.fsencode(fast_file.absolute()).decode("latin-1")
         try:
-            _workers.call("rag_r1.sandbox.tokenizer_trial:try_out", [path_name], _TRIAL)
+            _workers.call("rag_r1.sandbox.tokenizer_trial:try_out", [path_argument(fast_file)], _TRIAL)
         except LimitError as error:
             raise ValueError(f"{fast_file} cannot be loaded: {error}") from None
         except JobError:
@@ -132,8 +138,8 @@ def refuse_endless_files(folder: str | Path) -> None:
 
 
 def _render(template: str, values: dict[str, Any]) -> str:
-    """Returns the text rendered by a worker. Raises DataError if the template is broken or exceeds its
-    limits, and ValueError with an error of the template itself."""
+    """Returns the text rendered by a worker. Raises DataError if the template is not valid or exceeds its
+    limits, and ValueError for every error while it is rendered, an undefined variable included."""
     if _endings[template] >= MAX_ENDINGS:
         raise DataError("the chat template was ended by its limits before: use another model's")
     try:
@@ -144,7 +150,7 @@ def _render(template: str, values: dict[str, Any]) -> str:
     except JobError as error:
         if error.kind in _SYNTAX_ERRORS:
             raise DataError(f"the chat template is not valid Jinja: {error}") from None
-        raise ValueError(str(error)) from None  # the template refuses the chat
+        raise ValueError(str(error)) from None  # usually the template refuses the chat
 
 
 def _as_texts(tokens: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import codecs
 import logging
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from html.parser import HTMLParser
 from typing import Any, BinaryIO
 
 from rag_r1.io.errors import DataError
+from rag_r1.sandbox.job_paths import path_of
 
 #: Most characters of text in one file; a small PDF can expand to gigabytes.
 MAX_CHARS = 16 << 20
@@ -57,10 +57,9 @@ class DocumentText:
 def read(path: str, ending: str) -> list[Any]:
     """A job: returns the title and the sections of a file, as `[title, [[text, heading, page], ...]]`.
 
-    `path` consists of the bytes of the path, decoded as Latin-1. Raises DataError, and OSError if the file
-    cannot be opened.
+    `path` comes from `path_argument`. Raises DataError, and OSError if the file cannot be opened.
     """
-    with open(os.fsdecode(path.encode("latin-1")), "rb") as stream:
+    with open(path_of(path), "rb") as stream:
         document = within_limits(_read_pdf(stream) if ending == ".pdf" else _read_html(stream.read()))
     return [document.title, [[part.text, part.heading, part.page] for part in document.sections]]
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rag_r1.io.errors import DataError
+from rag_r1.sandbox.job_paths import path_of
 
 #: Most columns of a file, where each leaf of a struct counts as a column.
 MAX_COLUMNS = 10_000
@@ -25,14 +26,14 @@ _MAX_EXPANSION = 1000
 def try_out(path: str, columns: Sequence[str], batch_rows: int) -> None:
     """A job: read those of the columns that the file has, `batch_rows` rows at a time.
 
-    `path` consists of the bytes of the path, decoded as Latin-1. Raises DataError if reading takes too much.
-    A broken file passes if its readable part does, since its actual reader reports what is wrong.
+    `path` comes from `path_argument`. Raises DataError if reading takes too much. A broken file passes if its
+    readable part does, since its actual reader reports what is wrong.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     pa.set_cpu_count(1)
-    name = os.fsdecode(path.encode("latin-1"))
+    name = path_of(path)
     bytes_left = _FREE_BYTES + _MAX_EXPANSION * os.path.getsize(name)
     try:
         with pq.ParquetFile(name, buffer_size=1 << 20, pre_buffer=False) as file:

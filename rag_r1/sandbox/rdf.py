@@ -7,10 +7,11 @@ that the encoding makes no difference.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 from xml.parsers import expat
+
+from rag_r1.sandbox.job_paths import path_of
 
 #: Most characters of an address or text in a triple.
 MAX_TERM_CHARS = 1 << 20
@@ -21,12 +22,12 @@ _XML_BYTES = 1 << 16
 def read(path: str, form: str) -> list[list[Any]]:
     """A job: returns the terms and triples of a file, in the form of `_terms_and_triples`.
 
-    `path` consists of the bytes of the path, decoded as Latin-1. `form` is rdflib's name of the file format.
+    `path` comes from `path_argument`. `form` is rdflib's name of the file format.
     Raises ValueError, and OSError if the file cannot be opened.
     """
     from rdflib import Graph
 
-    file_name = os.fsdecode(path.encode("latin-1"))
+    file_name = path_of(path)
     if form == "xml":
         _reject_doctype(file_name)
     graph = Graph()

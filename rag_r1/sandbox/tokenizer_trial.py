@@ -6,7 +6,7 @@ Such a file can take minutes and gigabytes to load, or turn an empty text into m
 
 from __future__ import annotations
 
-import os
+from rag_r1.sandbox.job_paths import path_of
 
 #: A text with letters, digits, punctuation, spaces and several scripts, repeated and mixed.
 _SAMPLE = (
@@ -16,8 +16,7 @@ _SAMPLE = (
 
 def try_out(path: str) -> int:
     """A job: loads the file, encodes a text of a few hundred characters, and returns the number of tokens.
-    `path` consists of the bytes of the path, decoded as Latin-1. Raises the errors of the package
-    tokenizers."""
+    `path` comes from `path_argument`. Raises the errors of the package tokenizers."""
     from tokenizers import Tokenizer
 
-    return len(Tokenizer.from_file(os.fsdecode(path.encode("latin-1"))).encode(_SAMPLE))
+    return len(Tokenizer.from_file(path_of(path)).encode(_SAMPLE))

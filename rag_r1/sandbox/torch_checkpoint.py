@@ -8,21 +8,21 @@ nested tuples whose hash takes forever.
 
 from __future__ import annotations
 
-import os
 import pickle
 import zipfile
 from collections import OrderedDict
 from typing import Any
+
+from rag_r1.sandbox.job_paths import path_of
 
 
 def base_rates(path: str) -> list[float]:
     """A job: returns the learning rates with which the scheduler in a file was created; [] if there is no
     scheduler.
 
-    `path` consists of the bytes of the path, decoded as Latin-1. Raises ValueError, and OSError if the file
-    cannot be opened.
+    `path` comes from `path_argument`. Raises ValueError, and OSError if the file cannot be opened.
     """
-    values = plain_values(os.fsdecode(path.encode("latin-1")))
+    values = plain_values(path_of(path))
     try:
         scheduler = values.get("lr_scheduler") or {}
         return [float(rate) for rate in scheduler.get("base_lrs", ())]

@@ -19,7 +19,6 @@ web.
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,6 +30,7 @@ from urllib.parse import unquote
 from rag_r1.io.terminal_text import terminal_text
 from rag_r1.options.declare import Constraint, PositiveCount, Text, options, options_from
 from rag_r1.protocols import Document
+from rag_r1.sandbox.job_paths import path_argument
 from rag_r1.sandbox.worker_pool import JobError, JobLimits, LimitError, WorkerPool
 from rag_r1.system.installation import pip_command
 from rag_r1.tools.lazy import LazyValue
@@ -131,7 +131,7 @@ class FactGraph:
             memory_bytes=(1 << 30) + _MEMORY_PER_BYTE * size,
             answer_bytes=(128 << 20) + _ANSWER_PER_BYTE * size,
         )
-        job = [os.fsencode(path.absolute()).decode("latin-1"), FORMATS[path.suffix.lower()]]
+        job = [path_argument(path), FORMATS[path.suffix.lower()]]
         workers = WorkerPool(1)
         try:
             terms, triples = workers.call("rag_r1.sandbox.rdf:read", job, limits)

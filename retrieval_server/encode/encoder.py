@@ -27,7 +27,7 @@ from retrieval_server.encode.encoder_settings import (
     resolve_settings,
 )
 from retrieval_server.encode.model_folder import check_model, hash_model, read_folder_settings, resolve_model
-from retrieval_server.encode.model_import import import_library, model_load_lock
+from retrieval_server.encode.model_import import model_load_lock, pause_collector
 from retrieval_server.encode.options import EncoderOptions, OpenVinoOptions
 from retrieval_server.errors import REBUILD, UserError
 from retrieval_server.folder.manifest import EncoderSection, require_equal
@@ -240,7 +240,7 @@ def _load(folder: Path, pooling: str, *, bare: bool, device: str | None, dtype: 
     A `bare` folder contains only a transformers model, to which the `pooling` is added. Raises UserError if
     the model does not load.
     """
-    with import_library("sentence_transformers"):
+    with pause_collector("sentence_transformers"):
         import torch
         from sentence_transformers import SentenceTransformer
         from sentence_transformers.sentence_transformer.modules import Pooling, Transformer

@@ -59,7 +59,10 @@ class OpenVinoOptions:
 
 
 def check_device(device: str | None) -> None:
-    """Raise UserError for a device that torch does not know, or a GPU that does not exist."""
+    """Raise UserError for a device that torch does not know, or a CUDA device that it does not find.
+
+    Whether devices of other kinds (`mps`, `xpu`) exist shows only when the model is loaded.
+    """
     if device in (None, "cpu"):
         return
     import torch  # takes seconds
@@ -82,7 +85,8 @@ def choose_runtime(
 ) -> OpenVinoOptions | None:
     """Return the settings of OpenVINO if it computes the encoder, and None if torch does.
 
-    Raises ValueError for contradictory options.
+    `folder` is for the converted encoders, and `threads` is the number of OpenVINO's threads; None leaves the
+    defaults of `OpenVinoOptions`. Torch does not use `threads`. Raises ValueError for contradictory options.
     """
     if runtime is None:
         runtime = "openvino" if dtype == "int8" else "torch"

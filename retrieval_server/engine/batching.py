@@ -36,11 +36,12 @@ _MAX_WAITS = 10
 
 
 class BatchFormer(Generic[Item]):
-    """The queue of waiting queries. Items are compared by identity and must be hashable."""
+    """The queue of waiting queries. Items must be hashable, and no two of them may be equal."""
 
     def __init__(self, max_batch: int, max_wait_s: float):
         self.max_batch = max_batch
         self.max_wait_s = max_wait_s
+        # `add` and `_dequeue` change the next three together, and nothing else changes what they contain.
         #: The request and the arrival time of each waiting item, oldest first.
         self._waiting: dict[Item, tuple[Hashable, float]] = {}
         #: The waiting items of each request; the oldest request and the oldest item first.
@@ -100,7 +101,10 @@ class BatchFormer(Generic[Item]):
         return max(0.0, due - now)
 
     def take(self) -> list[Item]:
-        """Remove the next batch from the queue and return it: one suspect, or up to `max_batch` queries."""
+        """Remove the next batch from the queue and return it: one suspect, or up to `max_batch` queries.
+
+        The queue must not be empty.
+        """
         if self._suspects:
             suspect = next(iter(self._suspects))
             del self._suspects[suspect]

@@ -1,9 +1,10 @@
 """Parses one row of a corpus into a Passage, or raises BadRowError with the fault.
 
 A row is `{"id": ..., "contents": "\\"Title\\"\\ntext"}`, as FlashRAG and Search-R1 write it, or `{"id": ...,
-"title": ..., "text": ...}`, which is converted to such contents. A `"url"` is kept and sent with the
-document. RAG-R1's tsv, `id<TAB>title   text`, has a separate parser, which takes everything after the tab as
-the contents, unchanged.
+"title": ..., "text": ...}`, which is converted to such contents. If a row has both, its contents count. A
+null counts as missing, since a parquet file has all its columns in every row, and so does an empty title,
+which is optional. A `"url"` is kept and sent with the document. RAG-R1's tsv, `id<TAB>title   text`, has a
+separate parser, which takes everything after the tab as the contents, unchanged.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Mapping
 
 from retrieval_server.errors import BadRowError
 from retrieval_server.folder.passages import Passage
-from retrieval_server.json_limits import read_json_line
+from retrieval_server.json_limits import json_kind, read_json_line
 
 
 def passage_of(row: Mapping[str, object]) -> Passage:
@@ -22,11 +23,12 @@ def passage_of(row: Mapping[str, object]) -> Passage:
         id_ = str(id_)
     if id_ is None:
         raise BadRowError("no 'id'")
-    if "contents" in row:
+    if row.get("contents") is not None:
         contents = _text(row["contents"], "contents")
-    elif "text" in row:
+    elif row.get("text") is not None:
         text = _text(row["text"], "text")
-        contents = f'"{_text(row["title"], "title")}"\n{text}' if row.get("title") else text
+        title = row.get("title")
+        contents = text if title in (None, "") else f'"{_text(title, "title")}"\n{text}'
     else:
         raise BadRowError("neither 'contents' nor 'text'")
     url = None if row.get("url") is None else _text(row["url"], "url")
@@ -40,7 +42,7 @@ def parse_jsonl_row(line: str) -> Passage:
     except (ValueError, RecursionError) as error:
         raise BadRowError(f"not JSON ({error})") from None
     if not isinstance(row, dict):
-        raise BadRowError(f"a JSON {type(row).__name__}, not an object")
+        raise BadRowError(f"{json_kind(row)}, not a JSON object")
     return passage_of(row)
 
 
@@ -55,7 +57,7 @@ def parse_tsv_row(line: str) -> Passage:
 def _text(value: object, name: str) -> str:
     """Return the value if it is a text that can be written. Raises BadRowError, which names the field."""
     if not isinstance(value, str):
-        raise BadRowError(f"{name!r} is {type(value).__name__}, not a string")
+        raise BadRowError(f"{name!r} is {json_kind(value)}, not a string")
     if not value.strip():
         raise BadRowError(f"{name!r} is empty")
     try:

@@ -11,6 +11,8 @@ installs them.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -29,10 +31,11 @@ from retrieval_server.folder.manifest import read_manifest
 from retrieval_server.folder.publication import check_target
 from retrieval_server.indexing.options import BuildOptions, require_encoder
 
-#: Replaces the encoder's dimension, which is unknown before the encoder is loaded. All usual numbers of
-#: sub-vectors divide it, so a factory string that FAISS refuses for this dimension is wrong for every
-#: dimension.
-_TRIAL_DIMENSION = 6720
+#: The number of sub-vectors of a product quantiser (`PQ64`, `OPQ64`, `PRQ8x2x4`). FAISS refuses a quantiser
+#: if this number does not divide the dimension, and sets no other limit to it.
+_SUB_VECTORS = re.compile(r"Q([1-9]\d*)")
+#: The dimension for which a factory string without sub-vectors is tried, and one that no encoder exceeds.
+_USUAL_DIMENSION, _MAX_DIMENSION = 768, 65_536
 #: A check raises UserError. Its result is not used.
 Check = Callable[[], object]
 
@@ -65,15 +68,28 @@ def check_lucene() -> None:
 def dense_checks(options: BuildOptions) -> Iterator[Check]:
     """Yield the checks of the encoder's and FAISS's options, or only that of missing packages."""
     yield partial(require_packages, "A dense index", "retrieval", DENSE)
-    if are_installed(DENSE):
-        yield partial(check_encoder, options.encoder, options.encoder_options)
-        yield partial(check_device, options.device)
-        from retrieval_server.indexing.faiss_build import make_index
-        from retrieval_server.indexing.faiss_recall import read_queries
+    if not are_installed(DENSE):
+        return
+    from retrieval_server.indexing.faiss_recall import read_queries
 
-        yield partial(make_index, options.factory, _TRIAL_DIMENSION)
-        if options.recall_queries is not None:
-            yield partial(read_queries, options.recall_queries)
+    yield partial(check_encoder, options.encoder, options.encoder_options)
+    yield partial(check_device, options.device)
+    yield partial(check_factory, options.factory)
+    if options.recall_queries is not None:
+        yield partial(read_queries, options.recall_queries)
+
+
+def check_factory(factory: str) -> None:
+    """Raise UserError if the installed FAISS makes no index of this factory string, whatever the dimension.
+
+    The encoder's dimension is unknown before it is loaded, so FAISS is asked for a dimension that all numbers
+    of sub-vectors divide. The build asks again for the real one, before it encodes (`check_options`).
+    """
+    from retrieval_server.indexing.faiss_build import make_index
+
+    sub_vectors = [int(number) for number in _SUB_VECTORS.findall(factory)]
+    dimension = math.lcm(*sub_vectors) if sub_vectors else _USUAL_DIMENSION
+    make_index(factory, min(dimension, _MAX_DIMENSION))
 
 
 def check_encoder(name: str | None, options: EncoderOptions) -> None:

@@ -40,7 +40,7 @@ def make_index(factory: str, dimension: int) -> faiss.Index:
     try:
         index = faiss.index_factory(dimension, factory, faiss.METRIC_INNER_PRODUCT)
         metric = index.metric_type
-    except RuntimeError as error:
+    except (RuntimeError, MemoryError) as error:
         raise UserError(
             f"--factory {factory}: FAISS makes no inner-product index of {dimension} dimensions of it "
             f"({faiss_message(error)}). Well-known ones: Flat, SQ8, HNSW32, IVF4096,Flat, IVF4096,PQ64."
@@ -161,7 +161,7 @@ def _leave_out_polysemous_training(index: faiss.Index) -> None:
             _leave_out_polysemous_training(getattr(index, part))
 
 
-def faiss_message(error: RuntimeError) -> str:
+def faiss_message(error: RuntimeError | MemoryError) -> str:
     """Return FAISS's error message without the position in its C++ source."""
     line = re.sub(r"^Error in .* at \S+:\d+: ", "", str(error).strip().splitlines()[-1])
     return line.rpartition("Error: ")[2].rpartition(" failed: ")[2]

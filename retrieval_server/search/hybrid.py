@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -74,16 +75,25 @@ class HybridBackend(Backend):
 def open_members(
     folder: Path, manifest: Manifest, verify: bool | None, open_member: Callable[[Path, Manifest], Backend]
 ) -> HybridBackend:
-    """Open the indexes that a hybrid folder names. Raises UserError if one of them no longer fits."""
+    """Open the indexes that a hybrid folder names. Raises UserError if one of them no longer fits.
+
+    `verify` has the meaning that it has in `read_members`. If an index does not open, the others are closed.
+    """
     assert manifest.hybrid is not None  # `read_manifest` has checked that the section exists
-    members = read_members(folder, manifest, verify)
-    return HybridBackend([open_member(*member) for member in members], manifest.hybrid)
+    backends: list[Backend] = []
+    with ExitStack() as opened:
+        for member in read_members(folder, manifest, verify):
+            backends.append(open_member(*member))
+            opened.callback(backends[-1].close)
+        opened.pop_all()  # all are open, and stay so
+    return HybridBackend(backends, manifest.hybrid)
 
 
 def read_members(folder: Path, manifest: Manifest, verify: bool | None) -> list[IndexFolder]:
     """Return the indexes that a hybrid folder names, with their manifests; an empty list for another index.
 
-    Raises UserError if one of them no longer fits.
+    `verify` says whether the hashes of their files are compared, too; None: only those of folders of up to
+    1 GiB (`check_files`). Raises UserError if one of the indexes no longer fits.
     """
     members = []
     for name in manifest.hybrid.of if manifest.hybrid else ():
@@ -91,7 +101,8 @@ def read_members(folder: Path, manifest: Manifest, verify: bool | None) -> list[
         member = read_manifest(path)
         remedy = f"{folder} is a hybrid of it: build both of the same corpus again."
         require_equal(f"{path}: corpus sha256", manifest.corpus.sha256, member.corpus.sha256, remedy)
-        require_equal(f"{path}: is itself a hybrid", False, member.backend == "hybrid", remedy)
+        if member.backend == "hybrid":
+            raise UserError(f"{path}: it is itself a hybrid index by now. {remedy}")
         check_files(path, member, verify)
         members.append(IndexFolder(path, member))
     return members
@@ -116,8 +127,8 @@ def describe_members(
                 f"--of {folder}: of another corpus than {folders[0]}: sha256 {manifest.corpus.sha256} and "
                 f"{manifests[0].corpus.sha256}. Rows must be the same passages: build both of one corpus."
             )
-    # The paths are relative, so that all folders can be moved together. The work folder has the parent of
-    # `out`.
+    # The paths are relative, so that all folders can be moved together. They hold in the folder in which the
+    # index is built, too, because it is next to `out`.
     names = tuple(os.path.relpath(folder.resolve(), out.resolve()) for folder in folders)
     dense = next((manifest for manifest in manifests if manifest.dense), manifests[0])
     return HybridSection(of=names, k=k, depth=depth), dense

@@ -24,7 +24,7 @@ from typing import Any
 from retrieval_server.determinism import Determinism, weakest_determinism
 from retrieval_server.encode.batch_probe import probe_model
 from retrieval_server.encode.model_folder import resolve_model
-from retrieval_server.encode.model_import import import_library, model_load_lock
+from retrieval_server.encode.model_import import model_load_lock, pause_collector
 from retrieval_server.errors import UserError
 from retrieval_server.folder.passages import Passage
 from retrieval_server.source import ScoredPassage, SourceDescription, StagedSource
@@ -55,7 +55,7 @@ class Reranker:
             return
         _, folder = resolve_model(self.name, "--rerank")
 
-        with import_library("sentence_transformers"):
+        with pause_collector("sentence_transformers"):
             from sentence_transformers import CrossEncoder
 
         try:

@@ -1,7 +1,7 @@
 """Turns exceptions into error responses: `{"error": word, "reason": sentence}`, without internal details.
 
-The sentence names the key or the path at fault and says what to send instead. Pydantic's validation errors
-are rephrased in the terms of JSON.
+The sentence names the key or the path at fault and says what to send instead. The usual errors of pydantic
+are rephrased in the terms of JSON; the rare others keep pydantic's own words.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from retrieval_server.errors import ClientDisconnectedError, RequestError
+from retrieval_server.json_limits import json_kind
 from retrieval_server.server.wire import Error
 
 #: The largest number of faults of a body that one response names; further ones are only counted.
@@ -42,7 +43,10 @@ def error_response(
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    """Add a handler for each kind of error, which answers in JSON, to the app."""
+    """Add a handler for each kind of error to the app.
+
+    All of them answer in JSON, except that for a client that has disconnected, which reads no answer.
+    """
 
     @app.exception_handler(ClientDisconnectedError)
     async def client_gone(_: Request, error: ClientDisconnectedError) -> Response:
@@ -86,8 +90,8 @@ def add_error_handlers(app: FastAPI) -> None:
 
 def _sentence(fault: Mapping[str, Any]) -> str:
     """Return the sentence for a fault of a body: the key, what its value must be, and what it is."""
-    keys = [part for part in fault["loc"] if part != "body"]
-    key = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys).lstrip(".")[:100]
+    parts = [part for part in fault["loc"] if part != "body"]
+    key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).lstrip(".")[:100]
     kind, limits, value = fault["type"], fault.get("ctx", {}), fault.get("input")
     if kind == "missing":
         return f"{key} is missing: give it" if key else _EMPTY
@@ -100,26 +104,14 @@ def _sentence(fault: Mapping[str, Any]) -> str:
         return f"{key}: {len(value or ())} {unit}; at most {limits['max_length']}: {remedy}"
     if kind not in _EXPECTED:
         return f"{key or 'body'}: {fault['msg'].removeprefix('Value error, ')}"
-    return f"{key or 'the body'} must be {_EXPECTED[kind].format(**limits)}, not {_json_kind(value)}"
-
-
-def _json_kind(value: object) -> str:
-    """Return a number, truth value or null as it was sent, and the kind of any other value in words.
-
-    Texts are not repeated because they may be long or private.
-    """
-    if isinstance(value, bool) or value is None:
-        return {True: "true", False: "false", None: "null"}[value]
-    names = {str: "a string", list: "a list", dict: "an object"}
-    return names.get(type(value)) or f"{value!r:.20}"
+    return f"{key or 'the body'} must be {_EXPECTED[kind].format(**limits)}, not {json_kind(value)}"
 
 
 def _no_such_path(request: Request) -> str:
     """Return the sentence for an unknown path, with a similar path, if any, and all paths of the server."""
+    if request.url.path == "/rerank":  # exists only on a server with a cross-encoder
+        return "this server has no cross-encoder; it is started with --rerank NAME"
     paths = list(request.app.openapi()["paths"])
     similar = get_close_matches(request.url.path[:100], paths, n=1)
-    if request.url.path == "/rerank":
-        return "this server has no cross-encoder; it is started with --rerank NAME"
-    return (
-        f"no such path; {f'did you mean {similar[0]}? ' if similar else ''}this server has {', '.join(paths)}"
-    )
+    suggestion = f"did you mean {similar[0]}? " if similar else ""
+    return f"no such path; {suggestion}this server has {', '.join(paths)}"

@@ -14,9 +14,9 @@ A new engine needs only a `WebEngine` in `ENGINES`. The formats follow the docum
 - SearXNG: https://docs.searxng.org/dev/search_api.html. The instance must list `json` under `search.formats`
   in its settings.yml, or it answers 403.
 
-A request always asks for one or more whole pages of ten results, whatever topk is. So answers for different
-topk differ only in length, and one recording serves every topk of a page. This costs nothing, since most
-engines charge per request.
+A request asks for one or more whole pages of ten results, whatever topk is. So answers for different topk
+differ only in length, and one recording serves every topk of a page. This costs nothing, since most engines
+charge per request. SearXNG has no field for the number of results, and always answers with one page.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from retrieval_server.json_limits import json_kind
 from retrieval_server.web.plain_text import document_contents
 
 _RESULTS_PER_PAGE = 10  # every engine's own default, or close to it
@@ -52,26 +53,27 @@ class WebEngine:
     #: The environment variable of the key; None for an engine without keys.
     key_variable: str | None
     #: The request's field for the number of results; None if an answer is always one page.
-    count: str | None
-    #: The largest number of results in one request.
+    count_field: str | None
+    #: The largest number of results that a request may ask for. Without `count_field` it only takes the place
+    #: of that number in the key of a recording.
     max_count: int
     #: The path of keys to the list of results in an answer.
-    results: tuple[str, ...]
+    results_path: tuple[str, ...]
     #: The header that contains the key, and the text before the key.
     key_header: str = "Authorization"
     key_prefix: str = ""
     #: The request's field for the query.
-    query: str = "q"
+    query_field: str = "q"
     #: The fields of a result.
-    title: str = "title"
-    link: str = "url"
-    snippet: str = "snippet"
+    title_field: str = "title"
+    link_field: str = "url"
+    snippet_field: str = "snippet"
     #: Fields of every request.
     fixed: Mapping[str, Any] = field(default_factory=dict)
     #: Fields of a request unless `--web-param` sets them.
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    #: The field that is used if the `snippet` of a result is missing.
-    short_snippet: str | None = None
+    #: The field that is used if the snippet of a result is missing or blank.
+    fallback_snippet_field: str | None = None
     #: The environment variable of the address, for an engine without a default address.
     url_variable: str | None = None
     #: Statuses, besides 401 and 403, that mean a problem with the key or the quota.
@@ -82,18 +84,21 @@ class WebEngine:
         return {self.key_header: self.key_prefix + key}
 
     def depth(self, topk: int) -> int:
-        """Return the number of results to request in order to answer with `topk`."""
+        """Return the number of results to request in order to answer with `topk`.
+
+        If topk exceeds `max_count`, the answer has at most `max_count` results, without an error.
+        """
         pages = math.ceil(topk / _RESULTS_PER_PAGE)
-        return self.max_count if self.count is None else min(pages * _RESULTS_PER_PAGE, self.max_count)
+        return self.max_count if self.count_field is None else min(pages * _RESULTS_PER_PAGE, self.max_count)
 
     def fields(self, query: str, depth: int, params: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields of a request: query parameters (GET) or keys of the JSON body (POST)."""
-        count = {} if self.count is None else {self.count: depth}
-        return {**self.defaults, **params, **self.fixed, self.query: query, **count}
+        count = {} if self.count_field is None else {self.count_field: depth}
+        return {**self.defaults, **params, **self.fixed, self.query_field: query, **count}
 
     def reserved(self) -> set[str]:
         """Return the names of the fields that users must not set, because `fields` sets them."""
-        return {self.query, *self.fixed} | ({self.count} if self.count else set())
+        return {self.query_field, *self.fixed} | ({self.count_field} if self.count_field else set())
 
     def parse(self, answer: Any) -> list[WebDocument]:
         """Return the results of a decoded JSON answer, best first, and each address only once.
@@ -102,25 +107,36 @@ class WebEngine:
         an http(s) address, or with neither title nor snippet, are skipped. Raises ValueError if the answer is
         not in the format of this API.
         """
+        documents: dict[str, WebDocument] = {}  # by address
+        for item in self._result_list(answer):
+            if not isinstance(item, dict):
+                raise ValueError(f"{'.'.join(self.results_path)} should hold objects, got {json_kind(item)}")
+            if (document := self._document(item)) is not None:
+                documents.setdefault(document.url, document)
+        return list(documents.values())
+
+    def _result_list(self, answer: Any) -> list[Any]:
+        """Return the results in an answer as they are, or [] if there are none. Raises ValueError."""
         value = answer
-        for step in self.results:
+        for step in self.results_path:
             if not isinstance(value, dict):
-                raise ValueError(f"a JSON object was expected around {step!r}, got {type(value).__name__}")
+                raise ValueError(f"a JSON object was expected around {step!r}, got {json_kind(value)}")
             value = value.get(step)
             if value is None:
                 return []
         if not isinstance(value, list):
-            raise ValueError(f"{'.'.join(self.results)} should be a list, got {type(value).__name__}")
-        documents: dict[str, WebDocument] = {}  # by address
-        for item in value:
-            if not isinstance(item, dict):
-                raise ValueError(f"{'.'.join(self.results)} should hold objects, got {type(item).__name__}")
-            title, link, snippet = (_text(item, name) for name in (self.title, self.link, self.snippet))
-            if self.short_snippet and not snippet.strip():
-                snippet = _text(item, self.short_snippet)
-            if _is_address(link) and (title.strip() or snippet.strip()):
-                documents.setdefault(link, WebDocument(link, document_contents(title, snippet)))
-        return list(documents.values())
+            raise ValueError(f"{'.'.join(self.results_path)} should be a list, got {json_kind(value)}")
+        return value
+
+    def _document(self, item: dict) -> WebDocument | None:
+        """Return a result as a document, or None for a result that `parse` skips."""
+        title, link = _text(item, self.title_field), _text(item, self.link_field)
+        snippet = _text(item, self.snippet_field)
+        if self.fallback_snippet_field and not snippet.strip():
+            snippet = _text(item, self.fallback_snippet_field)
+        if not _is_address(link) or not (title.strip() or snippet.strip()):
+            return None
+        return WebDocument(link, document_contents(title, snippet))
 
 
 def _text(item: dict, name: str) -> str:
@@ -148,10 +164,10 @@ ENGINES: dict[str, WebEngine] = {
             url="https://google.serper.dev/search",
             key_variable="SERPER_API_KEY",
             key_header="X-API-KEY",
-            count="num",
+            count_field="num",
             max_count=100,
-            results=("organic",),
-            link="link",
+            results_path=("organic",),
+            link_field="link",
         ),
         WebEngine(
             name="bing",
@@ -159,10 +175,10 @@ ENGINES: dict[str, WebEngine] = {
             url="https://api.bing.microsoft.com/v7.0/search",
             key_variable="BING_API_KEY",
             key_header="Ocp-Apim-Subscription-Key",
-            count="count",
+            count_field="count",
             max_count=50,
-            results=("webPages", "value"),
-            title="name",
+            results_path=("webPages", "value"),
+            title_field="name",
             fixed={"responseFilter": "Webpages", "textFormat": "Raw"},
         ),
         WebEngine(
@@ -171,11 +187,11 @@ ENGINES: dict[str, WebEngine] = {
             url="https://api.tavily.com/search",
             key_variable="TAVILY_API_KEY",
             key_prefix="Bearer ",
-            query="query",
-            count="max_results",
+            query_field="query",
+            count_field="max_results",
             max_count=20,
-            results=("results",),
-            snippet="content",
+            results_path=("results",),
+            snippet_field="content",
             refusals=frozenset({402, 432, 433}),
         ),
         WebEngine(
@@ -184,10 +200,10 @@ ENGINES: dict[str, WebEngine] = {
             url="https://api.search.brave.com/res/v1/web/search",
             key_variable="BRAVE_API_KEY",
             key_header="X-Subscription-Token",
-            count="count",
+            count_field="count",
             max_count=20,
-            results=("web", "results"),
-            snippet="description",
+            results_path=("web", "results"),
+            snippet_field="description",
             fixed={"result_filter": "web", "text_decorations": "false"},
         ),
         WebEngine(
@@ -196,13 +212,13 @@ ENGINES: dict[str, WebEngine] = {
             url="https://api.bochaai.com/v1/web-search",
             key_variable="BOCHA_API_KEY",
             key_prefix="Bearer ",
-            query="query",
-            count="count",
+            query_field="query",
+            count_field="count",
             max_count=50,
-            results=("data", "webPages", "value"),
-            title="name",
-            snippet="summary",
-            short_snippet="snippet",
+            results_path=("data", "webPages", "value"),
+            title_field="name",
+            snippet_field="summary",
+            fallback_snippet_field="snippet",
             fixed={"summary": True, "page": 1},
             defaults={"freshness": "noLimit"},
         ),
@@ -212,10 +228,10 @@ ENGINES: dict[str, WebEngine] = {
             url=None,
             url_variable="SEARXNG_URL",
             key_variable=None,
-            count=None,
+            count_field=None,
             max_count=100,
-            results=("results",),
-            snippet="content",
+            results_path=("results",),
+            snippet_field="content",
             fixed={"format": "json"},
         ),
     )

@@ -92,9 +92,29 @@ def test_what_a_template_says_of_a_chat_that_it_refuses_is_told():
         template.text(CHAT)
 
 
-def test_arguments_that_are_more_than_values_are_left_to_transformers():
-    ids = ChatTemplate(tokenizer_with("plain"), truncation=True, max_length=3).ids(CHAT[:1])
-    assert len(ids) == 3
+ENCODINGS = (
+    {"truncation": True, "max_length": 3},
+    {"max_length": 3},
+    {"padding": "max_length", "max_length": 99},
+    {"tokenizer_kwargs": {"stride": 1, "truncation_side": "left"}, "continue_final_message": False},
+)
+
+
+@pytest.mark.parametrize("arguments", ENCODINGS)
+def test_a_chat_is_encoded_as_by_transformers_and_rendered_within_the_limits(arguments):
+    tokenizer, chat = tokenizer_with("plain"), [{"role": "user", "content": "Who?"}] * 3
+    ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False, **arguments)
+    assert ChatTemplate(tokenizer, **arguments).ids(chat) == ids
+    with pytest.raises(DataError, match="processor time"):
+        ChatTemplate(tokenizer_with(LOOPS), **arguments).ids(chat)
+
+
+@pytest.mark.parametrize("name", ["continue_final_message", "return_assistant_tokens_mask"])
+def test_arguments_that_do_not_go_with_a_prompt_are_refused_before_a_template_is_rendered(name):
+    template = ChatTemplate(tokenizer_with(LOOPS), **{name: True})
+    for render in (template.ids, template.text):
+        with pytest.raises(ValueError, match=name):
+            render(CHAT[:1])
 
 
 @pytest.mark.parametrize(
@@ -183,11 +203,12 @@ def test_a_tokenizer_that_makes_millions_of_tokens_of_a_line_is_not_loaded(tmp_p
 
 def test_a_file_of_a_tokenizer_that_is_none_or_too_large_is_not_opened(tmp_path):
     folder = changed(tmp_path)
-    with (folder / "vocab.json").open("wb") as file:
-        file.truncate(1 << 40)
-    with pytest.raises(RunError, match=r"vocab\.json has more than 256 MiB"):
-        TokenUnit.of(str(folder))
-    (folder / "vocab.json").unlink()
+    for name in ("vocab.json", "tokenizer.model"):
+        with (folder / name).open("wb") as file:
+            file.truncate(1 << 40)
+        with pytest.raises(RunError, match=f"{name} has more than 256 MiB"):
+            TokenUnit.of(str(folder))
+        (folder / name).unlink()
     os.mkfifo(folder / "merges.txt")
     with pytest.raises(RunError, match=r"merges\.txt is not a file"):
         TokenUnit.of(str(folder))

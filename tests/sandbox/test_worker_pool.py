@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from rag_r1.sandbox import worker_pool as module
+from rag_r1.sandbox.job_paths import path_argument, path_of
 from rag_r1.sandbox.worker_pool import JobError, JobLimits, LimitError, WorkerPool
 from tests.fakes.waiting import wait_until
 
@@ -145,3 +146,9 @@ def test_a_process_that_forks_has_workers_of_its_own(jobs):
     assert int(os.read(read, 100)) != here == pool.call(f"{JOBS}:process", [], LIMITS)
     os.close(read), os.close(write)
     pool.close()
+
+
+@pytest.mark.parametrize("name", [b"/a/b", b"/\xff \xe4\n", "/\u00e4\u2028".encode()])
+def test_a_path_of_any_bytes_is_the_same_in_a_job(name):
+    argument = path_argument(os.fsdecode(name))
+    assert os.fsencode(path_of(argument)) == name and argument.encode("utf-8")

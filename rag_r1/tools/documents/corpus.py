@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 PASSAGE_WORDS = 100
 CORPUS, MADE_FROM = "corpus.jsonl", "corpus.json"
 #: To be increased when the passages of unchanged files change.
-_VERSION = 2
+_VERSION = 3
 #: Whether access rights can be checked for the effective user, which Windows cannot.
 _BY_EFFECTIVE_IDS = os.access in os.supports_effective_ids
 #: Most files that an error names, and most characters for each of them.

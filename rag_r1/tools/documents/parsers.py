@@ -15,13 +15,13 @@ A file that cannot be read raises `DataError`, which says why and what to do. PD
 
 from __future__ import annotations
 
-import os
 import re
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import starmap
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rag_r1.io.errors import DataError
 from rag_r1.sandbox.documents import (
@@ -33,6 +33,7 @@ from rag_r1.sandbox.documents import (
     one_line,
     within_limits,
 )
+from rag_r1.sandbox.job_paths import path_argument
 from rag_r1.sandbox.worker_pool import JobError, JobHandle, JobLimits, LimitError, WorkerPool
 
 #: Extensions of the files that are read; workers read those in _PARSED_ENDINGS.
@@ -53,7 +54,8 @@ MAX_LINES = 1_000_000
 _LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 
 _HEADING = re.compile(r"#{1,6}\s+(\S.*)")
-_FENCE = re.compile(r"\s*(```|~~~)")
+#: The beginning of a fenced block of code. In CommonMark no backtick follows a fence of backticks.
+_FENCE = re.compile(r"\s*(`{3,}(?=[^`]*$)|~{3,})")
 
 #: Number of files in a batch, most bytes of a file that is read together with others, and most batches that
 #: are read ahead.
@@ -64,7 +66,7 @@ workers = WorkerPool()
 
 
 def read_document(path: Path) -> DocumentText:
-    """Return the text of a file. Raises DataError, and OSError if it cannot be opened."""
+    """Return the text of a file. Raises DataError and OSError as `PendingDocument.document` does."""
     return PendingDocument(path).document()
 
 
@@ -89,15 +91,29 @@ def read_ahead(paths: Sequence[Path]) -> Iterator[PendingDocument]:
             batch.cancel()
 
 
+class _JobAnswer(NamedTuple):
+    """What a job returned for one file."""
+
+    #: "" if the file was read, `OSError`, or the name of another exception's class.
+    error_kind: str
+    #: The title and the sections as sandbox/documents.py returns them, or the exception's message.
+    value: Any
+
+
 class _ReadBatch:
-    """Consecutive files, of which a worker reads the small ones in one job. If that fails, each of them is
-    read alone, within its own limits."""
+    """Consecutive files, of which a worker reads the small ones in one job.
+
+    If a limit ends the job, each of them is read alone, within its own limits. The job is first not started
+    (`_job` and `_answers` are None), then running (`_job`), and at last ended (`_answers`).
+    """
 
     def __init__(self, paths: Sequence[Path]):
         self.documents = [PendingDocument(path, self) for path in paths]
-        self._job: JobHandle | None = None
-        self._results: dict[PendingDocument, list[Any]] | None = None
+        #: The HTML and PDF files of at most _SMALL_BYTES.
         self._small: list[PendingDocument] = []
+        self._job: JobHandle | None = None
+        #: The answers for the small files; empty if a limit ended the job.
+        self._answers: dict[PendingDocument, _JobAnswer] | None = None
         size = 0
         for pending in self.documents:
             if pending.ending in _PARSED_ENDINGS:
@@ -109,30 +125,32 @@ class _ReadBatch:
         self._limits = _limits(size)
 
     def begin(self) -> None:
-        """Start the job for the small files, if there are any and a worker is idle. Raises nothing."""
-        if self._small and self._job is None and self._results is None:
-            with suppress(OSError):
+        """Start the job for the small files, if there are any and a worker is free. If none can be started,
+        `answer_for` tries again, and raises the error."""
+        if self._small and self._job is None and self._answers is None:
+            with suppress(OSError, RuntimeError):
                 self._start(wait=False)
 
-    def result_of(self, pending: PendingDocument) -> list[Any] | None:
-        """Return the result of the job for a file: `["", value]`, or `[kind, message]` of an exception; None
-        if the file was not read by the job. Raises OSError if no process can be started."""
-        if self._results is None and pending in self._small:
+    def answer_for(self, pending: PendingDocument) -> _JobAnswer | None:
+        """Return the answer of the job for a file, or None if the job did not read it. Raises OSError if no
+        worker can be started, and RuntimeError if the interpreter shuts down."""
+        if self._answers is None and pending in self._small:
             if self._job is None:
                 self._start(wait=True)
-            job, self._job, self._results = self._job, None, {}
+            job, self._job, self._answers = self._job, None, {}
             assert job is not None  # `_start` has set it
             with suppress(LimitError, JobError):
-                self._results = dict(zip(self._small, job.result(), strict=True))
-        return (self._results or {}).get(pending)
+                self._answers = dict(zip(self._small, starmap(_JobAnswer, job.result()), strict=True))
+        return (self._answers or {}).get(pending)
 
     def cancel(self) -> None:
         """End the job, if it was started."""
         if self._job is not None:
             self._job.cancel()
 
-    def _start(self, wait: bool) -> None:
-        files = [[pending.job_path(), pending.ending] for pending in self._small]
+    def _start(self, *, wait: bool) -> None:
+        """Start the job. If all workers are busy, wait for one, or leave `_job` None."""
+        files = [[path_argument(pending.path), pending.ending] for pending in self._small]
         start = workers.start if wait else workers.try_start
         self._job = start("rag_r1.sandbox.documents:read_all", [files], self._limits)
 
@@ -144,7 +162,8 @@ class PendingDocument:
         self.path, self.ending, self._batch = path, path.suffix.lower(), batch
 
     def document(self) -> DocumentText:
-        """Return the text of the file. Raises DataError, and OSError if it cannot be opened."""
+        """Return the text of the file. Raises DataError if it cannot be read, OSError if it cannot be opened
+        or no worker can be started, and RuntimeError if the interpreter shuts down."""
         if self.ending in _PARSED_ENDINGS:
             return self._parsed()
         if self.ending not in ENDINGS:
@@ -154,31 +173,30 @@ class PendingDocument:
         document = within_limits(DocumentText("", [Section(decode_text(self.path.read_bytes()))]))
         return document if self.ending == ".txt" else _markdown(document.sections[0].text)
 
-    def job_path(self) -> str:
-        """Return the path as a job expects it, with its bytes as Latin-1."""
-        return os.fsencode(self.path.absolute()).decode("latin-1")
-
     def _size(self) -> int:
+        """Return the size of the file in bytes. Raises DataError if it is too large."""
         size = self.path.stat().st_size
         if size > MAX_FILE_BYTES:
             raise DataError(f"it has more than {MAX_FILE_BYTES >> 20} MiB: split it")
         return size
 
     def _parsed(self) -> DocumentText:
-        kind, value = (self._batch and self._batch.result_of(self)) or self._read_alone()
-        if kind:
-            raise OSError(value) if kind == "OSError" else DataError(value)
-        title, sections = value
+        """Return the text of an HTML or PDF file. Raises errors as `document` does."""
+        answer = (self._batch and self._batch.answer_for(self)) or self._read_alone()
+        if answer.error_kind:
+            raise OSError(answer.value) if answer.error_kind == "OSError" else DataError(answer.value)
+        title, sections = answer.value
         return DocumentText(title, [Section(*section) for section in sections])
 
-    def _read_alone(self) -> tuple[str, Any]:
+    def _read_alone(self) -> _JobAnswer:
+        """Have a worker read the file in a job of its own. Raises DataError if a limit ends the job."""
+        job, limits = [path_argument(self.path), self.ending], _limits(self._size())
         try:
-            job = [self.job_path(), self.ending]
-            return "", workers.call("rag_r1.sandbox.documents:read", job, _limits(self._size()))
+            return _JobAnswer("", workers.call("rag_r1.sandbox.documents:read", job, limits))
         except LimitError as error:
             raise DataError(f"{error}: split it or save it in another format") from error
         except JobError as error:
-            return error.kind, str(error)
+            return _JobAnswer(error.kind, str(error))
 
 
 def _limits(size: int) -> JobLimits:
@@ -192,11 +210,12 @@ def _markdown(text: str) -> DocumentText:
     if sum(map(text.count, _LINE_ENDS)) > MAX_LINES:
         raise DataError(f"it has more than {MAX_LINES:,} lines: split it")
     sections: list[tuple[str, list[str]]] = [("", [])]
-    fence = None
+    fence = ""  # the characters that began the current block of code
     for line in text.splitlines():
-        mark = _FENCE.match(line)
-        if mark and fence in (None, mark[1]):
-            fence = None if fence else mark[1]
+        if not fence:
+            fence = match[1] if (match := _FENCE.match(line)) else ""
+        elif _closes(line, fence):
+            fence = ""
         heading = None if fence else _HEADING.fullmatch(line)
         if heading:
             if len(sections) == MAX_SECTIONS:
@@ -206,6 +225,13 @@ def _markdown(text: str) -> DocumentText:
             sections[-1][1].append(line)
     title = next((heading for heading, _ in sections if heading), "")
     return DocumentText(title, [Section("\n".join(lines), heading) for heading, lines in sections])
+
+
+def _closes(line: str, fence: str) -> bool:
+    """Return whether a line ends a block of code: it has only the character of the fence that began the
+    block, at least as often."""
+    mark = line.strip()
+    return mark.startswith(fence) and not mark.strip(fence[0])
 
 
 def _without_closing_marks(heading: str) -> str:

@@ -12,7 +12,6 @@ memory (rag_r1/sandbox/torch_checkpoint.py).
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from rag_r1.inference.model_folders import newest_checkpoint
 from rag_r1.options.out_folder import check_out
 from rag_r1.options.problems import Problem, error, warning
+from rag_r1.sandbox.job_paths import path_argument
 from rag_r1.sandbox.worker_pool import JobError, JobLimits, LimitError, WorkerPool
 
 #: Generous limits: a file has a few kilobytes, and is read within milliseconds.
@@ -97,7 +97,6 @@ def _read_rates(path: Path) -> list[float]:
     LimitError or JobError if parsing it takes too much time or memory, or fails."""
     workers = WorkerPool(1)
     try:
-        path_name = os.fsencode(path.absolute()).decode("latin-1")
-        return workers.call("rag_r1.sandbox.torch_checkpoint:base_rates", [path_name], _LIMITS)
+        return workers.call("rag_r1.sandbox.torch_checkpoint:base_rates", [path_argument(path)], _LIMITS)
     finally:
         workers.close()

@@ -69,17 +69,18 @@ def test_gzip_and_plain_read_the_same(write):
 
 BAD_ROWS = {
     "not JSON": b'{"id": "2", "contents": "x"',
-    "not an object": b'["2", "x"]',
+    "a list, not a JSON object": b'["2", "x"]',
     "no 'id'": b'{"contents": "x"}',
     "neither 'contents' nor 'text'": b'{"id": "2", "title": "x"}',
-    "'contents' is int": b'{"id": "2", "contents": 5}',
+    "'contents' is 5, not a string": b'{"id": "2", "contents": 5}',
     "'contents' is empty": b'{"id": "2", "contents": " "}',
-    "'id' is bool": b'{"id": true, "contents": "x"}',
+    "'id' is true": b'{"id": true, "contents": "x"}',
     "'id' is empty": b'{"id": "", "contents": "x"}',
     "half a surrogate pair": b'{"id": "2", "contents": "\\ud800"}',
     "not UTF-8": b'{"id": "2", "contents": "\xff"}',
     "nested": b"[" * 100_000,
-    "'url' is int, not a string": b'{"id": "1", "contents": "x", "url": 5}',
+    "'url' is an object": b'{"id": "1", "contents": "x", "url": {}}',
+    "'title' is 0": b'{"id": "1", "text": "x", "title": 0}',
 }
 
 
@@ -128,6 +129,12 @@ def test_parquet_rows_are_read_by_the_same_rules(tmp_path):
     assert read(path) == list(enumerate(expected, start=1))
     other = parquet(tmp_path / "d.parquet", id=["a", "b"], contents=["x", "y"], url=["u", None], more=[1, 2])
     assert read(other) == [(1, Passage("a", "x", "u")), (2, Passage("b", "y"))]
+
+
+def test_a_null_of_a_column_that_another_row_uses_counts_as_missing(tmp_path):
+    columns = {"id": ["a", "b"], "contents": [None, "x"], "title": ["Ulm", None], "text": ["A town.", None]}
+    path = parquet(tmp_path / "c.parquet", **columns)
+    assert [passage for _, passage in read(path)] == [Passage("a", '"Ulm"\nA town.'), Passage("b", "x")]
 
 
 def test_a_bad_parquet_row_is_named_or_skipped(tmp_path):

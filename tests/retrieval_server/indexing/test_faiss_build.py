@@ -9,6 +9,7 @@ from retrieval_server.errors import UserError
 from retrieval_server.folder.manifest import RecallRow, read_manifest
 from retrieval_server.folder.passages import PassageStore
 from retrieval_server.indexing.builder import build_index
+from retrieval_server.indexing.checks import check_factory
 from retrieval_server.indexing.faiss_build import MIN_TRAINING_VECTORS, make_index, write_faiss_index
 from retrieval_server.indexing.faiss_recall import choose_default, recall_warning, sample_queries
 from retrieval_server.search.index_source import IndexSource
@@ -95,6 +96,25 @@ def test_training_sees_a_bounded_sample(tmp_path):
     assert MIN_TRAINING_VECTORS >= 256 * 256, (
         "all that FAISS uses for the 256 centroids of a product quantiser"
     )
+
+
+@pytest.mark.parametrize(
+    "factory",
+    "Flat SQ8 PQ96 PQ128 PQ128x4fs PQ256 PQ384 IVF4096,PQ128 OPQ7_14,PQ14x4 PRQ7x2x4 PQ6,RFlat".split(),
+)
+def test_a_factory_string_that_fits_some_dimension_passes_the_check(factory):
+    check_factory(factory)
+
+
+@pytest.mark.parametrize("factory", ["Flatt", "PQ0", "PQ8x25", "OPQ7_64,PQ96", "PQ9967,RFlat,PQ9973"])
+def test_a_factory_string_that_fits_no_dimension_is_refused_before_the_encoder_is_loaded(factory):
+    with pytest.raises(UserError, match=f"--factory {factory}: FAISS makes no"):
+        check_factory(factory)
+
+
+def test_an_index_that_does_not_fit_into_memory_is_refused():
+    with pytest.raises(UserError, match="bad_alloc"):
+        make_index("PQ8x24", 1 << 30)
 
 
 def test_product_quantisers_are_not_reordered_for_a_search_that_is_not_used():

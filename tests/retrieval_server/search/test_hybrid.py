@@ -3,6 +3,7 @@ from __future__ import annotations
 import shutil
 from fractions import Fraction
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -12,7 +13,7 @@ from retrieval_server.errors import OutsideRootError, UserError
 from retrieval_server.folder.manifest import read_manifest
 from retrieval_server.indexing.builder import build_hybrid
 from retrieval_server.search.backends import Hit
-from retrieval_server.search.hybrid import fuse
+from retrieval_server.search.hybrid import fuse, open_members
 from retrieval_server.search.index_source import IndexSource
 from retrieval_server.server.reload import IndexLocation, Reloader
 
@@ -129,6 +130,22 @@ def test_a_part_that_was_built_again_of_another_corpus_is_refused_at_start(bm25_
     edit_json(tmp_path / "a/manifest.json", lambda manifest: manifest["corpus"].update(sha256="0" * 64))
     with pytest.raises(UserError, match="corpus sha256.*0000.*build both of the same corpus"):
         IndexSource.open(tmp_path / "both", device="cpu")
+
+
+def test_a_part_that_is_a_hybrid_by_now_is_refused_at_start(bm25_index, dense_index, tmp_path):
+    shutil.copytree(bm25_index, tmp_path / "a")
+    build_hybrid([tmp_path / "a", dense_index], tmp_path / "both")
+    shutil.rmtree(tmp_path / "a")
+    build_hybrid([bm25_index, dense_index], tmp_path / "a")
+    with pytest.raises(UserError, match="a: it is itself a hybrid index by now"):
+        IndexSource.open(tmp_path / "both", device="cpu")
+
+
+def test_if_a_part_does_not_open_the_others_are_closed(hybrid_index):
+    first, manifest = Mock(), read_manifest(hybrid_index)
+    with pytest.raises(UserError, match="broken"):
+        open_members(hybrid_index, manifest, False, Mock(side_effect=[first, UserError("broken")]))
+    first.close.assert_called_once_with()
 
 
 def test_a_reload_may_not_open_a_hybrid_of_indexes_outside_the_root(hybrid_index):

@@ -108,7 +108,7 @@ class Stub:
     def respond(self, method: str, target: str, headers: dict, body: bytes) -> tuple[int, dict, bytes]:
         parts = urlsplit(target)
         fields = json.loads(body) if body else dict(parse_qsl(parts.query))
-        query = fields[ENGINES[self.api].query]
+        query = fields[ENGINES[self.api].query_field]
         with self.lock:
             self.requests.append(StubRequest(method, parts.path, headers, fields, query))
             self.at_once += 1

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from rag_r1.io.errors import DataError
 from rag_r1.runs.errors import RunError
 from rag_r1.sandbox.documents import html_text
+from rag_r1.tools.documents import parsers
 from rag_r1.tools.documents.command import main
 from rag_r1.tools.documents.corpus import document_files, index_folder, split_words
-from rag_r1.tools.documents.parsers import read_document
+from rag_r1.tools.documents.parsers import read_ahead, read_document
 from retrieval_server.folder.corpus import CorpusReader
 from tests.tools.made_documents import folder_of_documents, pdf
 
@@ -50,6 +51,31 @@ def test_every_document_becomes_passages_with_its_title_and_file(tmp_path):
         ),
     ]
     assert all(row["url"] == row["file"] == row["id"].partition("#")[0] for row in results)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        "```x``` is code in a line",
+        "````\n```\n# no heading\n````",
+        "~~~\n```\n# no heading\n~~~~ ",
+        "  ```python\n# no heading\n``` x\n# no heading\n  ```",
+    ],
+)
+def test_headings_after_code_and_none_in_it_begin_sections_of_markdown(tmp_path, block):
+    (tmp_path / "a.md").write_text(f"# First\n{block}\n# Second\ntext")
+    sections = [(section.heading, section.text) for section in read_document(tmp_path / "a.md").sections]
+    assert sections == [("", ""), ("First", block), ("Second", "text")]
+
+
+def test_a_job_that_cannot_be_started_ahead_is_started_when_its_file_is_read(tmp_path, monkeypatch):
+    def try_start(*_):
+        raise RuntimeError("cannot schedule new futures after shutdown")
+
+    monkeypatch.setattr(parsers.workers, "try_start", try_start)
+    (tmp_path / "a.html").write_text("<p>read</p>")
+    [pending] = read_ahead([tmp_path / "a.html"])
+    assert pending.document().sections[0].text.strip() == "read"
 
 
 def test_the_retrieval_server_reads_the_corpus(tmp_path):
