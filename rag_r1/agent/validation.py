@@ -3,7 +3,8 @@
 Engines, tools and codecs may be anybody's code, so nothing that they return is used before it is checked
 here. Token ids must be whole numbers from 0, log-probs must be finite with one for each id, and a tool must
 return a result for each call. Anything else raises an exception, which episode.py and tool_executor.py turn
-into a typed failure. A result that is not a list of documents becomes a Failure of its call alone.
+into a typed failure. A result that is not a list of documents becomes a Failure of its call alone. Numbers of
+numpy and torch are accepted, and become plain ones, as JSON needs them.
 
 An engine that returns more tokens than requested has not failed: the beginning of the sample is what the
 policy would have written under the limit. The surplus tokens and their log-probs are cut off here and nowhere
@@ -13,7 +14,7 @@ else, so that no row exceeds its budget.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence, Sized
+from collections.abc import Mapping, Sequence, Set, Sized
 from dataclasses import replace
 from math import isfinite
 from typing import Any
@@ -22,17 +23,23 @@ from rag_r1.agent.failures import error_line
 from rag_r1.agent.interfaces import Generation
 from rag_r1.protocols import CachedDocuments, Document, Failure, Refusal
 
+#: The kinds of Failure that a tool may return; the other kinds are those of an episode's other parts.
 _TOOL_KINDS = ("retriever", "tool")
 
 
 def checked_ids(ids: Any) -> list[int]:
     """Return token ids as a new list. Raises TypeError or OverflowError unless all are whole numbers from
     0."""
-    if not isinstance(ids, Sized) or isinstance(ids, str | bytes | bytearray):
-        raise TypeError(f"token ids must be a list of whole numbers, not {type(ids).__name__}")
-    values = list(ids)
-    array("L", values)  # checks every id, in C
-    return values
+    # An array of "L", which are unsigned, checks every id in C.
+    return array("L", _items(ids, "token ids must be a list of whole numbers")).tolist()
+
+
+def _items(values: Any, expectation: str) -> list[Any]:
+    """Return the items of a list, or of a tuple or array. Raises TypeError for anything else, with
+    `expectation` as the beginning of the message."""
+    if not isinstance(values, Sized) or isinstance(values, str | bytes | bytearray | Set | Mapping):
+        raise TypeError(f"{expectation}, not {type(values).__name__}")
+    return list(values)
 
 
 def checked_generation(generation: Any, max_tokens: int) -> Generation:
@@ -50,12 +57,10 @@ def checked_generation(generation: Any, max_tokens: int) -> Generation:
 def _checked_logprobs(logprobs: Any, count: int) -> list[float]:
     """Return log-probs as a new list. Raises TypeError or ValueError unless they are `count` finite
     numbers."""
-    if not isinstance(logprobs, Sized):
-        raise TypeError(f"log-probs must be a list of numbers, not {type(logprobs).__name__}")
-    values = list(logprobs)
+    values = array("d", _items(logprobs, "log-probs must be a list of numbers")).tolist()
     if len(values) != count:
         raise ValueError(f"{count} token ids but {len(values)} log-probs")
-    if not isfinite(sum(values)):
+    if not all(map(isfinite, values)):
         raise ValueError("log-probs that are not finite")
     return values
 
@@ -72,7 +77,8 @@ def checked_results(results: Any, count: int, message: str) -> list[list[Documen
 
 
 def _checked_result(result: Any, message: str) -> list[Document] | Failure | Refusal:
-    """Return one result; a Failure if it is invalid, or if inspecting it raises."""
+    """Return one result; a Failure if it is invalid, or if inspecting it raises. A Failure of a kind that is
+    not a tool's becomes one of the kind `tool`."""
     if isinstance(result, Refusal):
         return result
     if isinstance(result, Failure):

@@ -23,7 +23,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 import yaml
 from pydantic import ValidationError
@@ -33,6 +33,7 @@ from rag_r1.io.bounded_yaml import YamlError, read_yaml
 from rag_r1.io.secrets import holds_secret
 from rag_r1.options.argument_values import (
     ArgumentsError,
+    Fields,
     field_names,
     flag_of,
     from_plain,
@@ -43,6 +44,9 @@ from rag_r1.options.argument_values import (
 from rag_r1.options.command_exit import CommandError
 from rag_r1.options.suggestions import did_you_mean
 
+if TYPE_CHECKING:
+    from rag_r1.options.command_line import Arguments
+
 #: The name of the settings file in the folder of a run, and the beginning of its first line.
 SETTINGS = "settings.yaml"
 _HEAD = "# rag-r1 "
@@ -50,7 +54,7 @@ _EXAMPLES = f"@RUN/{SETTINGS} or one of your own (@mine.yaml)"
 _FILE = re.compile(r"@(.+\.(?:ya?ml|json))", re.DOTALL)
 
 
-def split_files(words: Sequence[str], cls: Any) -> tuple[list[str], dict[str, Any], list[str]]:
+def split_files(words: Sequence[str], cls: type[Arguments]) -> tuple[list[str], dict[str, Any], list[str]]:
     """Separates the words of a command line from settings files.
 
     Returns the other words, preceded by the positional arguments of the files; the remaining settings of the
@@ -86,7 +90,7 @@ def split_files(words: Sequence[str], cls: Any) -> tuple[list[str], dict[str, An
     return [*positional, *others], settings, faults
 
 
-def _value_count(flag: str, fields: Any) -> int:
+def _value_count(flag: str, fields: Fields) -> int:
     """Returns how many of the following words are values of this flag."""
     if "=" in flag:
         return 0
@@ -110,7 +114,7 @@ def _no_settings_fault(word: str) -> str:
     return f"{word} {reason}: give a file of settings, {_EXAMPLES}"
 
 
-def read_settings(path: Path, cls: Any) -> dict[str, Any]:
+def read_settings(path: Path, cls: type[Arguments]) -> dict[str, Any]:
     """Returns the settings in a file, by the names of the fields of `cls`, a subclass of Arguments. Required
     settings may be absent. Raises ArgumentsError, with the file's name and the key."""
     try:
@@ -138,7 +142,7 @@ def read_settings(path: Path, cls: Any) -> dict[str, Any]:
     return settings
 
 
-def _wrong_values(settings: Mapping[str, Any], cls: Any, fields: Any) -> dict[str, str]:
+def _wrong_values(settings: Mapping[str, Any], cls: type[Arguments], fields: Fields) -> dict[str, str]:
     """Returns messages about wrong values, by flag. Absent and contradictory values are accepted here, since
     the command line may change them."""
     try:
@@ -166,7 +170,8 @@ def recorded_settings(
     succeeds.
 
     If the block raises an error, the settings file of an earlier invocation is restored. If there was none
-    and the folder contains nothing else, the new file is removed, and so is the folder if it is new.
+    and the folder contains nothing else, the new file is removed, and so is the folder if it is new. After
+    Ctrl-C or SIGTERM the new file stays, since the run has begun and the same command resumes it.
 
     - `command`: the command with its subcommand, such as `rag-r1 eval modes`
     - `args`: the command's Arguments
@@ -212,16 +217,17 @@ def settings_text(args: Any, command: str) -> str:
     settings: dict[str, Any] = {}
     secret: list[str] = []
     for name, field, value in values_of(args):
-        values = value if isinstance(value, list | tuple) else [value]
-        items = [str(item) if isinstance(item, Path) else item for item in values]
-        public = [item for item in items if not (isinstance(item, str) and holds_secret(item))]
-        if public != items:
-            secrets = (str(item).partition("=") for item in items if item not in public)
-            secret += [key if is_positional(field) and equals else name for key, equals, _ in secrets]
-        if isinstance(value, list | tuple):
-            settings[name] = public
-        elif value is not None and public:
-            settings[name] = public[0]
+        is_list = isinstance(value, list | tuple)
+        items = [str(item) if isinstance(item, Path) else item for item in (value if is_list else [value])]
+        secret_items = [item for item in items if isinstance(item, str) and holds_secret(item)]
+        public_items = [item for item in items if item not in secret_items]
+        for item in secret_items:
+            key, equals, _ = item.partition("=")  # a positional argument is an override
+            secret.append(key if is_positional(field) and equals else name)
+        if is_list:
+            settings[name] = public_items
+        elif value is not None and public_items:
+            settings[name] = public_items[0]
     notes = [command, f"Relative paths start at {Path.cwd()}"]
     notes += [f"Left out as secret: {', '.join(dict.fromkeys(secret))}"] if secret else []
     lines = [f"# {' '.join(note.splitlines())}" for note in notes]

@@ -147,3 +147,11 @@ class Episodes:
     def in_flight(self) -> dict[str, int]:
         """The argument `in_flight` (concurrent episodes) if the platform limits it, else no argument."""
         return {"in_flight": _CPU_EPISODES} if self.config.trainer.device == "cpu" else {}
+
+
+def step_settings(playing: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of episodes as settings of a step, without the path of the prompt.
+
+    The path may change. A step whose questions do not contain the prompt records its text instead.
+    """
+    return {name: value for name, value in playing.items() if name != "prompt"}

@@ -23,6 +23,7 @@ from rag_r1.evaluation.evaluation_run import evaluate
 from rag_r1.io.bounded_json import read_json_object
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.own.artifacts import OwnArtifacts, own_step
+from rag_r1.own.episodes import step_settings
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.steps import Step
 
@@ -90,7 +91,7 @@ def _step(artifacts: OwnArtifacts, evaluation: Evaluation) -> Step:
     plan, episodes = artifacts.plan, artifacts.episodes
     playing = episodes.one_shot if evaluation.is_one_shot else episodes.playing
     settings = {
-        "playing": {name: value for name, value in playing.items() if name != "prompt"},
+        "playing": step_settings(playing),
         "prompt": Path(playing["prompt"]).read_text(encoding="utf-8") if playing.get("prompt") else None,
         "questions": plan.evaluation.questions,
         "card": evaluation.has_card,

@@ -1,9 +1,10 @@
 """Estimates the requests, tokens, cost and time of a plan before it is run.
 
-Requests and cost are upper bounds: the estimate assumes that every kind gets all its questions, that each
-passes all checks, and that each trace uses all its turns. Finished steps are left out. The time of the
-trainings is known only for the smallest model size on two CPU cores, where it was measured (sizes.py). For
-other sizes the forecast says that it is unknown.
+The estimate assumes that every kind gets all its questions, that each passes all checks, and that each trace
+uses all its turns. So there will not be more requests, except for malformed replies, which are requested
+again. Tokens and cost are estimates from assumed lengths of prompts and replies; only `teacher.max_cost`
+limits the cost. Finished steps are left out. The time of the trainings is known only for the smallest model
+size on two CPU cores, where it was measured (sizes.py). For other sizes the forecast says that it is unknown.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from rag_r1.own.evaluation_steps import evaluations
 from rag_r1.own.plan import OwnPlan
 from rag_r1.own.questions_step import questions_spec
 from rag_r1.own.sizes import MeasuredTimes, size_of
+from rag_r1.probes.probes import PROBES
 from rag_r1.questions.documents import PassagePool, read_pool
 from rag_r1.questions.forecast import forecast, forecast_lines
 from rag_r1.questions.prompts import Prompts
@@ -33,12 +35,10 @@ from rag_r1.tools.documents.corpus import index_folder
 
 #: Assumed lengths in the traces, in tokens: of the prompt with its instruction, a turn and an observation.
 _PROMPT_TOKENS, _TURN_TOKENS, _OBSERVATION_TOKENS = 600, 120, 600
-#: The default of `rag-r1 questions --most-passages`.
-_MAX_PASSAGES = 100_000
 #: Assumed time in which a model server answers a request, in seconds.
 _ANSWER_S = 3.0
-#: Number of episodes for each question in an evaluation with a search card.
-_CARD_EPISODES = 6
+#: Assumed mean number of episodes of a question in the filter, which replays it if its first answer is wrong.
+_FILTER_EPISODES = 4
 #: Assumed number of SFT samples in a trace.
 _SAMPLES_PER_TRACE = 2.7
 #: Assumed time until vLLM or a training has started, in seconds.
@@ -47,7 +47,7 @@ _START_S = 60.0
 
 @dataclass(frozen=True)
 class Forecast:
-    """Upper bounds of what the unfinished steps of a plan take."""
+    """What the unfinished steps of a plan are expected to take at most."""
 
     #: Numbers of the questions for training and evaluation.
     train: int
@@ -76,7 +76,7 @@ def forecast_of(artifacts: OwnArtifacts, folder: PipelineFolder) -> Forecast:
         train, test = _own_counts(plan)
     else:
         spec = questions_spec(artifacts)
-        pool = _pool(artifacts)
+        pool = _pool(artifacts, spec.most_passages)
         seeds = max_seeds(spec, pool)
         writing, reading = forecast(spec, seeds, Prompts(()))
         lines += [f"passages: {pool.n_read:,}", *forecast_lines(spec, seeds, writing, reading)]
@@ -90,14 +90,14 @@ def forecast_of(artifacts: OwnArtifacts, folder: PipelineFolder) -> Forecast:
         lines.append(_traces_line(plan, traces))
     cost = _cost(plan, teacher, reader)
     if cost:
-        lines.append(f"cost: at most {cost:.4g}" + _limit_text(plan, cost))
+        lines.append(f"cost: about {cost:.4g}, if replies have the usual length" + _limit_text(plan, cost))
     lines += _model_time_lines(plan, teacher, reader)
     lines += _training_time_lines(artifacts, folder, train, test)
     return Forecast(train, test, teacher, reader, cost, tuple(lines))
 
 
-def _pool(artifacts: OwnArtifacts) -> PassagePool:
-    """Read the passages from which questions are written.
+def _pool(artifacts: OwnArtifacts, most_passages: int) -> PassagePool:
+    """Read the passages from which questions are written, at most `most_passages`.
 
     If the step that makes the corpus is unfinished, a temporary corpus is made. Raises RunError if it cannot
     be read.
@@ -109,7 +109,7 @@ def _pool(artifacts: OwnArtifacts) -> PassagePool:
             folder = Path(documents.folder)
             corpus = [index_folder(folder, Path(temp), skip_bad_files=documents.skip_bad_files)]
         try:
-            return read_pool(corpus, artifacts.plan.run.seed, questions.test_share, _MAX_PASSAGES)
+            return read_pool(corpus, artifacts.plan.run.seed, questions.test_share, most_passages)
         except DataError as error:
             raise RunError(str(error)) from error
 
@@ -131,7 +131,7 @@ def max_seeds(spec: QuestionsSpec, pool: PassagePool) -> list[Seed]:
 
 
 def trace_usage(artifacts: OwnArtifacts, questions: int) -> Usage:
-    """Return an upper bound of the usage of the traces for a number of training questions."""
+    """Estimate the usage of the traces for a number of training questions, if each uses all its turns."""
     plan = artifacts.plan
     turns = artifacts.episodes.max_turns + 1  # the last one answers
     episodes = min(questions, plan.traces.questions or questions) * plan.traces.samples
@@ -204,9 +204,8 @@ def _training_seconds(
     seconds = {step: value for step, value in seconds.items() if not getattr(plan, step).skip}
     for evaluation in evaluations(artifacts):
         questions = min(test, plan.evaluation.questions or test)
-        episodes = questions * _CARD_EPISODES if evaluation.has_card else questions
-        # The time of a question was measured in the filter, which replays it several times.
-        seconds[evaluation.step] = _START_S + episodes * times.question_s / 4
+        episodes = questions * len(PROBES) if evaluation.has_card else questions
+        seconds[evaluation.step] = _START_S + episodes * times.question_s / _FILTER_EPISODES
     return seconds
 
 

@@ -6,7 +6,9 @@
     grpo      trains the fine-tuned model on the remaining questions by
               reinforcement learning                                         `rag-r1 stages`
 
-Both trainings run as child processes, which resume from their last checkpoint. The filter calls the function
+Both trainings run as child processes, which resume from their last checkpoint. SFT is a command like any
+other, whose log of metrics moves a progress bar here. GRPO is started by `train`, which shows veRL's metrics,
+keeps it out of an existing Ray cluster and lets it inherit the folder's lock. The filter calls the function
 of its command, and starts a vLLM server for the model.
 """
 
@@ -26,6 +28,7 @@ from rag_r1.io.file_hash import sha256_of_file
 from rag_r1.options.command_line import hydra_quoted
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.own.artifacts import OwnArtifacts, own_step
+from rag_r1.own.episodes import step_settings
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.processes import run_module
 from rag_r1.runs.steps import Step
@@ -47,7 +50,7 @@ def training_steps(artifacts: OwnArtifacts) -> list[Step]:
 
 def sft_overrides(artifacts: OwnArtifacts) -> list[str]:
     """Return the overrides of the SFT recipe. The user's own come last, and therefore take precedence."""
-    run = artifacts.out / "sft" / "run"
+    run = artifacts.sft_model.parent
     return [
         f"model.path={hydra_quoted(artifacts.untrained_model)}",
         f"trainer.default_local_dir={hydra_quoted(run)}",
@@ -99,7 +102,7 @@ def _filter(artifacts: OwnArtifacts) -> Step:
         "questions": plan.questions,
         "replays": plan.replays,
         "share": plan.share,
-        "playing": _plain_settings(episodes.playing),
+        "playing": step_settings(episodes.playing),
         "seed": artifacts.plan.run.seed,
         **({"model": artifacts.model_hash} if artifacts.plan.sft.skip else {}),
     }
@@ -147,8 +150,8 @@ def filter_arguments(artifacts: OwnArtifacts, folder: Path, retriever: str, url:
 def grpo_overrides(artifacts: OwnArtifacts, url: str) -> list[str]:
     """Return the overrides of the GRPO recipe, with the retrieval server at `url`."""
     plan = artifacts.plan
-    source = "questions" if plan.filter.skip else "filter"
-    train_file, test_file = artifacts.out / source / "train.parquet", artifacts.questions("test")
+    filtered_file, test_file = artifacts.out / "filter" / "train.parquet", artifacts.questions("test")
+    train_file = artifacts.questions("train") if plan.filter.skip else filtered_file
     return [
         f"actor_rollout_ref.model.path={hydra_quoted(artifacts.grpo_start_model)}",
         f"data.train_files={hydra_quoted(train_file)}",
@@ -161,7 +164,8 @@ def grpo_overrides(artifacts: OwnArtifacts, url: str) -> list[str]:
 
 
 def batch_that_fits(rows: int, config: Any) -> list[str]:
-    """Return overrides that reduce the batch of a GRPO step if there are only `rows` training questions.
+    """Return overrides that reduce the batch of a GRPO step if there are only `rows` training questions, and
+    print the reduced size.
 
     The batch becomes the largest number of whole mini batches that the questions fill. If they do not fill
     one, it becomes a single mini batch that can be divided by the number of GPUs. Raises RunError if there
@@ -223,11 +227,3 @@ def _rows(path: Path) -> int:
 def _content_hash(recipe: str) -> str:
     """Return a hash of the contents of a recipe's file."""
     return sha256_of_file(Recipe.find(recipe).path)[:16]
-
-
-def _plain_settings(playing: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of the episodes without the path of the prompt.
-
-    The path may change; the text of the prompt is in the questions, on which the step depends anyway.
-    """
-    return {name: value for name, value in playing.items() if name != "prompt"}

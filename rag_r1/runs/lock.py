@@ -26,6 +26,8 @@ def hold_out(
     """Hold the lock of a command's --out folder, or of the subfolder `folder`, while the block runs. `name`
     and `mode` are those of `hold_lock`. Raises RunError if another process holds the lock, or the folder
     cannot be used."""
+    # The stack releases the lock. With `hold_lock` in a `with` statement inside the `try`, an OSError of the
+    # caller's block would be taken for one of the folder.
     with ExitStack() as stack:
         busy_error = RunError(f"{out} is in use by another process: wait for it, or choose another --out")
         try:

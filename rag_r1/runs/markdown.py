@@ -1,16 +1,17 @@
 """Writes Markdown: numbers, tables, claims and pages.
 
 Names that come from files are untrusted. `cell` escapes them, so that whatever they contain, a cell stays a
-single cell and contains no markup.
+single cell and contains no markup. Renderers such as GitHub's still make links of bare addresses.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
+from urllib.parse import quote
 
 #: Length, in characters, to which a text on one line is cut.
 _MAX_CHARS = 120
@@ -26,16 +27,17 @@ def one_line_text(text: object) -> str:
 
 
 def cell(text: object) -> str:
-    """Returns a text escaped for a table cell, so that none of it is interpreted as Markdown or HTML."""
+    """Returns a text, as by `one_line_text`, escaped for a table cell, so that none of its characters are
+    Markdown or HTML markup."""
     return one_line_text(text).translate(_MARKUP)
 
 
 def number(value: float | None, decimals: int = 3, *, signed: bool = False) -> str:
-    """Returns a number as text; a dash for None or NaN."""
+    """Returns a number as text; a dash for None or NaN. A number that rounds to 0 has no sign."""
     if value is None or math.isnan(value):
         return "–"
     text = f"{value:+.{decimals}f}" if signed else f"{value:.{decimals}f}"
-    return f"{0:.{decimals}f}" if float(text) == 0 and text[0] == "-" else text
+    return text.lstrip("+-") if float(text) == 0 else text
 
 
 def integer(count: int | None) -> str:
@@ -43,9 +45,11 @@ def integer(count: int | None) -> str:
     return "–" if count is None else f"{count:,}"
 
 
-def with_interval(figure: dict[str, Any] | None, decimals: int = 3, *, signed: bool = False) -> str:
-    """Returns a figure of report.json or compare.json as text, such as `0.423 [0.391, 0.455]`; a dash if it
-    has no value."""
+def with_interval(
+    figure: Mapping[str, float | None] | None, decimals: int = 3, *, signed: bool = False
+) -> str:
+    """Returns a figure and its confidence interval as text, such as `0.423 [0.391, 0.455]`, or a dash if it
+    has no value. `figure` has the keys `value`, `low` and `high`, as in report.json and compare.json."""
     if not figure or figure["value"] is None:
         return "–"
     text = number(figure["value"], decimals, signed=signed)
@@ -134,4 +138,4 @@ class Page:
 
     def pictures(self, paths: Iterable[Path], caption: str | None = None) -> Self:
         """Add pictures that are in the page's folder. By default the caption is the file's name."""
-        return self.text(*(f"![{caption or path.stem}]({path.name})" for path in paths))
+        return self.text(*(f"![{caption or cell(path.stem)}]({quote(path.name)})" for path in paths))

@@ -1,8 +1,8 @@
 """Starts and stops the processes of a pipeline, including those that a killed invocation left behind.
 
 A command either shares the terminal and the lock of the process that starts it (`run_child`), or runs in a
-session of its own (`run_and_wait`). The whole session is ended if the pipeline fails or is interrupted by
-Ctrl-C or SIGTERM.
+session of its own (`run_and_wait`). The processes of that session are ended if the command fails, or if the
+pipeline fails or is interrupted by Ctrl-C or SIGTERM.
 
 SIGKILL leaves no opportunity for that. So every process that a pipeline starts directly or indirectly,
 including Ray's, inherits the variable `RAG_R1_PIPELINE`, whose value is the folder OUT. The next invocation
@@ -38,8 +38,8 @@ def mark_children(out: Path) -> None:
 def run_module(
     *words: object, log: Path | None = None, watch: Callable[[], None] | None = None, **environment: str
 ) -> None:
-    """Run `python -m WORDS` to its end. `environment` sets further variables; all else is as in
-    `run_and_wait`."""
+    """Run `python -m WORDS` to its end, with the further variables in `environment`. The other arguments and
+    the errors are those of `run_and_wait`."""
     command = [sys.executable, "-m", *map(str, words)]
     run_and_wait(command, log=log, watch=watch, environment=environment, name=f"python -m {words[0]}")
 
@@ -56,6 +56,7 @@ def run_and_wait(
 
     - `log`: the file to which the command's output is appended; None to print it here
     - `watch`: called about twice a second
+    - `environment`: variables that are added to those of this process
     - `name`: stands for the command in an error
 
     Raises RunError if the command cannot be started, or ends with another status than 0.
@@ -68,32 +69,36 @@ def run_and_wait(
         except OSError as error:
             raise RunError(f"{command[0]} cannot be started: {error.strerror}") from error
         try:
-            _wait(process, watch)
+            _wait(process, 0.5, watch or _never)
         finally:
             stop_session(process)
     if process.returncode:
-        log_end = "" if log is None else f"; the end of {log}:\n{last_lines(log)}\n"
+        log_end = "" if log is None else f"; the end of {log}:\n{last_lines(log)}"
         raise RunError(
-            f"{name} ended with status {process.returncode}{log_end}; the same command of the pipeline, "
-            "given again, goes on"
+            f"{name} ended with status {process.returncode}: correct the cause, then give the pipeline's "
+            f"command again, which resumes{log_end}"
         )
 
 
-def _wait(process: subprocess.Popen, watch: Callable[[], None] | None) -> None:
-    """Wait for a process to end, and call `watch` about twice a second."""
+def _wait(process: subprocess.Popen, interval_s: float, is_over: Callable[[], object]) -> int | None:
+    """Wait for a process to end, and return its exit status. `is_over` is called after every `interval_s`
+    seconds; once it returns a true value, this returns None at once."""
     while True:
         try:
-            process.wait(0.5)
-            return
+            return process.wait(interval_s)
         except subprocess.TimeoutExpired:
-            if watch is not None:
-                watch()
+            if is_over():
+                return None
+
+
+def _never() -> bool:
+    return False
 
 
 def run_child(command: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
-    """Run a training's command in a process that ends with this one and inherits the folder's lock. Returns
-    its exit status."""
-    status = run_child_until(lambda: False, command, environment)
+    """Run a training's command, and return its exit status. The process inherits the folder's lock, and is
+    ended if an exception, such as that of Ctrl-C, interrupts the wait."""
+    status = run_child_until(_never, command, environment)
     assert status is not None  # it is never ended early
     return status
 
@@ -102,23 +107,18 @@ def run_child_until(
     is_over: Callable[[], bool], command: Sequence[str], environment: Mapping[str, str] | None = None
 ) -> int | None:
     """Run a command as `run_child` does, but end it as soon as `is_over`, which is called every second,
-    returns True. Returns its exit status; None if it was ended."""
+    returns True. Returns its exit status, or None if it was ended."""
     process = start(command, environment=environment, own_session=False, inherits_files=True)
     try:
-        while True:
-            try:
-                return process.wait(1.0)
-            except subprocess.TimeoutExpired:
-                if is_over():
-                    return None
+        return _wait(process, 1.0, is_over)
     finally:
         end(process, SAME_GROUP)
 
 
 def stop_session(process: subprocess.Popen) -> None:
-    """Stop a process that leads a session, together with the session's other processes, beginning with
-    SIGINT. If the process has ended by itself, the others are not stopped."""
-    if process.poll() is None:
+    """Stop a process that leads a session, beginning with SIGINT, and the other processes of its group. If
+    the process has failed, only the others remain to be killed; if it has ended with status 0, they go on."""
+    if process.poll() != 0:
         end(process, SESSION)
 
 
@@ -135,9 +135,7 @@ def stop_leftovers(out: Path) -> int:
             time.sleep(0.2)
     if remaining := find_leftovers(out):
         ids = ", ".join(map(str, remaining))
-        raise RunError(
-            f"processes of an earlier start in {out} do not end: {ids}: end them, then start again"
-        )
+        raise RunError(f"processes of an earlier run in {out} do not end: {ids}: end them, then start again")
     return len(leftovers)
 
 

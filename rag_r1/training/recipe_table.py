@@ -21,7 +21,8 @@ _COLUMNS = (
     "recipe", "model", "`model_dtype`", "LoRA", "learning rate", "GPUs", "update, GB", "generation, GB",
     "rows in its cache", "host, GB",
 )  # fmt: skip
-#: Prefix of a recipe's name -> the size of the model that it is for. All other recipes are for 7B.
+#: Prefix of a recipe's name -> the size of the model that it is for. The first one that fits counts, so a
+#: prefix stands after longer ones that begin with it. All other recipes are for 7B.
 _SIZES = {
     "agentic_r/agent_demo": "demo",
     "agentic_rag/": "3B",
@@ -38,37 +39,37 @@ _SIZES = {
 }
 
 #: Name of a recipe -> the size of its critic, if that is smaller than the policy.
-_CRITICS = {"one_gpu_24_ppo": "0.5B", "one_gpu_80_ppo": "1.5B"}
+_CRITICS = {"hardware/one_gpu_24_ppo": "0.5B", "hardware/one_gpu_80_ppo": "1.5B"}
 
 #: Composes a recipe with overrides.
 Compose = Callable[[str, Sequence[str]], DictConfig]
 
 
 def size_for(name: str) -> str:
-    """Returns the size of the model that a shipped recipe is for, a key of SHAPES."""
+    """Returns the size of the model that a recipe is for, a key of SHAPES; 7B for a recipe that is not
+    shipped."""
     return next((size for prefix, size in _SIZES.items() if name.startswith(prefix)), "7B")
 
 
-def recipe_row(name: str, config: DictConfig, size: str) -> tuple[str, ...]:
+def recipe_row(name: str, config: DictConfig, size: str, folder: str = "") -> tuple[str, ...]:
     """Returns the row of the table for the recipe `name`, whose configuration is `config`, with a model of
-    this size."""
+    this size. `folder` is left out of the recipe's name in the row."""
     if config.get("actor_rollout_ref") is None:
         dtype, lora, rates = str(config.engine.model_dtype), "-", _rate(config.optim.lr)
     else:
         dtype, lora, rates = _trained_columns(config)
     count = "-" if config.trainer.device == "cpu" else str(gpu_count(config))
-    critic_size = _CRITICS.get(name.strip("`").rpartition("/")[2], "")
-    memory_columns = _memory_columns(memory_for(config, size, critic_size))
-    return (name, size, dtype, lora, rates, count, *memory_columns)
+    label = f"`{name.removeprefix(f'{folder}/')}`"
+    return (label, size, dtype, lora, rates, count, *_memory_columns(memory_for(name, config, size)))
 
 
-def memory_for(config: DictConfig, size: str, critic_size: str = "") -> MemoryEstimate:
-    """Estimates the memory of a recipe with a model and a critic of these sizes, on the GPU that the recipe
-    names, or else on one of 80 GB. Without `critic_size`, the critic is as large as the policy."""
+def memory_for(name: str, config: DictConfig, size: str) -> MemoryEstimate:
+    """Estimates the memory of the recipe `name` with a model of this size, on the GPU that the recipe names,
+    or else on one of 80 GB. The critic has the size in `_CRITICS`, or else that of the policy."""
     gpu_bytes = 1e9 * float(OmegaConf.select(config, "rag_r1.gpu_memory_gb") or 80)
     if config.get("actor_rollout_ref") is None:
         return sft_memory_of(config, SHAPES[size], gpu_bytes)
-    return memory_of(config, SHAPES[size], gpu_bytes, SHAPES.get(critic_size))
+    return memory_of(config, SHAPES[size], gpu_bytes, SHAPES.get(_CRITICS.get(name, "")))
 
 
 def _trained_columns(config: DictConfig) -> tuple[str, str, str]:
@@ -121,7 +122,7 @@ def recipe_tables(compose: Compose, folders: Sequence[str] = ()) -> Iterator[tup
     names = shipped_names("train", "sft")
     for folder in folders or sorted({folder_of(name) for name in names}):
         rows = [
-            recipe_row(f"`{name.removeprefix(f'{folder}/')}`", compose(f"recipes/{name}", []), size_for(name))
+            recipe_row(name, compose(f"recipes/{name}", []), size_for(name), folder)
             for name in names
             if folder_of(name) == folder
         ]

@@ -143,9 +143,9 @@ def print_recipe_table(arguments: Sequence[str]) -> int:
     sizes = (args.size or size_for(recipe.name)).split(",")
     if unknown := [size for size in sizes if size not in SHAPES]:
         raise RunError(f"--size {unknown[0]}: the sizes that are known are {', '.join(SHAPES)}")
-    print(recipe_table([recipe_row(f"`{recipe.name}`", config, size) for size in sizes]))
+    print(recipe_table([recipe_row(recipe.name, config, size) for size in sizes]))
     if len(sizes) == 1:
-        print(f"\n{memory_table(memory_for(config, sizes[0]))}")
+        print(f"\n{memory_table(memory_for(recipe.name, config, sizes[0]))}")
     return 0
 
 

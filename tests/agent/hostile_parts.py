@@ -117,6 +117,8 @@ ENGINE_FAULTS = {
     "cancelled": lambda ids: cancelled(),
     "None": lambda ids: None,
     "ids alone": lambda ids: ids,
+    "a set of ids": lambda ids: Generation(set(ids)),
+    "a dict of ids": lambda ids: Generation(dict.fromkeys(ids)),
     "no ids": lambda ids: Generation(None),
     "text": lambda ids: Generation("text"),
     "generator": lambda ids: Generation(iter(ids)),

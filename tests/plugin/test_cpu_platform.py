@@ -112,7 +112,9 @@ def test_a_language_model_gives_the_logits_of_the_saved_model(worker, model_fold
 def test_a_value_model_gives_one_value_a_token_and_learns(worker, model_folder):
     engine = make_engine("value_model", model_folder, forward_only=False)
     ids = torch.arange(12).reshape(2, 6)
-    assert engine.module.config._attn_implementation == "sdpa"
+    config = engine.module.config
+    assert config._attn_implementation == "sdpa"
+    assert config.summary_dropout_prob == 0.0, "veRL's own settings of a critic hold, too"
     before = engine.module(ids).logits
     assert before.shape == (2, 6, 1)
     ((before - 1.0) ** 2).mean().backward()

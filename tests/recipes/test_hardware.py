@@ -49,14 +49,14 @@ def test_each_size_of_the_readme_fits_into_the_gpu_that_the_recipe_names(name):
     assert int(row[2]) == config.rag_r1.gpu_memory_gb
     assert row[3].split(" or ") == SIZES[name]
     for size in SIZES[name]:
-        memory = memory_for(config, size, PPO.get(name, ""))
+        memory = memory_for(f"hardware/{name}", config, size)
         assert memory.gpu_bytes == int(row[2]) * 1e9
         assert all(phase.total_bytes <= memory.gpu_bytes for phase in memory.phases), size
         assert memory.cached_contexts >= 3
 
 
 def test_7_billion_parameters_in_bf16_do_not_fit_into_24_gb_as_the_readme_says():
-    memory = memory_for(composed("recipes/hardware/one_gpu_24_grpo"), "7B")
+    memory = memory_for("hardware/one_gpu_24_grpo", composed("recipes/hardware/one_gpu_24_grpo"), "7B")
     assert "in bf16 do not fit into 24 GB" in README
     assert max(phase.total_bytes for phase in memory.phases) > memory.gpu_bytes
 

@@ -8,7 +8,7 @@ from itertools import combinations
 import pytest
 
 from rag_r1.runs import pictures
-from rag_r1.runs.markdown import Claim, Page, table
+from rag_r1.runs.markdown import Claim, Page, number, table
 
 PAGE = """\
 # Title
@@ -27,6 +27,18 @@ Two.
 - d: held in part (1 of 2 seeds)
 
 ![p](p.png)"""
+
+
+@pytest.mark.parametrize(
+    ("value", "signed", "text"),
+    [(1e-4, True, "0.000"), (-1e-4, True, "0.000"), (-1e-4, False, "0.000"), (1e-3, True, "+0.001")],
+)
+def test_a_number_that_rounds_to_zero_has_no_sign(value, signed, text):
+    assert number(value, signed=signed) == text
+
+
+def test_the_name_of_a_picture_is_no_markup(tmp_path):
+    assert str(Page().pictures([tmp_path / "a)*b.png"])) == r"![a)\*b](a%29%2Ab.png)"
 
 
 def test_a_page_has_an_empty_line_between_its_blocks(tmp_path):

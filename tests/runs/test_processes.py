@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ import pytest
 
 from rag_r1.runs import processes
 from rag_r1.runs.errors import RunError
+from tests.fakes.waiting import wait_until
 
 #: Starts a process of its own in another session, tells its id, and waits.
 PARENT = """
@@ -76,7 +78,18 @@ def test_a_command_that_fails_is_told_with_the_end_of_its_log(tmp_path, module):
     with pytest.raises(RunError) as failed:
         processes.run_module(name, log=tmp_path / "log")
     assert "a_step ended with status 1" in str(failed.value) and "the reason" in str(failed.value)
-    assert "goes on" in str(failed.value)
+    assert "the pipeline's command again" in str(failed.value)
+
+
+def test_what_a_failed_command_leaves_in_its_session_is_ended_and_a_good_ones_servers_stay(tmp_path, module):
+    code = "import subprocess, sys; child = subprocess.Popen(['sleep', '60']); print(child.pid); sys.exit(%d)"
+    with pytest.raises(RunError):
+        processes.run_module(module(code % 3), log=tmp_path / "failed")
+    wait_until(lambda: not runs(int((tmp_path / "failed").read_text())))
+    processes.run_module(module(code % 0), log=tmp_path / "good")
+    child = int((tmp_path / "good").read_text())
+    assert runs(child)
+    os.kill(child, signal.SIGKILL)
 
 
 def test_a_command_inherits_the_mark_and_gets_its_words(tmp_path, module, monkeypatch):

@@ -101,6 +101,9 @@ def test_the_command_prints_one_recipe_with_a_size_and_overrides(capsys):
     assert table[0].startswith("| contexts | 7.2") and table[-1].endswith("GB.")
     assert recipes_command.main([*words[:4], "3B,7B"]) == 0
     assert "contexts" not in capsys.readouterr().out, "the parts are printed for one size"
+    assert recipes_command.main(["table", "--recipe", "hardware/one_gpu_80_ppo"]) == 0
+    text = capsys.readouterr().out
+    assert "critic 43 |" in text and "| 34.9 | 43.1 | 46.0 |" in text, "both with the recipe's small critic"
     assert recipes_command.main(["table", "--recipe", "recipes/nowhere"]) == 1
     assert "there is no recipe" in capsys.readouterr().err
     assert recipes_command.main(["table", "--recipe", "demo/grpo", "--size", "5B"]) == 1

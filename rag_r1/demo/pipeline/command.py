@@ -27,6 +27,7 @@ example:
 """
 
 
+# The steps run other commands, whose errors for users are all subclasses of these.
 @command_main(RuntimeError, OSError, ValueError, resumable=True)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `rag-r1 pipeline`; returns 0 when all steps are finished, 1 after an error, 130 after Ctrl-C."""
@@ -47,8 +48,9 @@ def check_start(args: PipelineArguments) -> None:
 
     Raises StartError with all problems.
     """
+    # Imported here and in `run`, because these need optional packages, and `--help` must work without them.
     from rag_r1.demo.pipeline.limits import grpo_overrides
-    from rag_r1.evaluation.target import check_endpoint
+    from rag_r1.rollouts.server_check import check_endpoint
     from rag_r1.training.composition import check_composition, check_overrides
 
     with StartChecks() as checks:
@@ -56,6 +58,7 @@ def check_start(args: PipelineArguments) -> None:
         checks.run(check_out, args.out, "rag-r1 pipeline")
         checks.run(_check_base, args)
         checks.run(check_overrides, Recipe.find("rag_r1/sft/demo"), args.sft_set)
+        # Types are checked for the user's overrides only, since that takes an import of veRL.
         check_grpo = check_overrides if args.grpo_set else check_composition
         checks.run(check_grpo, Recipe.find("demo/grpo"), grpo_overrides(args))
         if args.teacher_url is not None:
@@ -82,7 +85,6 @@ def run(args: PipelineArguments) -> None:
 
     Raises RunError, and the errors of the steps.
     """
-    # Imported here, because the steps need optional packages, and `--help` must work without them.
     from rag_r1.demo.pipeline.report import make_report, markdown
     from rag_r1.demo.pipeline.steps import Pipeline
 

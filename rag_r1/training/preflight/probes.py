@@ -41,7 +41,9 @@ def check_probes(config: DictConfig, settings: RagR1Config | None) -> Iterator[P
     probes_with_topk = [probe for probe in settings.probes if probe in NEED_PASSAGES]
     if probes_with_topk and not topk_of(settings.validation_retriever):
         text = f"{', '.join(probes_with_topk)} needs rag_r1.retriever.topk, which is not a whole number"
-        yield error(_KEY, text, "set it")
+        yield error(
+            _KEY, text, "set it to the number of documents that a search shows, or leave these probes out"
+        )
     passages, unreadable = _passages(settings)
     yield from unreadable
     yield from _check_rows(config, settings, passages)
@@ -49,7 +51,7 @@ def check_probes(config: DictConfig, settings: RagR1Config | None) -> Iterator[P
 
 def _passages(settings: RagR1Config) -> tuple[Passages | None, list[Problem]]:
     """Returns the passages that the probes show, or None if they cannot be read, and the problems of their
-    file. A missing file is reported with the other keys of the block."""
+    file. If no file is named, this is reported with the other keys of the block."""
     if not any(probe in NEED_PASSAGES for probe in settings.probes):
         return Passages(), []
     if settings.probe_passages is None:
@@ -58,37 +60,39 @@ def _passages(settings: RagR1Config) -> tuple[Passages | None, list[Problem]]:
     try:
         return read_passages(settings.probe_passages), []
     except DataError as fault:
+        # Each message of `read_passages` ends with a colon and its remedy.
         text, _, remedy = str(fault).rpartition(": ")
         return None, [error(_FILE, text, remedy)]
 
 
 def _check_rows(config: DictConfig, settings: RagR1Config, passages: Passages | None) -> Iterator[Problem]:
-    """Checks that each probe can be played with at least one row, and `random` with all rows. Rows that
-    cannot be read are reported by another check."""
+    """Checks that each probe can be played with at least one row, and `random` with all rows. Files that
+    cannot be read are reported by `check_data`."""
     try:
         # `golds` and `topk` only choose among the gold passages, which does not matter here.
-        rows: list[GoldEvidence] = [
+        evidence: list[GoldEvidence] = [
             (passages or Passages()).evidence(row.metadata, golds=(), topk=1)
             for path in files_of(config.data, "val_files")
             for row in map(QuestionRow.from_row, read_rows(path))
             if row.split != "train"
         ]
-    except (OSError, pa.ArrowException):
+    except (OSError, DataError, pa.ArrowException):
         return
-    if not rows:
+    if not evidence:
         text = "all rows of data.val_files have extra_info.split train, and are played as in training"
         yield error(_KEY, text, "make the file with another split, or set no probes")
         return
-    gold = [probe for probe in settings.probes if probe in NEED_GOLD]
-    if gold and not any(rows):
-        text = f"no row of data.val_files names its gold passages, which {', '.join(gold)} needs"
+    shows_gold = any(applies("gold", item) for item in evidence)
+    gold_probes = [probe for probe in settings.probes if probe in NEED_GOLD]
+    if gold_probes and not any(map(bool, evidence)):
+        text = f"no row of data.val_files names its gold passages, which {', '.join(gold_probes)} needs"
         remedy = "make the file with `rag-r1 data`, from a source with supporting titles, e.g. hotpotqa"
         yield error(_KEY, text, remedy)
-    elif "gold" in gold and passages is not None and not any(applies("gold", evidence) for evidence in rows):
+    elif "gold" in gold_probes and passages is not None and not shows_gold:
         text = f"{settings.probe_passages} has the gold passages of no row of data.val_files"
         yield error(_FILE, text, HOW_TO_MAKE)
     topk = topk_of(settings.validation_retriever)
-    if "random" in settings.probes and passages is not None and not enough_random(passages, rows, topk):
+    if "random" in settings.probes and passages is not None and not enough_random(passages, evidence, topk):
         text = (
             f"{settings.probe_passages} has {len(passages.random)} random passages, and random needs more "
             f"than {2 * topk} beside each question's gold ones"

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -76,6 +77,42 @@ def test_the_error_that_kept_a_part_from_registering_is_shown():
     finally:
         del plugin.FAILURES["agent loop"]
     assert any("no module named moon" in finding.detail for finding in missing)
+
+
+VERLS, OURS = (
+    type("Engine", (), {"__module__": "verl.workers"}),
+    type("Ours", (), {"__module__": "rag_r1.plugin"}),
+)
+
+
+@pytest.mark.parametrize(
+    ("device", "language_model", "value_model", "failures", "missing"),
+    [
+        ("cpu", OURS, OURS, (), []),
+        ("cpu", None, None, (), ["language_model", "value_model"]),
+        ("cpu", None, None, ("CPU engines",), []),
+        ("cuda", VERLS, OURS, (), []),
+        ("cuda", VERLS, VERLS, (), ["value_model"]),
+        ("cuda", VERLS, VERLS, ("critic without flash-attn",), []),
+        ("cuda", None, OURS, (), ["language_model"]),
+    ],
+)
+def test_an_engine_of_verl_in_the_place_of_ours_is_missing_once(
+    monkeypatch, device, language_model, value_model, failures, missing
+):
+    monkeypatch.setattr(packages, "find_spec", lambda name: None)
+    platform = SimpleNamespace(device_name=device, vendor_name="nvidia" if device == "cuda" else device)
+    engines = {"language_model": language_model, "value_model": value_model}
+
+    def engine_class(model_type: str, backend: str) -> type:
+        if engines[model_type] is None:
+            raise ValueError("no engine registered")
+        return engines[model_type]
+
+    registries = packages._Registries((), (), ("llds",), (), lambda: platform, engine_class)
+    findings = [f for f in packages._check_registries(registries, failures) if f.state == MISSING]
+    assert [f.name for f in findings[:3]] == ["agent loop", "reward manager", "advantage estimator"]
+    assert [f.detail.partition(":")[0] for f in findings[3:]] == missing
 
 
 def test_a_dead_retrieval_server_is_missing_and_the_remedy_starts_one():

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from rag_r1.data.rows import QuestionRow, write_rows
+from rag_r1.io.errors import DataError
+from rag_r1.training.preflight import probes as preflight_probes
 from rag_r1.training.preflight.probes import check_probes
 from rag_r1.training.preflight.settings import check_rag_r1_keys
 from tests.recipes.composed_recipes import changed, composed
@@ -109,6 +111,14 @@ def test_the_whole_preflight_names_the_key_of_a_file_that_is_not_given():
     config = composed("recipes/rag_r1/ppo_mq", "rag_r1.probes=[gold]")
     texts = [p.what for p in check_rag_r1_keys(config)[1] if p.where == "rag_r1.probe_passages"]
     assert len(texts) == 1 and "`rag-r1 probe-passages`" in texts[0]
+
+
+def test_rows_that_unpack_to_too_much_are_left_to_the_check_of_the_data(tmp_path: Path, monkeypatch):
+    def refuse(path: str):
+        raise DataError(f"{path}: takes too much memory: leave these rows out")
+
+    monkeypatch.setattr(preflight_probes, "read_rows", refuse)
+    assert problems([NAMED], tmp_path, "withheld") == []
 
 
 def test_the_data_set_must_be_given_the_file_too(tmp_path: Path):
