@@ -135,7 +135,9 @@ class QuestionsArguments(EndpointArguments):
             raise ValueError("--reader-url needs --reader-model, the name of the model there")
         body = json_body("--reader-body", self.reader_body)
         if self.reader_model is None and (body or self.reader_price_in or self.reader_price_out):
-            raise ValueError("--reader-body and --reader-price-* need --reader-model: without it the teacher reads")
+            raise ValueError(
+                "--reader-body and --reader-price-* need --reader-model (otherwise the teacher reads)"
+            )
         if self.right > self.samples:
             raise ValueError(f"--right {self.right} is more than --samples {self.samples}")
         return self
