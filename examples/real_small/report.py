@@ -5,7 +5,8 @@
 The command reads the files of trainings and evaluations, and writes `real_model.md` (tables),
 `real_model.png` (a picture, if matplotlib is installed) and, with --trajectories, `trajectories.md` (ten
 trajectories of one evaluation, drawn at random). An evaluation is a folder EVALS/MODEL/QUESTIONS of `rag-r1
-eval`; MODEL and QUESTIONS label its row in the tables. Questions made by `rag-r1 passage-questions` have their kind in their id; other questions have no kind.
+eval`; MODEL and QUESTIONS label its row in the tables. Questions made by `rag-r1 passage-questions` have
+their kind in their id; other questions have no kind.
 """
 
 from __future__ import annotations
