@@ -3,9 +3,10 @@
     python -m examples.real_small.report --grpo outputs/real-small/grpo --evals evals/real --out report
 
 The command reads the files of trainings and evaluations, and writes `real_model.md` (tables),
-`real_model.png` and `trajectories.md` (ten trajectories of one evaluation, drawn at random). An evaluation is
-a folder EVALS/MODEL/QUESTIONS of `rag-r1 eval`; MODEL and QUESTIONS label its row in the tables. Questions
-made by `rag-r1 passage-questions` have their kind in their id; other questions have no kind.
+`real_model.png` (a picture, if matplotlib is installed) and, with --trajectories, `trajectories.md` (ten
+trajectories of one evaluation, drawn at random). An evaluation is a folder EVALS/MODEL/QUESTIONS of `rag-r1
+eval`; MODEL and QUESTIONS label its row in the tables. Questions made by `rag-r1 passage-questions` have
+their kind in their id; other questions have no kind.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from data_process.passage_questions.questions import KINDS
 from rag_r1.agent.records import read_records, records_by_step
 from rag_r1.evaluation.report.statistics import mean, wilson_interval
 from rag_r1.io.atomic_files import write_text
-from rag_r1.io.bounded_json import read_json_line
 from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments
@@ -31,8 +31,13 @@ from rag_r1.options.out_folder import check_out
 from rag_r1.runs import pictures
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.markdown import Page, cell, integer, number
+from rag_r1.training.metrics_files import MetricsFile
 
 Record = Mapping[str, Any]
+#: The name of an evaluation: (MODEL, QUESTIONS).
+Name = tuple[str, str]
+#: Number of trajectories that are printed.
+_SAMPLE_SIZE = 10
 _KIND = re.compile("|".join(KINDS))
 #: Metric of a training step in veRL's log -> its label in the table.
 _STEP_FIGURES = {
@@ -68,26 +73,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     check_out(args.out)
     curves = [validations(run) for run in args.grpo]
     evaluated = evaluations(args.evals) if args.evals else {}
+    shown = choose_trajectories(args, evaluated) if args.trajectories else []
     page = Page().heading("By step").table(*curve_table(curves)).heading("A step")
     page.table(*step_table([training_log(run) for run in args.grpo]))
-    for questions in sorted({name.partition("/")[2] for name in evaluated}):
-        rows = {
-            name.partition("/")[0]: records
-            for name, records in evaluated.items()
-            if name.partition("/")[2] == questions
-        }
+    for questions in sorted({questions for _, questions in evaluated}):
+        rows = {model: records for (model, name), records in evaluated.items() if name == questions}
         page.heading(f"Questions: {cell(questions)}").table(*kinds_table(rows))
     args.out.mkdir(parents=True, exist_ok=True)
     write_text(args.out / "real_model.md", f"{page}\n")
-    draw(curves, args.out / "real_model.png")
-    if args.trajectories:
-        if args.trajectories not in evaluated:
-            message = f"--trajectories {args.trajectories}: there is no such evaluation in --evals"
-            raise ValueError(f"{message}: give one of {', '.join(evaluated) or 'its evaluations'}")
-        sample = random.Random(args.seed).sample(evaluated[args.trajectories], 10)
-        write_text(args.out / "trajectories.md", "\n\n".join(map(as_text, sample)) + "\n")
-    print(f"tables and picture: {args.out}")
+    has_picture = bool(draw(curves, args.out / "real_model.png"))
+    if shown:
+        write_text(args.out / "trajectories.md", "\n\n".join(map(as_text, shown)) + "\n")
+    print(f"{'tables and picture' if has_picture else 'tables'}: {args.out}")
     return 0
+
+
+def choose_trajectories(args: ReportArguments, evaluated: Mapping[Name, list[Record]]) -> list[Record]:
+    """Draw `_SAMPLE_SIZE` records of the evaluation --trajectories, or all if it has fewer. Raises ValueError
+    if there is no such evaluation."""
+    model, _, questions = str(args.trajectories).partition("/")
+    if (records := evaluated.get((model, questions))) is None:
+        names = ", ".join(map("/".join, evaluated))
+        remedy = f"give one of {names}" if names else "give --evals, the folder that has it"
+        raise ValueError(f"--trajectories {args.trajectories}: there is no such evaluation: {remedy}")
+    return random.Random(args.seed).sample(records, min(_SAMPLE_SIZE, len(records)))
 
 
 def validations(run: Path) -> dict[int, list[Record]]:
@@ -108,19 +117,14 @@ def training_log(run: Path) -> dict[int, Mapping[str, float]]:
     """
     steps: dict[int, Mapping[str, float]] = {}
     for file in sorted(run.glob("metrics*.jsonl"), key=lambda path: path.stat().st_mtime_ns):
-        for line in file.read_bytes().splitlines():
-            try:
-                logged = read_json_line(line)
-                steps[int(logged["step"])] = logged["data"]
-            except (ValueError, KeyError, TypeError):
-                continue
+        steps.update(MetricsFile(file).new_lines())
     return steps
 
 
-def evaluations(folder: Path) -> dict[str, list[Record]]:
-    """Return the records of each evaluation, by MODEL/QUESTIONS. Raises ValueError if there are none."""
+def evaluations(folder: Path) -> dict[Name, list[Record]]:
+    """Return the records of each evaluation, by (MODEL, QUESTIONS). Raises ValueError if there are none."""
     records_by_name = {
-        "/".join(file.parts[-4:-2]): list(read_records(file))
+        (file.parts[-4], file.parts[-3]): list(read_records(file))
         for file in sorted(folder.glob("*/*/trajectories/records.jsonl"))
     }
     if not records_by_name:
@@ -149,17 +153,18 @@ def queries(records: Iterable[Record]) -> float:
 
 
 def curve_table(curves: Sequence[Mapping[int, list[Record]]]) -> tuple[list[str], list[list[str]]]:
-    """Return head and rows of the table of EM and queries of each kind by step, with a value per training."""
+    """Return head and rows of the table of EM and queries of each kind by step. A cell has a value for each
+    training, which is "–" if it has no question of the kind."""
     steps = sorted(set.intersection(*(set(curve) for curve in curves)))
     rows = []
     for step in steps:
         parts = [by_kind(curve[step]) for curve in curves]
         row = [str(step), ", ".join(number(exact_match(curve[step])) for curve in curves)]
         for kind in KINDS:
-            values = [part[kind] for part in parts if kind in part]
+            values = [part.get(kind) for part in parts]
             row += [
-                ", ".join(number(exact_match(records), 2) for records in values),
-                ", ".join(number(queries(records), 1) for records in values),
+                ", ".join(number(exact_match(records), 2) if records else "–" for records in values),
+                ", ".join(number(queries(records), 1) if records else "–" for records in values),
             ]
         rows.append(row)
     head = ["step", "EM", *(name for kind in KINDS for name in (kind.replace("_", "-"), "queries"))]

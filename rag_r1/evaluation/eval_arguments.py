@@ -25,6 +25,8 @@ class PolicyArguments(JudgeArguments, ServedModel, RolloutArguments):
     """A policy, its server, its questions, and the files that describe these."""
 
     finds_tokenizer: ClassVar[bool] = True
+    #: Whether --samples above 1 needs --temperature. A command that samples at other temperatures has False.
+    samples_at_temperature: ClassVar[bool] = True
 
     questions: list[Path] = argument(
         "questions: veRL parquet as `rag-r1 data` writes it, or question and answers as JSON, JSON lines, "
@@ -53,7 +55,7 @@ class PolicyArguments(JudgeArguments, ServedModel, RolloutArguments):
 
     @model_validator(mode="after")
     def _samples_differ(self) -> PolicyArguments:
-        if self.samples > 1 and self.temperature == 0:
+        if self.samples_at_temperature and self.samples > 1 and self.temperature == 0:
             raise ValueError("--samples above 1 needs a --temperature above 0: greedy samples are equal")
         return self
 
@@ -78,7 +80,7 @@ class EvalArguments(PolicyArguments):
     )
 
     @model_validator(mode="after")
-    def _card_has_no_baseline(self) -> EvalArguments:
+    def _flags_fit_card(self) -> EvalArguments:
         if self.card and self.baseline is not None:
             raise ValueError("--card is about the agent: leave out --baseline")
         if self.corpus and not self.card:
@@ -86,8 +88,8 @@ class EvalArguments(PolicyArguments):
         return self
 
     def refuse_other_conditions(self) -> None:
-        """Raises ValueError if a flag selects another condition than the agent. Commands that choose their
-        conditions themselves call this."""
-        if self.card or self.baseline is not None or self.corpus or self.serve_index is not None:
-            flags = "--card, --corpus, --serve-index and --baseline"
-            raise ValueError(f"{flags} are for `rag-r1 eval`: leave them out")
+        """Raises ValueError if a flag is given that EvalArguments adds to PolicyArguments. Commands that use
+        the class, but choose their conditions themselves, call this."""
+        flags = {"--card": self.card, "--corpus": self.corpus, "--serve-index": self.serve_index}
+        if any(flags.values()) or self.baseline is not None:
+            raise ValueError(f"{', '.join(flags)} and --baseline are for `rag-r1 eval`: leave them out")

@@ -16,8 +16,9 @@ from rag_r1.evaluation.baselines import agent_condition, baseline
 from rag_r1.evaluation.condition_run import run_condition
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.evaluation_inputs import check_index, prepare_evaluation, read_annotations
+from rag_r1.evaluation.judge import check_judge
 from rag_r1.evaluation.probes.suite import gather_passages, make_search_card
-from rag_r1.evaluation.target import check_judge, resolve_model, serve_model
+from rag_r1.evaluation.target import resolve_model, serve_model
 from rag_r1.rollouts.checks import all_problems, begin_checks, check_search
 from rag_r1.rollouts.session import check_only
 from rag_r1.runs.errors import RunError

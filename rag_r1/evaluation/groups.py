@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -70,13 +70,15 @@ Temperature = Annotated[
 class GroupsArguments(EvalArguments):
     """The arguments of `rag-r1 eval` with several temperatures."""
 
+    samples_at_temperature: ClassVar[bool] = False
+
     temperatures: list[Temperature] = argument(
         "sampling temperature of a run; may be repeated", "T", default=[0.6, 0.8, 1.0]
     )
     samples: Positive = argument("answers in a group, the episodes of a question", "N", default=5)
 
     @model_validator(mode="after")
-    def _samples_differ(self) -> GroupsArguments:  # replaces the check of PolicyArguments by its name
+    def _flags_fit_groups(self) -> GroupsArguments:
         if self.samples < 2:
             raise ValueError("--samples must be at least 2: a group of one has nothing to compare")
         if self.temperature:

@@ -35,6 +35,7 @@ from rag_r1.inference.rate_limit import RateLimiter
 from rag_r1.inference.strict_replies import with_own_keys
 from rag_r1.rollouts.arguments import EndpointArguments
 from rag_r1.rollouts.concurrency import JobPool
+from rag_r1.rollouts.server_check import check_endpoint
 from rag_r1.rollouts.session import endpoint_options
 from rag_r1.runs.cancel_token import CancelToken
 from rag_r1.runs.response_cache import ResponseCache
@@ -45,6 +46,12 @@ TERM = "judge"
 JUDGE_FOLDER = "judge"
 #: Token limit of a reply, unless --judge-body sets another one.
 _MAX_TOKENS = 16
+
+
+def check_judge(args: JudgeArguments) -> None:
+    """Raises RunError if no server answers at --judge-url, or if that server lacks the judge's model."""
+    if args.judge_url is not None:
+        check_endpoint(args.judge_url, args.judge_api_key_env, "judge", "--judge-url", args.judge_model)
 
 
 @dataclass(frozen=True)

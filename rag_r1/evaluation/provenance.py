@@ -13,14 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.config.agent_setup import AgentSetup
-from rag_r1.evaluation.target import vllm_version
+from rag_r1.inference.client import base_address
 from rag_r1.inference.model_folders import checkpoint_name
 from rag_r1.rollouts.arguments import RolloutArguments
 from rag_r1.rollouts.provenance import Provenance, find_differences, make_provenance
 from rag_r1.rollouts.provenance_facts import VOLATILE_KEYS
 from rag_r1.rollouts.response_format import IDS
+from rag_r1.rollouts.server_check import get_answer
 from rag_r1.rollouts.session import RunSession
 from rag_r1.runs.errors import RunError
+from rag_r1.runs.markdown import one_line_text
 from rag_r1.runs.settings import refuse_changes
 from rag_r1.tools.registry import DEFAULT_TOOL
 from rag_r1.tools.retrieval.client import RetrieverConfig
@@ -114,6 +116,13 @@ def _engine_options(args: RolloutArguments, session: RunSession, model: str) -> 
     if (tool := session.run_setup.retriever.get("tool") or DEFAULT_TOOL) != DEFAULT_TOOL:
         options["search_tool"] = {"tool": tool, **session.run_setup.retriever}
     return options
+
+
+def vllm_version(url: str, key_variable: str) -> str | None:
+    """Returns the version of the vLLM at this address; None for another server."""
+    answer = get_answer(f"{base_address(url).removesuffix('/v1')}/version", key_variable)
+    version = answer.get("version") if isinstance(answer, dict) else None
+    return one_line_text(version) if isinstance(version, str) else None
 
 
 def _public_name(tokenizer: str) -> str:

@@ -1,7 +1,8 @@
 """The target of an evaluation: a model folder that is served here with vLLM, or a model on the user's server.
 
-`resolve_model` completes a command's arguments with the model's folder, tokenizer and context length, before
-anything is started. `serve_model` then starts vLLM, unless --base-url names a server.
+`resolve_model` completes a command's arguments with the model's folder, tokenizer and context length before
+any server is started; it downloads or merges the model if necessary. `serve_model` then starts vLLM, unless
+--base-url names a server.
 """
 
 from __future__ import annotations
@@ -13,17 +14,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rag_r1.evaluation.eval_arguments import PolicyArguments
-from rag_r1.evaluation.judge_arguments import JudgeArguments
-from rag_r1.inference.client import base_address
 from rag_r1.inference.model_folders import local_model, model_folder
 from rag_r1.inference.tokenizer import check_vocabulary
 from rag_r1.inference.vllm_server import vllm_server
 from rag_r1.io.atomic_files import reason_of
 from rag_r1.io.bounded_json import read_json_file
 from rag_r1.rollouts.engine_factory import TokenUnit
-from rag_r1.rollouts.server_check import check_endpoint, get_answer
+from rag_r1.rollouts.server_check import check_endpoint
 from rag_r1.runs.errors import RunError
-from rag_r1.runs.markdown import one_line_text
 
 #: The type of a command's arguments. Functions return the type that they get.
 Args = TypeVar("Args", bound=PolicyArguments)
@@ -36,8 +34,13 @@ def resolve_model(args: Args) -> Args:
     """Returns the arguments with the model's folder, its tokenizer and limits that fit its context. Arguments
     for a chat endpoint are returned unchanged.
 
-    Raises RunError if the server of --base-url does not have the model or, without --base-url, if the model
-    is not a folder."""
+    Without --base-url, a model on the Hub is downloaded, and the shards of a checkpoint are merged into the
+    folder of the run. Both are also done with --check-only, since the checks read the files of the model.
+
+    Raises RunError if no model server answers at --base-url or that server does not have the model. Without
+    --base-url, raises it for unbalanced quotation marks in --vllm-options, and if the model cannot be
+    downloaded or merged, is incomplete, or has no readable config.json.
+    """
     if args.base_url is not None:
         if args.engine == "chat":
             # Not checked before a run: the list may lack the model, and its first request shows a fault.
@@ -61,12 +64,18 @@ def serve_model(args: Args) -> Iterator[Args]:
         yield args
         return
     options = ["--max-model-len", str(args.max_context_tokens), *_vllm_options(args)]
-    key_variables = [str(value) for field, value in args if field.endswith("key_env")]
+    key_variables = [args.api_key_env, args.judge_api_key_env]  # vLLM needs neither
     server = vllm_server(
         Path(args.model), args.out / LOG, name=args.model, options=options, hidden_variables=key_variables
     )
     with server as url:
         yield args.model_copy(update={"base_url": url})
+
+
+def check_tokens(args: PolicyArguments, tokens: TokenUnit) -> None:
+    """Raises RunError if a model that is served here lacks embeddings for tokens of its tokenizer."""
+    if args.base_url is None and tokens.tokenizer is not None:
+        check_vocabulary(tokens.tokenizer, Path(args.model))
 
 
 def _vllm_options(args: PolicyArguments) -> list[str]:
@@ -98,28 +107,9 @@ def _context_of_server(url: str, model: str, key_variable: str) -> int | None:
     return _context_tokens(entry.get("max_model_len")) if isinstance(entry, Mapping) else None
 
 
-def vllm_version(url: str, key_variable: str) -> str | None:
-    """Returns the version of the vLLM at this address; None for another server."""
-    answer = get_answer(f"{base_address(url).removesuffix('/v1')}/version", key_variable)
-    version = answer.get("version") if isinstance(answer, dict) else None
-    return one_line_text(version) if isinstance(version, str) else None
-
-
-def check_tokens(args: PolicyArguments, tokens: TokenUnit) -> None:
-    """Raises RunError if a model that is served here lacks embeddings for tokens of its tokenizer."""
-    if args.base_url is None and tokens.tokenizer is not None:
-        check_vocabulary(tokens.tokenizer, Path(args.model))
-
-
-def check_judge(args: JudgeArguments) -> None:
-    """Raises RunError if no server answers at --judge-url, or if that server lacks the judge's model."""
-    if args.judge_url is not None:
-        check_endpoint(args.judge_url, args.judge_api_key_env, "judge", "--judge-url", args.judge_model)
-
-
 def _context_of_model(folder: Path) -> int | None:
-    """Returns the length of the model's context in tokens from its config.json; None if that has none. Raises
-    RunError if the file cannot be read."""
+    """Returns the length of the context in tokens from a model folder's config.json; None if that has none.
+    Raises RunError if the file cannot be read."""
     try:
         return _context_tokens(read_json_file(folder / "config.json").get("max_position_embeddings"))
     except (OSError, ValueError, RecursionError, AttributeError) as error:

@@ -4,9 +4,9 @@
     rag-r1 view evals/before evals/after --port 8200
     rag-r1 view outputs/rag-r1/grpo-mq --export page.html --select 'right=false&step_min=100'
 
-Runs may be finished or still running; records that are appended appear within two seconds. The records that
-have been read are kept in a cache (cache.py), so that the next start is fast. With `--export` the command
-writes a static page instead of starting a server.
+Runs may be finished or still running; records that are appended usually appear within two seconds
+(watcher.py). The records that have been read are kept in a cache (cache.py), so that the next start is fast.
+With `--export` the command writes a static page instead of starting a server.
 """
 
 from __future__ import annotations

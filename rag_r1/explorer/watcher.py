@@ -1,4 +1,8 @@
-"""Reads appended records in the background, so that a page shows them within two seconds."""
+"""Reads appended records in the background, so that a page shows them soon.
+
+Usually this takes one or two seconds. Where looking for new records is slow, as on some network file systems,
+it takes up to half a minute.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,8 @@ from rag_r1.explorer.store import Store
 
 logger = logging.getLogger(__name__)
 
-#: Bounds of the pause between two refreshes, in seconds. After a refresh that has found nothing, the pause is
-#: ten times as long as the refresh, so that a slow file system is not kept busy.
+#: Bounds of the pause between two refreshes, in seconds. After a refresh that has found no change or has
+#: failed, the pause is ten times as long as the refresh, so that a slow file system is not kept busy.
 _MIN_PAUSE_S, _MAX_PAUSE_S = 0.8, 30.0
 
 
@@ -23,26 +27,33 @@ class Watcher(threading.Thread):
         super().__init__(name="explorer-watcher", daemon=True)
         self._store = store
         self._stopped = threading.Event()
-        #: Why the last refresh failed; None if it did not.
+        #: Why the last refresh, or the replacement of a broken cache, failed; None if it did not.
         self.problem: str | None = None
 
     def run(self) -> None:
         """Refresh the store and pause, until `stop` is called."""
         while not self._stopped.is_set():
             started = time.monotonic()
-            has_read = False
-            generation = self._store.cache.generation
+            has_changed = False
             try:
-                has_read = self._store.refresh(self._stopped)
+                has_changed = self._refresh()
                 self.problem = None
-            except BROKEN as error:
-                logger.warning("the cache of the explorer is broken and is read anew: %s", error)
-                self._store.rebuild(generation)
             except Exception as error:  # continue, because the records that have been read can still be shown
                 logger.error("the records cannot be read", exc_info=error)
                 self.problem = f"the records cannot be read: {error}"
-            seconds = 0.0 if has_read else time.monotonic() - started
+            seconds = 0.0 if has_changed else time.monotonic() - started
             self._stopped.wait(min(max(_MIN_PAUSE_S, 10 * seconds), _MAX_PAUSE_S))
+
+    def _refresh(self) -> bool:
+        """Read what has changed; returns whether anything has. A broken cache is replaced by an empty one,
+        which the next call fills. Every other error is raised, and so is one of this replacement."""
+        generation = self._store.cache.generation
+        try:
+            return self._store.refresh(self._stopped)
+        except BROKEN as error:
+            logger.warning("the cache of the explorer is broken and is read anew: %s", error)
+            self._store.rebuild(generation)
+            return True
 
     def stop(self) -> None:
         """End the thread after its present batch, and wait for it."""

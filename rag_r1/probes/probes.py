@@ -2,14 +2,16 @@
 
 A score alone does not show that a policy reads what it finds: agents answer many questions from memory, and
 some do worse with a search that finds nothing than without one (arXiv 2605.28721). Each probe changes one
-aspect of an episode, and keeps the prompt, budgets and sampling of the real run:
+aspect of an episode, and keeps the prompt, the budgets, the search tool's own limits and the sampling of the
+real run:
 
     real          no change
     closed_book   the policy may not search and has to answer at once
     empty         every search finds nothing
     random        every search finds passages of the corpus that are unrelated to the query
     gold          the real search, with the gold passages that it misses added
-    withheld      the real search without the question's gold passages; the next results take their place
+    withheld      the real search without the question's gold passages and, if titles are known, the other
+                  passages of these pages; the next results take their place
 
 A policy that searches and reads scores low under all probes but `real` and `gold`. `random` draws its
 passages by a hash of the question and the query, so the draws do not depend on the order of the searches, and
@@ -36,7 +38,7 @@ from rag_r1.probes.passages import Passages
 from rag_r1.protocols import SEARCH, Document, Failure
 from rag_r1.protocols.retriever_query import Context
 from rag_r1.tools import RetrieverConfig, search_tools
-from rag_r1.tools.function_tool import SearchTool
+from rag_r1.tools.function_tool import Searcher, SearchTool
 
 Probe = Literal["real", "closed_book", "empty", "random", "gold", "withheld"]
 PROBES: tuple[Probe, ...] = ("real", "closed_book", "empty", "random", "gold", "withheld")
@@ -44,8 +46,8 @@ PROBES: tuple[Probe, ...] = ("real", "closed_book", "empty", "random", "gold", "
 NEED_GOLD: tuple[Probe, ...] = ("gold", "withheld")
 #: Probes that use passages, the question's gold ones or random ones.
 NEED_PASSAGES: tuple[Probe, ...] = ("random", *NEED_GOLD)
-#: Documents beyond top-k that the search behind `gold` and `withheld` returns, since a gold page may have
-#: many passages.
+#: Documents beyond top-k that the search behind `gold` and `withheld` returns. If `withheld` leaves out more
+#: of them, which can happen with a gold page of many passages, it shows fewer than top-k.
 SPARE = 20
 
 #: The result of one query.
@@ -64,7 +66,8 @@ def probe_setup(
 
     `topk` is the number of documents per query, and `pool` has the passages for `random`. For `withheld`, the
     search of `setup` must return enough documents to replace those that are left out. Raises ValueError if
-    the probe needs evidence or passages that are missing.
+    the probe needs evidence or passages that are missing, without which no search can be answered. `applies`
+    and `enough_random` say before a run whether that can happen, and whether the result means something.
     """
     if probe == "real":
         return setup
@@ -116,7 +119,7 @@ def topk_of(retriever: Mapping[str, Any]) -> int:
 
 
 def deeper_search(retriever: Mapping[str, Any], topk: int) -> dict[str, Any]:
-    """Returns the keys of a search that fills top-k even after the passages of gold pages are removed."""
+    """Returns the keys of a search that fills top-k even after up to SPARE of its documents are removed."""
     return {**retriever, "topk": topk + SPARE}
 
 
@@ -128,8 +131,8 @@ def applies(probe: Probe, evidence: GoldEvidence) -> bool:
 
 
 def enough_random(passages: Passages, evidence: Iterable[GoldEvidence], topk: int) -> bool:
-    """Returns whether `random` can be played: for every question, more random passages must remain without
-    its gold ones than two searches show, so that searches differ."""
+    """Returns whether `random` has enough passages: for every question, more random passages must remain
+    without its gold ones than two searches show, so that searches differ."""
     return all(len(passages.distractors(gold)) > 2 * topk for gold in (GoldEvidence(), *evidence))
 
 
@@ -143,14 +146,29 @@ class _ConstantSearch:
         return [list(self.documents) for _ in queries]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class _ProbedSearch(SearchTool):
-    """Base of the search tools that change the results of another one, `tool`."""
+    """Base of the search tools that change the results of another one, `tool`, which also checks the
+    arguments. All calls of a turn are made at once, even if `tool` has `together = False`."""
 
     reads_context: ClassVar[bool] = True
     tool: Tool
     evidence: GoldEvidence
     topk: int
+
+    @property
+    def index(self) -> str:
+        """Name of the index that answered last, as far as `tool` knows it."""
+        return getattr(self.tool, "index", "")
+
+    def fault(self, arguments: Mapping[str, Any]) -> str | None:
+        """Returns what is wrong with the arguments, or None."""
+        return self.tool.fault(arguments)
+
+    async def checked(self, arguments: Mapping[str, Any]) -> str | None:
+        """Returns the same as `fault`, without blocking the event loop if `tool` has `checked`, too."""
+        check = getattr(self.tool, "checked", None)
+        return self.tool.fault(arguments) if check is None else await check(arguments)
 
 
 class _GoldSearch(_ProbedSearch):
@@ -177,7 +195,8 @@ class _GoldSearch(_ProbedSearch):
         for call_arguments, result, keys in zip(arguments, results, shown_keys, strict=True):
             if not isinstance(result, Failure):
                 gold_to_show = [passage for key, passage in gold.items() if key in keys | missed]
-                result = self._with_gold(call_arguments["query"], result, gold_to_show)
+                query = " ".join(map(str, call_arguments.values()))  # a tool may name its argument otherwise
+                result = self._with_gold(query, result, gold_to_show)
             changed.append(result)
         return changed
 
@@ -191,6 +210,22 @@ class _GoldSearch(_ProbedSearch):
         gold_keys = {_key(passage) for passage in ranked_gold}
         remaining = (document for document in result if _key(document) not in gold_keys)
         return [*ranked_gold, *remaining][: max(self.topk, len(ranked_gold))]
+
+
+class _WithoutGoldSearch(_ProbedSearch):
+    """The real search without the documents that the evidence `holds`; the next ones take their place."""
+
+    async def call(
+        self, arguments: Sequence[Mapping[str, Any]], context: Context | None = None
+    ) -> list[Result]:
+        """Returns the results of the calls without these documents, each with at most `topk` documents."""
+        results = await call_tool(self.tool, arguments, context)
+        return [
+            result
+            if isinstance(result, Failure)
+            else [document for document in result if not self.evidence.holds(document)][: self.topk]
+            for result in results
+        ]
 
 
 def _key(document: Document) -> tuple[str, str]:
@@ -230,27 +265,15 @@ class _RandomSearch:
         return list(sample.values())
 
 
-class _WithoutGoldSearch(_ProbedSearch):
-    """The real search without the gold passages; the next documents take their place."""
-
-    async def call(
-        self, arguments: Sequence[Mapping[str, Any]], context: Context | None = None
-    ) -> list[Result]:
-        """Returns the results of the calls without gold passages, each with at most `topk` documents."""
-        results = await call_tool(self.tool, arguments, context)
-        return [
-            result
-            if isinstance(result, Failure)
-            else [document for document in result if not self.evidence.holds(document)][: self.topk]
-            for result in results
-        ]
-
-
-def _with_search(setup: AgentSetup, search: Callable[[Mapping[str, Tool]], Any]) -> AgentSetup:
-    """Returns the setup with another search tool, which `search` makes from the setup's tools."""
+def _with_search(setup: AgentSetup, search: Callable[[Mapping[str, Tool]], Searcher | Tool]) -> AgentSetup:
+    """Returns the setup with another search, which `search` makes from the setup's tools. It keeps the limits
+    of the real search."""
 
     def tools() -> dict[str, Tool]:
         real = setup.tools()
-        return {**real, **search_tools(search(real))}
+        probed = search_tools(search(real))
+        if (limits := getattr(real.get(SEARCH), "limits", None)) is not None:
+            probed[SEARCH].limits = limits
+        return {**real, **probed}
 
     return replace(setup, tools=tools)

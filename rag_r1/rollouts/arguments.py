@@ -35,6 +35,7 @@ from rag_r1.runs.start_checks import CHECK_ONLY, StartError
 
 Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False), Constraint("a number above 0")]
 From0 = Annotated[float, Field(ge=0, allow_inf_nan=False), Constraint("a number of at least 0")]
+From0Count = Annotated[int, Field(ge=0), Constraint("a whole number of at least 0")]
 Share = Annotated[float, Field(ge=0, le=1), Constraint("a number from 0 to 1")]
 
 #: The example of a body in error messages.
@@ -70,7 +71,7 @@ class EndpointArguments(Arguments):
     rpm: Above0 | None = argument("limit of requests per minute", "N", default=None, rare=MODEL_SERVER)
     tpm: Above0 | None = argument("limit of tokens per minute", "N", default=None, rare=MODEL_SERVER)
     timeout_s: Above0 = argument("seconds to wait for an answer", default=300.0, rare=MODEL_SERVER)
-    retries: Annotated[int, Field(ge=0), Constraint("a whole number of at least 0")] = argument(
+    retries: From0Count = argument(
         "attempts after the first for what may pass: 429, 5xx, broken connections and answers",
         default=6,
         rare=MODEL_SERVER,

@@ -27,8 +27,8 @@ logger = logging.getLogger(__name__)
 #: Offset and length of a line in the file, or the line itself if it is kept in memory.
 LinePosition = tuple[int, int] | bytes
 OnLine = Callable[[dict[str, Any], LinePosition], None]
-#: The errors that `on_line` raises for a line of another kind of file.
-_PARSE_ERRORS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+#: The errors that the parsing of a line, such as `on_line`, raises for a line of another kind of file.
+PARSE_ERRORS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 _CHUNK_BYTES = 1 << 20
 
 
@@ -106,7 +106,7 @@ class JsonLinesFile:
         it."""
         try:
             self._on_line(read_json_line(line), (self._end, len(line)))
-        except _PARSE_ERRORS as error:
+        except PARSE_ERRORS as error:
             raise RunError(
                 f"{self.path}, line {number} was not written by this command ({error!r}): remove the line; "
                 "its request is then sent again"
@@ -182,5 +182,5 @@ class SharedJsonLines(JsonLinesFile):
             if line != b"\n":
                 self._on_line(read_json_line(line), (self._end, len(line)))
             return True
-        except _PARSE_ERRORS:
+        except PARSE_ERRORS:
             return False

@@ -24,10 +24,9 @@ from rag_r1.rollouts.agent_arguments import (
     ServedModel,
     shared_arguments,
 )
-from rag_r1.rollouts.arguments import Above0
+from rag_r1.rollouts.arguments import Above0, From0Count
 from rag_r1.runs.start_checks import CHECK_ONLY
 
-_WholeFrom0 = Annotated[int, Field(ge=0), Constraint("a whole number of at least 0")]
 #: Fields that have no effect with --demo, because the demo sets them.
 _UNUSED_BY_DEMO = {
     *("model", "documents", "base_url", "max_response_tokens", "max_prompt_tokens", "max_context_tokens"),
@@ -69,7 +68,7 @@ class ChatAgentArguments(AgentSelection, EpisodeTokens, _ModelArguments):
     """The agent that answers, its limits, and how many chats it plays."""
 
     timeout_s: Above0 = argument("seconds for one turn of the model", default=300.0, rare=MODEL_SERVER)
-    history: _WholeFrom0 | None = argument(
+    history: From0Count | None = argument(
         "most earlier questions and answers that stand in the prompt of a follow-up question (default: 4; "
         "--demo: 0, since its policy was trained on single questions only)",
         "N",
@@ -81,7 +80,7 @@ class ChatAgentArguments(AgentSelection, EpisodeTokens, _ModelArguments):
     )
     name: str = argument("name of the model in the API", default="rag-r1", rare=SERVER)
     in_flight: Positive = argument("most chats answered at a time", "N", default=32, old="concurrency")
-    queue: _WholeFrom0 = argument(
+    queue: From0Count = argument(
         "most chats that wait; a further one is refused with Retry-After", "N", default=64, rare=SERVER
     )
 

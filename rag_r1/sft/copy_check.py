@@ -34,18 +34,15 @@ def words(text: str) -> list[str]:
     return _WORD.findall(text.casefold())
 
 
-def find_quotation(target: str, documents: Iterable[Document], run: int = RUN) -> str | None:
-    """Return the first run of words that `target` has in common with a document, or None if there is none.
-
-    `run` is the number of words that make a quotation.
-    """
+def find_quotation(target: str, documents: Iterable[Document]) -> str | None:
+    """Return the first quotation of a document in `target`, or None if there is none."""
     target_words = words(target)
     target_runs: dict[int, set[tuple[str, ...]]] = {}  # length -> all runs of this length
     for document in documents:
         for text in dict.fromkeys((document.contents, document.text)):
             document_words = words(text)
-            length = min(run, len(document_words))
-            if length < min(run, MIN_WORDS) or length > len(target_words):
+            length = min(RUN, len(document_words))
+            if length < MIN_WORDS or length > len(target_words):
                 continue
             if length not in target_runs:
                 target_runs[length] = set(_runs(target_words, length))

@@ -10,7 +10,9 @@ import pytest
 
 from rag_r1.demo.policy import policy_path
 from rag_r1.evaluation.eval_arguments import EvalArguments
-from rag_r1.evaluation.target import check_judge, check_tokens, resolve_model, serve_model, vllm_version
+from rag_r1.evaluation.judge import check_judge
+from rag_r1.evaluation.provenance import vllm_version
+from rag_r1.evaluation.target import check_tokens, resolve_model, serve_model
 from rag_r1.rollouts.engine_factory import TokenUnit
 from rag_r1.runs.errors import RunError
 from tests.fakes.json_server import JsonStub

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from rag_r1.evaluation.eval_arguments import EvalArguments
+from rag_r1.explorer.runs import file_locks
 from rag_r1.explorer.runs.command import age, main
 from rag_r1.explorer.runs.facts import RunFacts, runs_below
 from rag_r1.options.settings_file import recorded_settings
@@ -21,13 +22,13 @@ from tests.explorer.made_records import record, training, write
 SETTINGS = {"command": "eval", "questions": 4, "samples": 1}
 
 
-def begun(folder: Path, records: list[dict]) -> RunFolder:
+def begun(folder: Path, records: list[dict], **settings) -> RunFolder:
     """A run of `rag-r1 eval` with these records, which this process holds."""
     args = EvalArguments(
         model="m", questions=[Path("q.parquet")], base_url="http://127.0.0.1:1/v1", out=folder
     )
     with recorded_settings("rag-r1 eval", args):
-        run = RunFolder(folder, SETTINGS)
+        run = RunFolder(folder, {**SETTINGS, **settings})
     for one in records:
         run.write({"try": 1, **one})
     return run
@@ -78,6 +79,23 @@ def test_a_supervised_training_runs_for_as_long_as_its_supervisor_does(tmp_path)
         assert only(tmp_path).state == "running"
     write(tmp_path / "run" / "trajectories" / "train" / "step_000002-1.jsonl", [training("a", 2)])
     assert only(tmp_path).state == "stopped"
+
+
+@pytest.mark.parametrize(("other_device", "state"), [(0, "running"), (1, "stopped")])
+def test_a_lock_of_a_file_on_another_device_is_not_the_runs(tmp_path, monkeypatch, other_device, state):
+    folder = tmp_path / "one"
+    begun(folder, RECORDS).close()
+    long_ago(tmp_path)
+    status = (folder / "journal").stat()
+    device = f"{os.major(status.st_dev) + other_device:02x}:{os.minor(status.st_dev):02x}"
+    monkeypatch.setattr(file_locks, "_LOCKS", tmp_path / "locks")
+    file_locks._LOCKS.write_text(f"1: FLOCK  ADVISORY  WRITE 7 {device}:{status.st_ino} 0 EOF\n")
+    assert only(tmp_path).state == state
+
+
+def test_what_another_term_counts_as_right_is_no_exact_match(tmp_path):
+    begun(tmp_path / "one", RECORDS, term="f1").close()
+    assert (only(tmp_path).em, only(tmp_path).n) == (None, 2)
 
 
 def test_a_run_with_a_report_is_finished_until_its_journal_grows(tmp_path):

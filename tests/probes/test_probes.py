@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from rag_r1.agent import Budget
 from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.data.evidence import GoldEvidence, title_key, title_of
+from rag_r1.options.tool_limits import ToolLimits
 from rag_r1.probes.passages import Passages
 from rag_r1.probes.probes import NEED_GOLD, PROBES, ProbeAgent, applies, enough_random, probe_setup, topk_of
 from rag_r1.protocols import SEARCH as SEARCH_TOOL
 from rag_r1.protocols import Document, Failure, load_protocol
 from rag_r1.tools import search_tools
+from rag_r1.tools.function_tool import FunctionTool, schema_of
 from tests.fakes.scripted_engine import ANSWER, SEARCH, Characters, Engine, untimed
 
 TOPK = 2
@@ -171,6 +173,42 @@ def test_the_probes_of_gold_passages_use_the_deeper_search_and_the_real_run_its_
     assert agent.under("real", "q1", EVIDENCE) is SETUP
     for probe, documents in (("gold", [*GOLD, OTHERS[-1]]), ("withheld", [*OTHERS[:-4:-1]])):
         assert asyncio.run(search_with(agent.under(probe, "q1", EVIDENCE).tools, "city")) == [documents]
+
+
+class OwnSearch(FunctionTool):
+    """A search tool of the user's, with an argument and limits of its own."""
+
+    index = "own v1"
+
+    def __init__(self):
+        async def search(phrase: str) -> list[Document]:
+            return [*OTHERS[:4], *GOLD]
+
+        super().__init__(
+            "search", "", schema_of({"phrase": {"type": "string"}}), search, ToolLimits(max_calls=1)
+        )
+
+
+@pytest.mark.parametrize(
+    ("probe", "documents", "index"),
+    [
+        ("empty", [], ""),
+        ("random", None, ""),
+        ("gold", ["1", "2"], "own v1"),
+        ("withheld", ["3", "4"], "own v1"),
+    ],
+)
+def test_a_probe_keeps_the_limits_of_the_search_and_records_its_index(probe, documents, index):
+    setup = replace(SETUP, tools=lambda: {SEARCH_TOOL: OwnSearch()})
+
+    async def run():
+        changed = probe_setup(setup, probe, "q1", TOPK, EVIDENCE, OTHERS)
+        return await changed.episode(Engine([SEARCH, SEARCH, ANSWER])).run("q1", "Where?", [1, 2])
+
+    first, second = (call for turn in asyncio.run(run()).turns for call in turn.calls)
+    assert (first.status, first.index, second.status) == ("ok", index, "refused")
+    if documents is not None:
+        assert [document.id for document in first.documents] == documents
 
 
 def test_random_passages_are_none_of_the_questions_own():

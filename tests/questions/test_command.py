@@ -122,7 +122,8 @@ def test_check_only_and_estimate_ask_no_model(served: Served, tmp_path, capsys):
     assert run(served.words(out, "--check-only")) == 0
     assert capsys.readouterr().out.startswith("all checks passed: ") and not out.exists()
     prices = ("--price-in", "1", "--price-out", "2", "--reader-price-in", "1", "--max-cost", "0.01")
-    assert run(served.words(out, "--estimate", *prices)) == 0
+    dead = ("--base-url", "http://127.0.0.1:9/v1")
+    assert run(served.words(out, "--estimate", *dead, *prices)) == 0
     output = capsys.readouterr().out
     assert "at most" in output and "cost" in output and "--max-cost 0.01 may end the run before" in output
     assert served.asked() == before and not (out / "questions.jsonl").exists()
@@ -295,6 +296,7 @@ def test_every_server_that_is_dead_is_named(served: Served, tmp_path, capsys):
         ("--reader-url http://127.0.0.1:1/v1", "--reader-url needs --reader-model"),
         ("--samples 2 --right 3", "--right 3 is more than --samples 2"),
         ("--reader-body [1]", "--reader-body must be a JSON object"),
+        ("--reader-price-in 1", "--reader-price-* need --reader-model"),
         ("--kinds one_hop riddle", "argument --kinds: must be one of one_hop"),
         ("--max-cost 5", "--max-cost needs --price-in and --price-out"),
     ],

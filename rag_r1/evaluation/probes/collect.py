@@ -1,13 +1,14 @@
 """Collects the passages that probes need: gold passages and random ones.
 
-The corpus is read once as a stream, so only the passages that are kept are in memory. A gold passage is found
-by its id or by the title of its page; at most `MAX_PASSAGES_PER_PAGE` passages are kept of a page. The random
-passages are a sample without replacement: those with the smallest hashes of the seed, the id and the position
-in the corpus. So they do not depend on which gold passages are collected.
+The corpus is read as a stream, so only the kept passages and a hash of each id are in memory. A gold passage
+is found by its id or by the title of its page; at most `MAX_PASSAGES_PER_PAGE` passages are kept of a page.
+The random passages are a sample without replacement: those with the smallest hashes of the seed, the id and
+the position in the corpus. So they do not depend on which gold passages are collected.
 
 Every `save_interval` rows, the results and the position in the corpus are written to a file
-(rag_r1/probes/passages.py), from which an interrupted scan is continued. The scan fails before the file gets
-too large to be read.
+(rag_r1/probes/passages.py), from which an interrupted scan is continued. Ids are not in the file, so a scan
+that continues first reads those of the earlier rows again (rag_r1/corpus/seen_ids.py). The scan fails before
+the file gets too large to be read.
 """
 
 from __future__ import annotations
@@ -83,8 +84,9 @@ class _PassageScan:
         target += [self.sample_size, self.seed, MAX_PASSAGES_PER_PAGE]
         return hashlib.sha256(json.dumps(target).encode()).hexdigest()
 
-    def add(self, document: Document) -> None:
-        """Keep a passage of the corpus if it is a gold passage, or belongs to the sample so far."""
+    def add(self, document: Document, position: CorpusPosition) -> None:
+        """Keep a passage of the corpus if it is a gold passage, or belongs to the sample so far. `position`
+        is the position after it."""
         if document.id in self.ids:
             self.by_id.setdefault(document.id, document)
         if self.titles and (key := title_key(title_of(document))) in self.titles:
@@ -92,12 +94,12 @@ class _PassageScan:
             if len(page) < MAX_PASSAGES_PER_PAGE:
                 page.append(document)
         if self.sample_size:
-            self._sample(document)
+            self._sample(document, position)
 
-    def _sample(self, document: Document) -> None:
+    def _sample(self, document: Document, position: CorpusPosition) -> None:
         """Add a passage to the sample; in a full sample, it replaces the passage with the largest hash if its
         own is smaller."""
-        text = f"{self.seed}\n{document.id}\n{_legacy_position_text(self.position)}"
+        text = f"{self.seed}\n{document.id}\n{_legacy_position_text(position)}"
         digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
         entry = (-int.from_bytes(digest[:8], "big"), *_pair(document))
         if len(self.drawn) < self.sample_size:
@@ -118,7 +120,7 @@ class _PassageScan:
 
     def restore(self, content: Mapping[str, Any]) -> None:
         """Continue from a state that `state` has returned. Raises ValueError if it has another shape."""
-        state = _ScanState.model_validate(content, strict=False)
+        state = _ScanState.model_validate(content, strict=False)  # JSON has lists in place of tuples
         passages = state.passages()
         self.by_id, self.by_title = passages.by_id, passages.by_title
         self.drawn = list(state.drawn)
@@ -139,13 +141,15 @@ def find_passages(
     save_interval: int = SAVE_INTERVAL,
     progress: bool = True,
 ) -> tuple[Passages, BadRows]:
-    """Reads the corpus once; returns the gold passages of the questions with `sample_size` random passages,
-    and the bad rows that were left out. Both are also written to the file `out`. If that file belongs to an
-    interrupted scan with the same parameters, the scan is continued.
+    """Scans the corpus; returns the gold passages of the questions with `sample_size` random passages, and
+    the bad rows that were left out. Both are also written to the file `out`. If that file belongs to a
+    scan with the same parameters, an interrupted scan is continued, and the result of a finished one is
+    returned.
 
     Raises DataError if the corpus cannot be read, if there are more passages than a file may hold, if several
-    passages have the same id, or if there are bad rows and `skip_bad_rows` is false. The file then stays
-    unfinished (`done` is false), so that only this command reads it.
+    passages have the same id, or if there are bad rows and `skip_bad_rows` is false. The scan then stays
+    unfinished (`done` is false), so that only this command reads its file. A scan that was finished with
+    `skip_bad_rows` stays finished, though it is refused without.
     """
     evidence = list(evidence)
     ids = frozenset().union(*(gold.ids for gold in evidence))
@@ -177,7 +181,7 @@ def _scan_rest(
             scan.bad.add(corpus.location(position), row)
         else:
             seen_ids.add(row.id)
-            scan.add(Document(row.id or "", row.contents))
+            scan.add(Document(row.id or "", row.contents), position)  # a corpus has ids, see corpus/reader.py
         if number % save_interval == 0:
             _save(scan, file)
     return seen_ids.repeated(corpus, progress=progress)

@@ -2,11 +2,15 @@
 
 Everything is read from files: `settings.yaml` (rag_r1/options/settings_file.py), the journal
 (rag_r1/runs/folder.py), reports, veRL's metrics and configuration, and the names and lines of record files.
-The system's list of file locks tells which folders are locked by a process. A run has one of three states:
+The system's list of file locks (file_locks.py) tells which folders are locked by a process. A run has the
+first of these states that applies:
 
-    running    a process has locked the folder, or its files were written to in the last ten minutes
-    finished   there is a result that is not older than the records: a report, summary, model or `done.json`
-    stopped    neither is the case
+    running    a process has locked the folder
+    finished   there is a `done.json`, or a result (`_RESULTS`) that is not older than the journal and does
+               not say that the run was stopped early; or all steps of a training are done; or all episodes
+               of another run are played and there is a report
+    running    its files were written to in the last ten minutes, and it has no supervisor
+    stopped    none of these is the case
 """
 
 from __future__ import annotations
@@ -21,10 +25,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Literal, NamedTuple
 
+from rag_r1.explorer.runs.file_locks import FileKey, file_key, locked_files
 from rag_r1.explorer.sources import NOT_ENTERED, run_settings
 from rag_r1.io.bounded_json import limited_lines, read_json_file, read_json_line
 from rag_r1.io.bounded_yaml import YamlError, read_yaml
 from rag_r1.options.settings_file import SETTINGS
+from rag_r1.runs.steps import DONE
 from rag_r1.training.guard.attempts import SUPERVISOR_LOCK
 
 #: Prefixes of the names of folders that are not searched: hidden ones and checkpoints.
@@ -60,7 +66,8 @@ class RunFacts:
     #: Number of steps that a training has done, or of episodes that another run has played, and the total.
     step: int | None
     steps: int | None
-    #: Exact match, and the number of judged episodes.
+    #: Exact match, and the number of judged episodes. EM is unknown for an evaluation in progress that
+    #: judges by another reward term.
     em: float | None
     n: int | None
     #: Seconds since a file was last written.
@@ -81,8 +88,8 @@ class _Progress(NamedTuple):
 def runs_below(top: Path) -> list[RunFacts]:
     """Find the runs in a folder and below it, sorted by path. Raises OSError if it cannot be read."""
     os.scandir(top).close()  # os.walk ignores errors
-    inodes = _locked_inodes()
-    return [_facts(top, folder, inodes) for folder in sorted(_run_folders(top.resolve()))]
+    locked = locked_files()
+    return [_facts(top, folder, locked) for folder in sorted(_run_folders(top.resolve()))]
 
 
 def _run_folders(top: Path) -> Iterator[Path]:
@@ -99,15 +106,15 @@ def _run_folders(top: Path) -> Iterator[Path]:
         folders[:] = [name for name in folders if name != "trajectories"]
 
 
-def _facts(top: Path, folder: Path, locked_inodes: frozenset[int]) -> RunFacts:
+def _facts(top: Path, folder: Path, locked: frozenset[FileKey]) -> RunFacts:
     """Collect the facts of the run in `folder`, whose name is its path below `top`."""
     kind, working_directory = _settings_of(folder)
     is_training = kind == "train" or (folder / "trajectories" / "train").is_dir()
     newest = max(_file_times(folder), default=0.0)
     progress = _training_progress(folder) if is_training else _rollout_progress(folder)
-    if _is_locked(folder, locked_inodes):
+    if _is_locked(folder, locked):
         state = "running"
-    elif _has_result(folder) or _is_complete(folder, is_training, progress):
+    elif _has_result(folder) or _is_complete(folder, progress, is_training=is_training):
         state = "finished"
     else:
         # The lock of a supervised training is free, so it has stopped even if its files are new.
@@ -124,10 +131,10 @@ def _facts(top: Path, folder: Path, locked_inodes: frozenset[int]) -> RunFacts:
     )
 
 
-def _is_locked(folder: Path, locked_inodes: frozenset[int]) -> bool:
+def _is_locked(folder: Path, locked: frozenset[FileKey]) -> bool:
     """Whether a process holds one of the locks that runs take in their folders."""
     names = ("", "lock", "journal", "journal/lock", "checkpoints/lock", SUPERVISOR_LOCK)
-    return any(_inode(folder / name) in locked_inodes for name in names)
+    return any(file_key(folder / name) in locked for name in names)
 
 
 def _settings_of(folder: Path) -> tuple[str | None, Path | None]:
@@ -158,7 +165,7 @@ def _resume_command(folder: Path, working_directory: Path | None) -> str | None:
     return None
 
 
-def _is_complete(folder: Path, is_training: bool, progress: _Progress) -> bool:
+def _is_complete(folder: Path, progress: _Progress, *, is_training: bool) -> bool:
     """Whether a training has done all its steps, or another run has all its episodes and its report.
 
     This does not depend on the times of files, which differ in a folder that was copied.
@@ -170,7 +177,7 @@ def _is_complete(folder: Path, is_training: bool, progress: _Progress) -> bool:
 
 def _has_result(folder: Path) -> bool:
     """Whether there is a complete result that is not older than the records."""
-    if (folder / "done.json").is_file():
+    if (folder / DONE).is_file():
         return True
     records = _mtime(folder / "journal" / "records.ndjson")
     for name in _RESULTS:
@@ -184,13 +191,14 @@ def _has_result(folder: Path) -> bool:
 
 def _rollout_progress(folder: Path) -> _Progress:
     """Read the progress of a run that plays episodes from its journal and its report."""
-    step = right = judged = total = None
+    step = em = judged = total = None
+    settings = run_settings(folder)
     journal = folder / "journal" / "records.ndjson"
     if journal.is_file():
         lines, right, wrong = _count_in_file(journal, b"\n", b'"right": true', b'"right": false')
         step, judged = lines, right + wrong
+        em = right / judged if judged and settings.get("term", "em") == "em" else None
     try:
-        settings = run_settings(folder)
         samples = settings.get("samples", 1)
         total = None if "replays" in settings else int(settings["questions"]) * int(samples)
     except _UNREADABLE:
@@ -199,7 +207,7 @@ def _rollout_progress(folder: Path) -> _Progress:
         figure = read_json_file(folder / "report.json")["figures"]["em"]["all"]
         return _Progress(step, total, float(figure["value"]), int(figure["episodes"]))
     except _UNREADABLE:
-        return _Progress(step, total, right / judged if right is not None and judged else None, judged)
+        return _Progress(step, total, em, judged)
 
 
 def _training_progress(folder: Path) -> _Progress:
@@ -276,21 +284,3 @@ def _mtime(path: Path) -> float:
         return path.stat().st_mtime
     except OSError:
         return 0.0
-
-
-def _inode(path: Path) -> int | None:
-    """Return the inode of a file or folder; None if it does not exist."""
-    try:
-        return path.stat().st_ino
-    except OSError:
-        return None
-
-
-def _locked_inodes() -> frozenset[int]:
-    """Return the inodes of locked files, which only Linux lists; empty on other systems."""
-    try:
-        lines = Path("/proc/locks").read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
-        return frozenset()
-    matches = (re.search(r" [0-9a-f]+:[0-9a-f]+:(\d+) ", line) for line in lines if "FLOCK" in line)
-    return frozenset(int(match[1]) for match in matches if match)

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
-
-from pydantic import Field
 
 from rag_r1.evaluation.eval_arguments import PolicyArguments
 from rag_r1.options.command_line import Positive, argument
-from rag_r1.options.declare import Constraint
 from rag_r1.retriever.selection.arguments import SelectionArguments
 from rag_r1.rollouts.agent_arguments import SAMPLING, SCORING
-from rag_r1.rollouts.arguments import From0
-
-From0Count = Annotated[int, Field(ge=0), Constraint("a whole number of at least 0")]
+from rag_r1.rollouts.arguments import From0, From0Count
 
 
 class DataArguments(SelectionArguments, PolicyArguments):

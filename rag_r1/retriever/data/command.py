@@ -26,7 +26,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 
-from rag_r1.evaluation.target import check_judge, resolve_model
+from rag_r1.evaluation.judge import check_judge
+from rag_r1.evaluation.target import resolve_model
 from rag_r1.evaluation.validation_limits import validation_limits
 from rag_r1.io.atomic_files import write_json
 from rag_r1.options.command_exit import ExitStatus

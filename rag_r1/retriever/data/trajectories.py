@@ -5,18 +5,20 @@ ids; otherwise the text of the turn is encoded. A trajectory is left out
 
 - if the infrastructure failed in it,
 - if one of its searches was not carried out, as in the published pipeline,
-- if a call failed and the policy was shown the error, because such a call cannot be replayed.
+- if a call failed and the policy was shown the error, because such a call cannot be replayed,
+- if it has no search.
 
-The file is read once to find the usable trajectories. Only their byte offsets are kept in memory, and each
-trajectory is read again when it is needed.
+A TrajectoryReader reads the records and the cache once, to find the usable trajectories and the responses.
+Only byte offsets are kept in memory, and each trajectory and response is read again when it is needed.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rag_r1.agent import Trajectory, Turn, UnknownTokenError
 from rag_r1.agent.records import trajectory_of
@@ -27,6 +29,7 @@ from rag_r1.io.bounded_json import limited_lines, read_json_line
 from rag_r1.retriever.data.rounds import PlayedTrajectory, SearchRound, searches_of
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.folder import JOURNAL, EpisodeOutcome
+from rag_r1.runs.json_lines import PARSE_ERRORS
 from rag_r1.runs.response_cache import EXCHANGES, Usage
 
 #: Why a trajectory is left out: the key of the reason in summary.json, and its text.
@@ -36,8 +39,7 @@ REASONS = {
     "not_carried_out": "a search of it was not carried out",
     "call_failed": "a call of it failed, which cannot be played back",
 }
-#: Exceptions that the parsing of a line raises if it is not a record.
-_PARSE_ERRORS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+T = TypeVar("T")
 
 
 def check_trajectories(run: Path | None) -> None:
@@ -74,7 +76,8 @@ class TrajectoryReader:
         self.with_steps = 0
         self._offsets: list[int] = []
         check_trajectories(run)
-        _read_lines(self.path, self._index_record)
+        for offset, (record, trajectory, outcome) in _read_lines(self.path, _parse_record):
+            self._index_record(offset, record, trajectory, outcome)
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -89,13 +92,12 @@ class TrajectoryReader:
         """Yield all rounds, in the order of the trajectories."""
         return (search for trajectory in self for search in trajectory.rounds)
 
-    def _index_record(self, record: dict[str, Any], offset: int) -> None:
+    def _index_record(
+        self, offset: int, record: Mapping[str, Any], trajectory: Trajectory, outcome: EpisodeOutcome
+    ) -> None:
         """Remember the offset of a usable record, and count the reason for any other one. Raises RunError for
         a record of another kind of run."""
-        trajectory = trajectory_of(record)
-        outcome = EpisodeOutcome.of(record)
         name = record["question_id"]
-        _check_types(record, trajectory)
         if trajectory.protocol != self._setup.protocol.name:
             raise RunError(
                 f"{self.path}: {name} was played with --protocol {trajectory.protocol}, and the agent has "
@@ -138,7 +140,7 @@ class TrajectoryReader:
 
     def _token_ids(self, request_id: str, number: int, turn: Turn) -> tuple[int, ...]:
         """Return the tokens of a turn: the sampled ones if they decode to the turn's text, and otherwise the
-        encoded text."""
+        encoded text. Of a response's tokens, those behind the end of the turn's action are left out."""
         codec = self._setup.codec
         sampled = (self._responses.token_ids(request_id, number) or [])[: turn.generated_tokens]
         try:
@@ -157,8 +159,10 @@ class _CachedResponses:
         self.path = path
         self.usage = Usage()
         self._offsets: dict[tuple[str, int], int] = {}
-        if path.is_file():
-            _read_lines(path, self._index_response)
+        for offset, (usage, turn) in _read_lines(path, _parse_response) if path.is_file() else ():
+            self.usage.add(usage)
+            if turn is not None:
+                self._offsets[turn] = offset
 
     def token_ids(self, request_id: str, turn: int) -> list[int] | None:
         """Return the token ids of a turn; None if the endpoint did not return them."""
@@ -169,32 +173,47 @@ class _CachedResponses:
             ids = read_json_line(file.readline())["answer"].get("ids")
         return ids if isinstance(ids, list) and all(type(token) is int for token in ids) else None
 
-    def _index_response(self, line: dict[str, Any], offset: int) -> None:
-        """Add up the usage of a response, and remember its offset."""
-        self.usage.add(line["usage"])
-        if "answer" in line:
-            line["answer"].get("ids")  # raises AttributeError for anything but an object
-            self._offsets[line["ask"], line["turn"]] = offset
 
-
-def _read_lines(path: Path, index: Callable[[dict[str, Any], int], None]) -> None:
-    """Call `index` with the object of each line of a file and the line's byte offset. A last line without a
-    line break, which a kill has cut off, is skipped. Raises RunError, with the number of the line, if a line
-    is not JSON or `index` rejects it."""
-    offset, number = 0, 1
+def _read_lines(path: Path, parse: Callable[[dict[str, Any]], T]) -> Iterator[tuple[int, T]]:
+    """Yield the byte offset of each line of a file, and what `parse` returns for its object. A last line
+    without a line break, which a kill has cut off, is skipped. Raises RunError, with the number of the line,
+    if a line is not JSON or `parse` rejects it."""
+    offset = 0
     with path.open("rb") as file:
-        try:
-            for line in limited_lines(file):
+        lines = limited_lines(file)
+        for number in count(1):
+            try:
+                line = next(lines, b"")
                 if not line.endswith(b"\n"):
                     return
-                index(read_json_line(line), offset)
-                offset += len(line)
-                number += 1
-        except _PARSE_ERRORS as error:
-            raise RunError(
-                f"{path}, line {number} is not of an evaluation ({error!r}): give the folder of a "
-                "finished `rag-r1 eval` of this version"
-            ) from error
+                parsed = parse(read_json_line(line))
+            except PARSE_ERRORS as error:
+                reason = f"it has no {error}" if isinstance(error, KeyError) else error
+                raise RunError(
+                    f"{path}, line {number} is not of an evaluation ({reason}): give the folder of a "
+                    "finished `rag-r1 eval` of this version"
+                ) from error
+            yield offset, parsed
+            offset += len(line)
+
+
+def _parse_record(record: dict[str, Any]) -> tuple[dict[str, Any], Trajectory, EpisodeOutcome]:
+    """Return a record with its trajectory and outcome. Raises one of PARSE_ERRORS if it is none."""
+    trajectory, outcome = trajectory_of(record), EpisodeOutcome.of(record)
+    _check_types(record, trajectory)
+    return {**record, "question_id": str(record["question_id"])}, trajectory, outcome
+
+
+def _parse_response(line: dict[str, Any]) -> tuple[Usage, tuple[str, int] | None]:
+    """Return the usage of a line of the response cache (rag_r1/runs/response_cache.py), and the request id
+    and turn that it answers; None without an answer. Raises one of PARSE_ERRORS for any other line."""
+    usage = Usage()
+    usage.add(line["usage"])
+    if "answer" not in line:
+        return usage, None
+    if not isinstance(line["answer"], dict):
+        raise TypeError("its `answer` is not an object")
+    return usage, (str(line["ask"]), int(line["turn"]))
 
 
 def _check_types(record: Mapping[str, Any], trajectory: Trajectory) -> None:
@@ -203,11 +222,12 @@ def _check_types(record: Mapping[str, Any], trajectory: Trajectory) -> None:
     documents = [document for call in calls for document in call.documents or ()]
     texts = [trajectory.id, trajectory.question, *(turn.text for turn in trajectory.turns)]
     texts += [text for document in documents for text in (document.id, document.contents)]
+    step_answers = step_answers_of(record.get("metadata"))
     typed_values = [
         (list, [record["golds"], record["prompt"]]),
         (dict, [*record["prompt"], *(call.arguments for call in calls)]),
         (int, [turn.generated_tokens for turn in trajectory.turns]),
-        (str, [*texts, *record["golds"], *(call.tool for call in calls)]),
+        (str, [*texts, *record["golds"], *step_answers, *(call.tool for call in calls)]),
     ]
     for kind, values in typed_values:
         for value in values:

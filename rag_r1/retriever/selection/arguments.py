@@ -58,17 +58,18 @@ class SelectArguments(SelectionArguments):
     check_only: bool = argument(CHECK_ONLY, default=False)
 
     @model_validator(mode="after")
-    def _has_scores(self) -> SelectArguments:
+    def _files_fit(self) -> SelectArguments:
         """Check the files. Raises ValueError if one that the rule needs is missing, or if --out is one of
         those that are read."""
-        faults = [
-            f"--utility {self.utility} needs --{name}"
+        faults = [  # the values of --utility other than `both` are also the names of the flags
+            f"--utility {self.utility} needs --{name}: give it, or choose another --utility"
             for name, path in (("relevance", self.relevance), ("correctness", self.correctness))
             if self.utility in ("both", name) and path is None
         ]
         if self.candidates is None and self.correctness is None:
             faults.append("--candidates is needed: relevance alone does not name the queries")
-        if self.out in (self.candidates, self.relevance, self.correctness):
+        inputs = (self.candidates, self.relevance, self.correctness)
+        if self.out.resolve() in [path.resolve() for path in inputs if path is not None]:
             faults.append(f"--out {self.out} is also a file that is read: give another")
         if faults:
             raise ValueError("; ".join(faults))

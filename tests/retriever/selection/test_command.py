@@ -143,6 +143,12 @@ def test_what_is_missing_is_told_by_its_flag(options, message):
         SelectArguments(out="o", **options)
 
 
+def test_an_input_is_not_replaced_under_another_spelling(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="also a file that is read"):
+        SelectArguments(out=tmp_path / "c", correctness=Path("c"), utility="correctness")
+
+
 def test_the_command_lists_its_subcommands_and_refuses_others(capsys):
     assert main(["retriever", "--help"]) == 0
     output = capsys.readouterr().out
