@@ -31,8 +31,10 @@ from code_lines import PARTS, ROOT, LineCount, count_lines, count_part
 #: command starts later, files named twice. Keywords passed in full instead of in a dict, one assignment a
 #: line and types at the seams of modules took 440, and 1,400 lines of documentation came with them. Names and
 #: numbers of a question that its passages do not have, a config.json of another model, and the search turn in
-#: every path's record took 95 (60); full sentences in all modules 2,700 lines of documentation, and no code.
-BUDGETS = {"package": (45_720, 0.33), "tests": (63_050, 0.057)}
+#: every path's record took 95 (60); full sentences in all modules 2,700 lines of documentation, and no
+#: code. The faults that two reviewers found in 40 modules took 130 (270): FAISS is asked for the sizes of its
+#: quantisers, templates are rendered within limits whatever their arguments, probes keep their search's limits.
+BUDGETS = {"package": (45_850, 0.334), "tests": (63_330, 0.057)}
 
 
 @pytest.fixture(scope="module", params=PARTS)
