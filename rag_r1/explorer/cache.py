@@ -40,12 +40,8 @@ FILE_COLUMNS = {
     "kind": "VARCHAR", "inode": "BIGINT", "size": "BIGINT", "mtime_ns": "BIGINT", "head": "BLOB",
     "base": "BIGINT", "offset": "BIGINT", "lines": "BIGINT", "broken": "BIGINT", "faults": "VARCHAR[]",
 }  # fmt: skip
-#: Errors that mean that the file is broken, or is closed because `Cache.rebuild` has failed. Other errors of
-#: DuckDB mean that a query is wrong.
-BROKEN = (
-    *(duckdb.IOException, duckdb.InternalException, duckdb.FatalException, duckdb.SerializationException),
-    duckdb.ConnectionException,
-)
+#: Errors that mean that the file is broken. Other errors of DuckDB mean that a query is wrong.
+BROKEN = (duckdb.IOException, duckdb.InternalException, duckdb.FatalException, duckdb.SerializationException)
 
 
 class _BusyError(Exception):

@@ -10,6 +10,8 @@ import logging
 import threading
 import time
 
+import duckdb
+
 from rag_r1.explorer.cache import BROKEN
 from rag_r1.explorer.store import Store
 
@@ -50,7 +52,7 @@ class Watcher(threading.Thread):
         generation = self._store.cache.generation
         try:
             return self._store.refresh(self._stopped)
-        except BROKEN as error:
+        except (*BROKEN, duckdb.ConnectionException) as error:  # it is closed if a replacement has failed
             logger.warning("the cache of the explorer is broken and is read anew: %s", error)
             self._store.rebuild(generation)
             return True

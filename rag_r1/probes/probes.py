@@ -272,8 +272,7 @@ def _with_search(setup: AgentSetup, search: Callable[[Mapping[str, Tool]], Searc
     def tools() -> dict[str, Tool]:
         real = setup.tools()
         probed = search_tools(search(real))
-        if (limits := getattr(real.get(SEARCH), "limits", None)) is not None:
-            probed[SEARCH].limits = limits
+        probed[SEARCH].limits = getattr(real.get(SEARCH), "limits", None)
         return {**real, **probed}
 
     return replace(setup, tools=tools)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from rag_r1.cli import main
 from rag_r1.data.rows import QuestionRow, read_rows
 from rag_r1.explorer.runs.facts import runs_below
 from rag_r1.inference.strict_replies import ATTEMPTS
+from rag_r1.questions.command import QuestionsArguments
 from rag_r1.questions.run import retriever_of, write_questions
 from rag_r1.questions.spec import ModelSpec, QuestionsSpec, Verification
 from tests.fakes.openai_server import OpenAIServer
@@ -306,6 +308,14 @@ def test_wrong_arguments_are_named(words, named, capsys):
     with pytest.raises(SystemExit) as ended:
         run(shlex.split(f"{needed} {words}"))
     assert ended.value.code == 2 and named in capsys.readouterr().err
+
+
+def test_the_defaults_are_those_of_a_spec():
+    args = QuestionsArguments(
+        corpus=[Path("c")], out=Path("o"), base_url="http://127.0.0.1:1/v1", teacher_model="m"
+    )
+    spec = QuestionsSpec((Path("c"),), Path("o"), ModelSpec("http://127.0.0.1:1/v1", "m"))
+    assert args.spec() == replace(spec, limits=args.spec().limits)
 
 
 def test_more_passages_are_searched_than_are_shown():

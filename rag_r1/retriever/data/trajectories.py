@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -178,23 +177,21 @@ def _read_lines(path: Path, parse: Callable[[dict[str, Any]], T]) -> Iterator[tu
     """Yield the byte offset of each line of a file, and what `parse` returns for its object. A last line
     without a line break, which a kill has cut off, is skipped. Raises RunError, with the number of the line,
     if a line is not JSON or `parse` rejects it."""
-    offset = 0
+    offset, number = 0, 1
     with path.open("rb") as file:
-        lines = limited_lines(file)
-        for number in count(1):
-            try:
-                line = next(lines, b"")
+        try:
+            for line in limited_lines(file):
                 if not line.endswith(b"\n"):
                     return
-                parsed = parse(read_json_line(line))
-            except PARSE_ERRORS as error:
-                reason = f"it has no {error}" if isinstance(error, KeyError) else error
-                raise RunError(
-                    f"{path}, line {number} is not of an evaluation ({reason}): give the folder of a "
-                    "finished `rag-r1 eval` of this version"
-                ) from error
-            yield offset, parsed
-            offset += len(line)
+                yield offset, parse(read_json_line(line))
+                offset += len(line)
+                number += 1
+        except PARSE_ERRORS as error:  # not those of the caller's loop, which a generator does not see
+            reason = f"it has no {error}" if isinstance(error, KeyError) else error
+            raise RunError(
+                f"{path}, line {number} is not of an evaluation ({reason}): give the folder of a "
+                "finished `rag-r1 eval` of this version"
+            ) from error
 
 
 def _parse_record(record: dict[str, Any]) -> tuple[dict[str, Any], Trajectory, EpisodeOutcome]:
