@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from rag_r1.demo.eval_spec import eval_arguments
 from rag_r1.demo.policy import policy_path
@@ -61,6 +62,9 @@ def test_a_vocabulary_smaller_than_the_tokenizers_is_found_before_the_start(tmp_
     shutil.copytree(policy_path("rag_r1_mq"), tmp_path / "m")
     config = json.loads((tmp_path / "m" / "config.json").read_text())
     (tmp_path / "m" / "config.json").write_text(json.dumps({**config, "vocab_size": 7}))
+    weights = load_file(tmp_path / "m" / "model.safetensors")
+    embedding = weights["model.embed_tokens.weight"][:7]
+    save_file({**weights, "model.embed_tokens.weight": embedding}, tmp_path / "m" / "model.safetensors")
     assert command.main(["--model", str(tmp_path / "m"), "--out", str(tmp_path / "out"), "--check-only"]) == 1
     assert "vocab_size of 7" in capsys.readouterr().err
 
