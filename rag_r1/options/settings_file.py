@@ -23,10 +23,11 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args, get_origin
+from typing import Any, get_args, get_origin
 
 import yaml
 from pydantic import ValidationError
+from pydantic_settings import BaseSettings
 
 from rag_r1.io.atomic_files import reason_of, write_text
 from rag_r1.io.bounded_yaml import YamlError, read_yaml
@@ -44,9 +45,6 @@ from rag_r1.options.argument_values import (
 from rag_r1.options.command_exit import CommandError
 from rag_r1.options.suggestions import did_you_mean
 
-if TYPE_CHECKING:
-    from rag_r1.options.command_line import Arguments
-
 #: The name of the settings file in the folder of a run, and the beginning of its first line.
 SETTINGS = "settings.yaml"
 _HEAD = "# rag-r1 "
@@ -54,7 +52,7 @@ _EXAMPLES = f"@RUN/{SETTINGS} or one of your own (@mine.yaml)"
 _FILE = re.compile(r"@(.+\.(?:ya?ml|json))", re.DOTALL)
 
 
-def split_files(words: Sequence[str], cls: type[Arguments]) -> tuple[list[str], dict[str, Any], list[str]]:
+def split_files(words: Sequence[str], cls: type[BaseSettings]) -> tuple[list[str], dict[str, Any], list[str]]:
     """Separates the words of a command line from settings files.
 
     Returns the other words, preceded by the positional arguments of the files; the remaining settings of the
@@ -114,7 +112,7 @@ def _no_settings_fault(word: str) -> str:
     return f"{word} {reason}: give a file of settings, {_EXAMPLES}"
 
 
-def read_settings(path: Path, cls: type[Arguments]) -> dict[str, Any]:
+def read_settings(path: Path, cls: type[BaseSettings]) -> dict[str, Any]:
     """Returns the settings in a file, by the names of the fields of `cls`, a subclass of Arguments. Required
     settings may be absent. Raises ArgumentsError, with the file's name and the key."""
     try:
@@ -142,7 +140,7 @@ def read_settings(path: Path, cls: type[Arguments]) -> dict[str, Any]:
     return settings
 
 
-def _wrong_values(settings: Mapping[str, Any], cls: type[Arguments], fields: Fields) -> dict[str, str]:
+def _wrong_values(settings: Mapping[str, Any], cls: type[BaseSettings], fields: Fields) -> dict[str, str]:
     """Returns messages about wrong values, by flag. Absent and contradictory values are accepted here, since
     the command line may change them."""
     try:
