@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean
 from typing import Any
 
 #: Our series of a validation -> how the names of the matching metrics of veRL end, in order of preference.
@@ -34,12 +33,12 @@ class Series:
 
     def recent(self, window: int) -> float:
         """Returns the mean of the last `window` values."""
-        return fmean(self.values[-window:])
+        return mean(self.values[-window:])
 
     def windows(self, window: int) -> list[float]:
         """Returns the mean of every run of `window` consecutive values before the last `window` ones."""
         values = self.values[:-window]
-        return [fmean(values[i : i + window]) for i in range(len(values) - window + 1)]
+        return [mean(values[i : i + window]) for i in range(len(values) - window + 1)]
 
     def differences(self) -> list[float]:
         """Returns the absolute differences of neighbouring values."""
@@ -68,7 +67,7 @@ class History:
             self.back_to(step - 1)
         self.step = step
         numbers = {
-            name: float(value)
+            name: _as_float(value)
             for name, value in metrics.items()
             if isinstance(value, int | float) and not isinstance(value, bool)
         }
@@ -118,7 +117,7 @@ class History:
         if self.questions is not None and len(self._shares):
             maximum = math.sqrt(max(0.0, share * (1 - share)) / self.questions)
         # For a normal distribution the mean |difference| is 1.13 deviations, or 0.9 without the largest ones.
-        measured = min(fmean(usual_changes) / 0.9, maximum) if usual_changes else maximum
+        measured = min(mean(usual_changes) / 0.9, maximum) if usual_changes else maximum
         count = len(changes)
         # Not by squares, which overflow for the largest floats that a logger may write.
         weighted_sum = math.hypot(math.sqrt(_PRIOR_DIFFERENCES) * maximum, math.sqrt(count) * measured)
@@ -130,6 +129,20 @@ class History:
         return self["held_out"]
 
 
+def mean(values: Sequence[float]) -> float:
+    """Returns the arithmetic mean. For infinite or huge values it is infinite or NaN, where statistics.fmean
+    would raise an error."""
+    return sum(values) / len(values)
+
+
+def _as_float(value: float) -> float:
+    """Returns a number as a float; a whole number that is too large for one as infinite."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.copysign(math.inf, 1 if value > 0 else -1)
+
+
 def _held_out(metrics: Mapping[str, float]) -> Iterator[tuple[str, float]]:
     """Yields the names and values of our own series of a validation, which are means over its data
     sources."""
@@ -137,7 +150,7 @@ def _held_out(metrics: Mapping[str, float]) -> Iterator[tuple[str, float]]:
         candidates = ([value for name, value in metrics.items() if is_held_out(name, end)] for end in ends)
         values = next(filter(None, candidates), [])
         if values and not any(map(math.isnan, values)):
-            yield series, fmean(values)
+            yield series, mean(values)
 
 
 def is_held_out(name: str, end: str) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 
 from rag_r1.config.guard import GuardOptions
-from rag_r1.training.guard.history import History, Series, at_steps, best_window
+from rag_r1.training.guard.history import History, Series, at_steps, best_window, mean
 from rag_r1.training.guard.signs import Sign, TrainingFacts, Verdict, find_fall, sign_by_right_answers
 
 #: How many times longer than `window` the second window is, in which a slow fall shows.
@@ -49,7 +49,7 @@ def _paying_term(history: History, facts: TrainingFacts, best_steps: Sequence[in
         # A validation before the first step has no training step beside it: take the first one.
         before, now = at_steps(series, best_steps) or series.values[:1], at_steps(series, [history.step])
         if before and now:
-            gains[term] = weight * (now[-1] - sum(before) / len(before))
+            gains[term] = weight * (now[-1] - mean(before))
     term = max(gains, key=lambda name: gains[name], default=None)
     if term is None or gains[term] <= 0:
         return ": it pays for something else"

@@ -18,10 +18,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from statistics import fmean
 
 from rag_r1.config.guard import GuardOptions
-from rag_r1.training.guard.history import History, at_steps, best_window
+from rag_r1.training.guard.history import History, at_steps, best_window, mean
 
 #: For the verdicts of other signs, right answers count as fallen if this part of their best share is lost ...
 _MILD_LOSS = 0.1
@@ -105,7 +104,7 @@ def find_fall(history: History, window: int, loss: float, deviations: float) -> 
     best_steps = tuple(series.steps[best_end - window + 1 : best_end + 1])
     reward = history["search/score"]
     rewards = [at_steps(reward, steps) for steps in (best_steps, series.steps[-window:])]
-    reward_before, reward_now = map(fmean, rewards) if all(rewards) else (0.0, 0.0)
+    reward_before, reward_now = map(mean, rewards) if all(rewards) else (0.0, 0.0)
     return Fall(before, now, reward_before, reward_now, series.since(window), best_steps)
 
 

@@ -7,7 +7,7 @@ import random
 from collections.abc import Mapping, Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rag_r1.config.guard import GuardOptions
@@ -279,6 +279,9 @@ _ANY = st.one_of(st.floats(), st.integers(-(10**6), 10**6), st.booleans(), st.no
 @given(
     lines=st.lists(st.tuples(st.integers(0, 12), st.dictionaries(st.sampled_from(_NAMES), _ANY)), max_size=25)
 )
+@example(lines=[(0, {"search/masked": 9e307}), (1, {"search/masked": 9e307})])
+@example(lines=[(0, {"search/masked": math.inf}), (1, {"search/masked": -math.inf})])
+@example(lines=[(0, {"search/masked": 10**400}), (1, {"actor/grad_norm": -(10**400)})])
 def test_whatever_a_logger_wrote_the_guard_answers(facts, lines):
     guard = Guard(GuardOptions(), facts)
     for step, values in lines:
