@@ -85,9 +85,9 @@ def test_what_a_failed_command_leaves_in_its_session_is_ended_and_a_good_ones_se
     code = "import subprocess, sys; child = subprocess.Popen(['sleep', '60']); print(child.pid); sys.exit(%d)"
     with pytest.raises(RunError):
         processes.run_module(module(code % 3), log=tmp_path / "failed")
-    wait_until(lambda: not runs(int((tmp_path / "failed").read_text())))
+    wait_until(lambda: not runs(int((tmp_path / "failed").read_text().split()[0])))
     processes.run_module(module(code % 0), log=tmp_path / "good")
-    child = int((tmp_path / "good").read_text())
+    child = int((tmp_path / "good").read_text().split()[0])
     assert runs(child)
     os.kill(child, signal.SIGKILL)
 

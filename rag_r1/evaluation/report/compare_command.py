@@ -1,6 +1,6 @@
 """Compares finished runs on the questions that all of them share, with differences and tests.
 
-Runs are compared only if their cards (rag_r1/rollouts/provenance.py) agree in all keys but those that
+Runs are compared only if their cards agree in all keys but those that
 `--differs` names. Otherwise the effect of another corpus, prompt or budget could be mistaken for that of the
 method.
 
