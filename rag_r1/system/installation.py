@@ -45,10 +45,15 @@ _COMMANDS = {
 
 def version() -> str:
     """Returns the version of this installation, or "(not installed)"."""
+    return version_of(DISTRIBUTION) or "(not installed)"
+
+
+def version_of(distribution: str) -> str | None:
+    """Returns the installed version of a distribution; None if it is not installed."""
     try:
-        return metadata.version(DISTRIBUTION)
+        return metadata.version(distribution)
     except metadata.PackageNotFoundError:
-        return "(not installed)"
+        return None
 
 
 def clone() -> Path | None:

@@ -150,7 +150,7 @@ EXAMPLES = {
     "docs/guides/own.md": Example(
         _manuals,
         ("outputs/own/plan.yaml", "outputs/own/questions/train.parquet"),
-        ("cost: at most", "all checks passed", "3/3 questions: done in"),
+        ("cost: about", "all checks passed", "3/3 questions: done in"),
         server=lambda: OwnTeacher("big-model"),
     ),
     "docs/guides/reports.md": Example(

@@ -75,8 +75,9 @@ def test_adapters_are_sent_as_they_are_and_no_update_rounds_away(name):
         assert actor.checkpoint.save_lora_only and rollout.calculate_log_probs
         assert config.algorithm.rollout_correction.rollout_is == "token"
     else:
-        assert (rollout.load_format, rollout.layered_summon) == ("safetensors", True)
+        assert (rollout.load_format, rollout.layered_summon) == ("safetensors", False)
         assert (actor.fsdp_config.model_dtype, actor.optim.lr) == ("bf16", 1e-4)
+        assert actor.fsdp_config.use_orig_params
         assert config.actor_rollout_ref.ref.fsdp_config.model_dtype == "bf16"
 
 

@@ -16,8 +16,8 @@ from rag_r1.io.terminal_text import terminal_lines
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_parser import CommandParser
 from rag_r1.options.server_address import AN_ADDRESS, is_server_address
-from rag_r1.system.installation import setup_command
-from rag_r1.training.doctor.findings import MISSING, WARNING, Finding, ok, version_of
+from rag_r1.system.installation import setup_command, version_of
+from rag_r1.training.doctor.findings import MISSING, WARNING, Finding, ok
 from rag_r1.training.doctor.hardware import check_driver, check_gpu, check_memory, check_ray
 from rag_r1.training.doctor.packages import check_registration, check_trl, check_versions
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import metadata
 from typing import Literal, get_args
 
 #: The states of a finding, as they are printed. A training cannot start if anything is MISSING.
@@ -31,11 +30,3 @@ class Finding:
 def ok(name: str, detail: str) -> Finding:
     """Returns a finding whose state is OK."""
     return Finding(name, OK, detail)
-
-
-def version_of(distribution: str) -> str | None:
-    """Returns the installed version of a distribution; None if it is not installed."""
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None

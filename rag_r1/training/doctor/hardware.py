@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rag_r1.system import gpu_driver
-from rag_r1.system.installation import flash_attn_command, setup_command
-from rag_r1.training.doctor.findings import MISSING, WARNING, Finding, ok, version_of
+from rag_r1.system.installation import flash_attn_command, setup_command, version_of
+from rag_r1.training.doctor.findings import MISSING, WARNING, Finding, ok
 
 GIB = 1 << 30
 #: The peak memory of training a million parameters on a CPU is 6 to 9 GiB, most of it for imports.

@@ -16,8 +16,8 @@ from importlib import import_module, metadata
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
-from rag_r1.system.installation import pip_command, setup_command
-from rag_r1.training.doctor.findings import MISSING, WARNING, Finding, ok, version_of
+from rag_r1.system.installation import pip_command, setup_command, version_of
+from rag_r1.training.doctor.findings import MISSING, WARNING, Finding, ok
 
 SETUP = setup_command()
 #: The version of veRL that RAG-R1 is made for.

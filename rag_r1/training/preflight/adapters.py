@@ -7,6 +7,10 @@ to bf16. Most changes of the first updates are smaller than the resolution of bf
 that uses separate GPUs for generation only supports merged weights: it drops the adapters' configuration
 (engine_workers.py, `update_weights`), and without merging it would send only the frozen weights after every
 step.
+
+Unmerged adapters are collected with PEFT's `get_peft_model_state_dict` (utils/fsdp_utils.py,
+`collect_lora_params`). From version 0.20 on PEFT compares the names of weights with those of modules. FSDP1
+changes the latter, so none is found, and vLLM generates with the frozen weights alone.
 """
 
 from __future__ import annotations
@@ -16,7 +20,8 @@ from collections.abc import Iterator
 from omegaconf import DictConfig
 
 from rag_r1.options.problems import Problem, error, warning
-from rag_r1.training.config_facts import adapter_rank, is_separate
+from rag_r1.system.installation import version_of
+from rag_r1.training.config_facts import adapter_rank, gpu_count, is_nf4, is_separate
 
 _MODEL = "actor_rollout_ref.model"
 _MERGE = f"{_MODEL}.lora.merge"
@@ -52,3 +57,16 @@ def check_adapters(config: DictConfig) -> Iterator[Problem]:
     elif rollout.get("layered_summon") and "dummy" in str(rollout.load_format):
         text = f"is {rollout.load_format}, but with layered_summon=true vLLM must read the weights itself"
         yield error(f"{_ROLLOUT}.load_format", text, "set it to safetensors")
+    if not is_merged and config.actor_rollout_ref.actor.strategy == "fsdp" and not is_nf4(config):
+        yield from _check_collection(config)
+
+
+def _check_collection(config: DictConfig) -> Iterator[Problem]:
+    """Checks that veRL finds the adapters in a model that FSDP1 has wrapped."""
+    peft = version_of("peft")
+    if peft and [int(number) for number in peft.split(".")[:2]] >= [0, 20]:
+        text = f"PEFT {peft} finds no adapters under fsdp, and vLLM would get none"
+        yield error(f"{_MODEL}.lora_rank", text, 'pip install "peft<0.20", on all nodes')
+    if config.actor_rollout_ref.rollout.get("layered_summon") and gpu_count(config) == 1:
+        text = "ends with an error on one GPU, at the first update of vLLM's weights"
+        yield error(f"{_ROLLOUT}.layered_summon", text, "set it to false")

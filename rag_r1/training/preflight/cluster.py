@@ -19,7 +19,7 @@ from rag_r1.options.problems import Problem, error, is_unset, warning
 from rag_r1.options.server_address import is_server_address
 from rag_r1.system import gpu_driver
 from rag_r1.system.installation import flash_attn_command
-from rag_r1.training.config_facts import gpu_count, is_separate, needs_critic, needs_reference
+from rag_r1.training.config_facts import gpu_count, is_nf4, is_separate, needs_critic, needs_reference
 from rag_r1.training.preflight.adapters import check_adapters
 
 _ACTOR = "actor_rollout_ref.actor"
@@ -139,6 +139,7 @@ def check_engines(config: DictConfig) -> Iterator[Problem]:
         text = f"there is no recipe for {strategy}: its keys, divisibility and memory were not checked"
         yield warning(f"{_ACTOR}.strategy", text, "use fsdp, fsdp2 or megatron")
     yield from check_adapters(config)
+    yield from _check_offload(config)
     yield from _check_attention(config)
     backend = rollout.checkpoint_engine.backend
     needs_cupy = is_separate(config) and backend in ("nccl", "nixl", "delta")
@@ -146,6 +147,22 @@ def check_engines(config: DictConfig) -> Iterator[Problem]:
         text = f"{backend} transfers weights with cupy, which is not installed"
         remedy = "pip install cupy-cuda13x==14.0.1 (the extra gpu has it), on all nodes"
         yield error(f"{_ROLLOUT}.checkpoint_engine.backend", text, remedy)
+
+
+def _check_offload(config: DictConfig) -> Iterator[Problem]:
+    """Checks that FSDP1 frees the memory of weights that are moved to the host.
+
+    With one GPU it does not shard. After its modules were given whole weights, for vLLM or with bf16 also for
+    a step, they keep them on the GPU, unless the parameters are the model's own.
+    """
+    actor = config.actor_rollout_ref.actor
+    if actor.strategy != "fsdp" or is_nf4(config) or gpu_count(config) > 1:
+        return
+    if actor.fsdp_config.param_offload and not actor.fsdp_config.get("use_orig_params"):
+        text = "frees no memory while vLLM generates: with one GPU, FSDP1's modules keep the weights"
+        yield warning(
+            f"{_ACTOR}.fsdp_config.param_offload", text, f"set {_ACTOR}.fsdp_config.use_orig_params=true"
+        )
 
 
 def _check_attention(config: DictConfig) -> Iterator[Problem]:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from rag_r1.training.preflight import adapters
 from rag_r1.training.preflight.adapters import check_adapters
 from tests.recipes.composed_recipes import composed
 
@@ -52,6 +53,26 @@ def test_a_recipe_with_adapters_keeps_its_weights_in_bf16_on_a_gpu_and_in_fp32_o
 def test_adapters_that_do_not_reach_the_engine_as_they_are_are_reported(overrides, level, key):
     (problem,) = check_adapters(composed(RECIPES[0], *overrides))
     assert (problem.level, problem.where) == (level, key)
+
+
+ONE_GPU = ["trainer.nnodes=1", "trainer.n_gpus_per_node=1"]
+
+
+def test_one_gpu_needs_adapters_that_are_not_gathered_by_layers():
+    """tests/plugin/test_fsdp1_one_process.py has the error that it would end with."""
+    layered = "actor_rollout_ref.rollout.layered_summon"
+    (problem,) = check_adapters(composed(RECIPES[0], *ONE_GPU))
+    assert (problem.level, problem.where) == ("error", layered)
+    for override in (f"{layered}=false", "actor_rollout_ref.actor.strategy=fsdp2"):
+        assert [*check_adapters(composed(RECIPES[0], *ONE_GPU, override))] == []
+
+
+def test_a_peft_with_which_vllm_would_get_no_adapters_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(adapters, "version_of", lambda name: "0.21.2")
+    (problem,) = check_adapters(composed(RECIPES[0]))
+    assert problem.level == "error" and "0.21.2" in problem.what and "peft<0.20" in problem.remedy
+    for override in ("actor_rollout_ref.actor.strategy=fsdp2", "actor_rollout_ref.model.lora_rank=0"):
+        assert [*check_adapters(composed(RECIPES[0], override))] == []
 
 
 def test_megatron_with_a_rank_that_it_does_not_read_is_refused():

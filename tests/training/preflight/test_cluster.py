@@ -176,6 +176,20 @@ def test_flash_attn_that_a_gpu_training_asks_for_must_be_there(nvidia_smi, name,
         assert [*check_engines(composed(f"recipes/rag_r1/{name}", f"platform={platform}"))] == []
 
 
+def test_offloading_that_frees_nothing_on_one_gpu_is_named_with_the_key_that_mends_it():
+    """tests/plugin/test_fsdp1_one_process.py shows both."""
+    key, one_gpu = (
+        "actor_rollout_ref.actor.fsdp_config.{}",
+        ["platform=gpu_sdpa", "trainer.n_gpus_per_node=1"],
+    )
+    (problem,) = check_engines(composed("recipes/rag_r1/grpo", *one_gpu))
+    assert (problem.level, problem.where) == ("warning", key.format("param_offload"))
+    own = key.format("use_orig_params=true")
+    assert own in problem.remedy
+    for override in (own, key.format("param_offload=false"), "actor_rollout_ref.actor.strategy=fsdp2"):
+        assert [*check_engines(composed("recipes/rag_r1/grpo", *one_gpu, override))] == []
+
+
 def test_weights_that_travel_by_nccl_need_cupy():
     nccl = "actor_rollout_ref.rollout.checkpoint_engine.backend=nccl"
     problems = [
