@@ -229,14 +229,14 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _check_start(args: KiltArguments) -> None:
-    """Raises StartError with all problems of the input and the output."""
+    """Raise StartError with all problems of the input and the output."""
     with StartChecks() as checks:
         checks.run(_check_input, args.input)
         checks.run(check_out_file, args.out)
 
 
 def _check_input(path: Path) -> None:
-    """Raises DataError unless the input is a file."""
+    """Raise DataError unless the input is a file."""
     if not path.is_file():
         problem = "is a folder" if path.exists() else "does not exist"
         raise DataError(f"--input {path} {problem}: give KILT's file kilt_knowledgesource.json")

@@ -113,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _added_commands() -> Commands:
-    """Returns the commands that other distributions add with entry points."""
+    """Return the commands that other distributions add with entry points."""
     return {
         point.name: (
             f"{point.module}:{point.attr or 'main'}",
@@ -124,7 +124,7 @@ def _added_commands() -> Commands:
 
 
 def _stack_versions() -> list[str]:
-    """Returns a line `NAME VERSION` for each installed distribution of the trainer's stack, without importing
+    """Return a line `NAME VERSION` for each installed distribution of the trainer's stack, without importing
     it."""
     lines = []
     for name in _STACK:

@@ -84,14 +84,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check_start(args: PassageQuestionsArguments) -> None:
-    """Raises StartError with the problems of the corpus and of --out."""
+    """Raise StartError with the problems of the corpus and of --out."""
     with StartChecks() as checks:
         checks.run_on_all(_check_corpus, args.corpus)
         checks.run(check_out, args.out, COMMAND)
 
 
 def _check_corpus(paths: Sequence[Path]) -> None:
-    """Raises DataError if a file is missing, or if its first row is not a passage."""
+    """Raise DataError if a file is missing, or if its first row is not a passage."""
     corpus = Corpus(paths)
     for row, position in corpus.rows(progress=False):
         if isinstance(row, ValueError):

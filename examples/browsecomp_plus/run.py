@@ -50,7 +50,7 @@ class RetrievalServerSearcher:
         parser.add_argument("--retriever-timeout", type=float, default=60.0, help="time limit in seconds")
 
     def __init__(self, args: argparse.Namespace):
-        """Raises RunError if no retrieval server is ready at the address."""
+        """Raise RunError if no retrieval server is ready at the address."""
         config = RetrieverConfig(url=args.retriever_url, timeout_s=args.retriever_timeout)
         self._index = {"index": args.retriever_index} if args.retriever_index else {}
         self._client = bounded_http_client(config.timeout_s, token_header(), config.base)

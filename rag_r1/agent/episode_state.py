@@ -45,7 +45,7 @@ class EpisodeState:
 
     @cached_property
     def executor(self) -> ToolExecutor:
-        """Makes the calls of all turns."""
+        """Make the calls of all turns."""
         context = partial(call_context, self.record, self.protocol.thought)
         return ToolExecutor(self.tools, self.failures, self.wait, context)
 

@@ -45,7 +45,7 @@ class RowLimits:
     context_tokens: int | None = None
 
     def within(self, budget: Budget) -> Budget:
-        """Returns the budget with the limits of prompt and context set to these."""
+        """Return the budget with the limits of prompt and context set to these."""
         row_tokens = self.prompt_tokens + self.response_tokens
         # There is always room for a prompt and one token: the engine itself refuses a prompt that is too
         # long.
@@ -82,7 +82,7 @@ class AgentSetup:
         chat: Chat | None = None,
         template: Mapping[str, Any] | None = None,
     ) -> AgentSetup:
-        """Builds the setup of a training from the block `rag_r1:`.
+        """Build the setup of a training from the block `rag_r1:`.
 
         `vocabulary_size` is the number of token ids that the model has, None if it is not known. `chat`
         replaces the tokenizer's chat template, and `template` holds arguments for that template. Raises
@@ -103,7 +103,7 @@ class AgentSetup:
         )
 
     def for_validation(self, settings: RagR1Config, limits: RowLimits) -> AgentSetup:
-        """Returns the same setup with the budget and the retriever of validation."""
+        """Return the same setup with the budget and the retriever of validation."""
         return replace(
             self,
             budget=limits.within(settings.budget(limits.response_tokens, validation=True)),
@@ -111,7 +111,7 @@ class AgentSetup:
         )
 
     def messages(self, question: str, row_messages: Messages | None = None) -> list[Any]:
-        """Returns the chat messages that ask a question: those of the data set's row if it has any and
+        """Return the chat messages that ask a question: those of the data set's row if it has any and
         `own_prompt` is not set, else the protocol's."""
         if row_messages is None or self.own_prompt:
             return self.protocol.messages(question)
@@ -120,7 +120,7 @@ class AgentSetup:
     def prompt_ids(
         self, question: str, row_messages: Messages | None = None, chat: Chat | None = None
     ) -> list[int]:
-        """Returns the token ids of a question's prompt, up to the beginning of the policy's first turn.
+        """Return the token ids of a question's prompt, up to the beginning of the policy's first turn.
 
         Control tokens in the question are neutralised. Raises ValueError, before encoding anything, for a
         prompt with more characters than `max_prompt_tokens` tokens can have.
@@ -141,12 +141,12 @@ class AgentSetup:
         )
 
     def episode(self, engine: Engine, observer: Observer | None = None) -> Episode:
-        """Returns an episode with this engine. Must be called within a running event loop."""
+        """Return an episode with this engine. Must be called within a running event loop."""
         return Episode(self.protocol, self.budget, engine, self.tools(), self.codec, self.failures, observer)
 
 
 def tool_schemas(settings: RagR1Config) -> list[dict[str, Any]]:
-    """Returns the tools' schemas for the prompt, which are none unless the protocol's turns are those of the
+    """Return the tools' schemas for the prompt, which are none unless the protocol's turns are those of the
     chat template. Raises ValueError for a tool that cannot be made."""
     protocol = settings.protocol
     return schemas(settings.tools, dict(protocol.queries.names)) if protocol.turns == "chat" else []
@@ -155,7 +155,7 @@ def tool_schemas(settings: RagR1Config) -> list[dict[str, Any]]:
 def for_tokenizer(
     protocol: Protocol, tokenizer: Any, tools: Messages = (), template: Mapping[str, Any] | None = None
 ) -> Protocol:
-    """Returns the protocol with a tokenizer's control tokens.
+    """Return the protocol with a tokenizer's control tokens.
 
     If the protocol's turns are those of the chat template, it also gets the text that this template writes
     between turns. Raises ChatTemplateError if the protocol cannot use the template.
@@ -167,5 +167,5 @@ def for_tokenizer(
 
 
 def chat_template(tokenizer: Any, **arguments: Any) -> Chat:
-    """Returns a Hugging Face tokenizer's chat template, which gets `arguments` with all messages."""
+    """Return a Hugging Face tokenizer's chat template, which gets `arguments` with all messages."""
     return ChatTemplate(tokenizer, **arguments).ids

@@ -41,7 +41,7 @@ class Rung:
 
 
 def _rungs(value: Any) -> Any:
-    """Converts a list of mappings to a tuple of Rungs; pydantic refuses anything else."""
+    """Convert a list of mappings to a tuple of Rungs; pydantic refuses anything else."""
     if not isinstance(value, list):
         return value
     return tuple(options_from(Rung, rung) if isinstance(rung, Mapping) else rung for rung in value)

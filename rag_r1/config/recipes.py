@@ -39,7 +39,7 @@ QUOTING = (
 
 
 def recipes_folder() -> Path:
-    """Returns the folder of the shipped recipes: inside the package in a wheel, beside it in the
+    """Return the folder of the shipped recipes: inside the package in a wheel, beside it in the
     repository."""
     package = Path(__file__).resolve().parents[1]
     bundled = package / "recipes"
@@ -62,7 +62,7 @@ class Recipe:
 
     @classmethod
     def find(cls, name: str | Path) -> Recipe:
-        """Finds a recipe by a name or a path, as `find_file` does. Raises RunError if there is none, or if
+        """Find a recipe by a name or a path, as `find_file` does. Raises RunError if there is none, or if
         the file is not a recipe that Hydra can read."""
         path = find_file(name, ".yaml")
         if path.suffix != ".yaml":
@@ -79,7 +79,7 @@ class Recipe:
         return self.folder / f"{self.name}.yaml"
 
     def arguments(self, overrides: Sequence[str]) -> list[str]:
-        """Returns the overrides for Hydra: the search path, and then `overrides`. The search path begins with
+        """Return the overrides for Hydra: the search path, and then `overrides`. The search path begins with
         the entries of `hydra.searchpath` in an override or in the recipe."""
         shipped = [_VERL, f"file://{RECIPES}"]
         extra = [entry for entry in self._searchpath(overrides) if entry not in shipped]
@@ -88,7 +88,7 @@ class Recipe:
         return [f"{_SEARCHPATH}[{entries}]", *remaining]
 
     def to_compose(self, overrides: Sequence[str]) -> list[str]:
-        """Returns `arguments` for a process that only composes.
+        """Return `arguments` for a process that only composes.
 
         They name the folder of veRL's configuration instead of its package. Hydra would import the package,
         and with it all of veRL, which takes half a minute on a busy machine.
@@ -99,15 +99,15 @@ class Recipe:
         return [searchpath.replace(_VERL, f"file://{folder}") if folder.is_dir() else searchpath, *remaining]
 
     def words(self, overrides: Sequence[str]) -> list[str]:
-        """Returns the arguments with which a command of veRL runs this recipe."""
+        """Return the arguments with which a command of veRL runs this recipe."""
         return [f"--config-path={self.folder}", f"--config-name={self.name}", *self.arguments(overrides)]
 
     def command(self, overrides: Sequence[str]) -> list[str]:
-        """Returns veRL's own command that trains with this recipe."""
+        """Return veRL's own command that trains with this recipe."""
         return [sys.executable, "-m", "verl.trainer.main_ppo", *self.words(overrides)]
 
     def _searchpath(self, overrides: Sequence[str]) -> list[str]:
-        """Returns the entries of `hydra.searchpath` in an override or else in the recipe. Raises RunError if
+        """Return the entries of `hydra.searchpath` in an override or else in the recipe. Raises RunError if
         the value is not a list."""
         override = next((item for item in overrides if item.startswith(_SEARCHPATH)), None)
         if override is not None:
@@ -124,7 +124,7 @@ class Recipe:
 
 
 def find_file(name: str | Path, suffix: str = "") -> Path:
-    """Finds a file relative to the working directory, or else a shipped one by its path in the folder of the
+    """Find a file relative to the working directory, or else a shipped one by its path in the folder of the
     recipes (`recipes/` before it is optional).
 
     `suffix` is an ending that `name` may lack. Raises RunError if there is no such file.
@@ -143,7 +143,7 @@ def find_file(name: str | Path, suffix: str = "") -> Path:
 
 
 def text_of(path: Path) -> str:
-    """Returns the text of a recipe's file. Raises RunError if the file cannot be read or is not UTF-8."""
+    """Return the text of a recipe's file. Raises RunError if the file cannot be read or is not UTF-8."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
@@ -153,7 +153,7 @@ def text_of(path: Path) -> str:
 
 
 def _unknown_recipe(recipe: str) -> str:
-    """Returns the message about a recipe that does not exist."""
+    """Return the message about a recipe that does not exist."""
     name = recipe.removeprefix("recipes/").removesuffix(".yaml")
     hint = did_you_mean(name, shipped_names(), cutoff=0.5)
     advice = "`rag-r1 recipes` lists the shipped ones, and a YAML file of your own will do"
@@ -161,7 +161,7 @@ def _unknown_recipe(recipe: str) -> str:
 
 
 def shipped_names(*kinds: str) -> list[str]:
-    """Returns the sorted names of the shipped recipes of these kinds (keys of KINDS), by default of all."""
+    """Return the sorted names of the shipped recipes of these kinds (keys of KINDS), by default of all."""
     paths = [path for path in RECIPES.rglob("*.yaml") if kind_of(path) in (kinds or KINDS)]
     return sorted(path.relative_to(RECIPES).with_suffix("").as_posix() for path in paths)
 
@@ -180,7 +180,7 @@ _ITERATE_KEYS = {"agent", "server", "evaluation"}
 
 
 def kind_of(path: Path) -> str | None:
-    """Returns the kind of the recipe in a file, a key of KINDS; None for a fragment that recipes share."""
+    """Return the kind of the recipe in a file, a key of KINDS; None for a fragment that recipes share."""
     if path.name.startswith("_"):
         return None
     if path.stem.startswith("retriever_"):
@@ -191,7 +191,7 @@ def kind_of(path: Path) -> str | None:
 
 
 def _built_on(path: Path) -> list[str]:
-    """Returns the absolute names in a file's defaults list, each followed by the names that it is built
+    """Return the absolute names in a file's defaults list, each followed by the names that it is built
     on."""
     names = []
     for entry in _content(path).get("defaults") or []:
@@ -202,7 +202,7 @@ def _built_on(path: Path) -> list[str]:
 
 
 def _content(path: Path) -> dict[str, Any]:
-    """Returns the mapping in a YAML file.
+    """Return the mapping in a YAML file.
 
     It is empty if the file cannot be parsed, since Hydra gives a better message about such a file when it
     composes the recipe. Raises RunError if the file holds a list or a text, and for a file on which Hydra's
@@ -222,6 +222,6 @@ def _content(path: Path) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)
 def _read_once(path: Path, mtime_ns: int, size: int) -> Any:
-    """Returns the value in a YAML file, which is read again only if its time or size has changed, because
+    """Return the value in a YAML file, which is read again only if its time or size has changed, because
     many recipes are built on the same files. Callers share the value and must not change it."""
     return read_yaml(path)

@@ -40,12 +40,12 @@ _REWARD = ({"term": "em", "weight": 1.0},)
 
 
 def _reward_entries(value: Any) -> Any:
-    """Returns a list of mappings as a tuple, and the default for an empty or missing list."""
+    """Return a list of mappings as a tuple, and the default for an empty or missing list."""
     return tuple(value) if isinstance(value, list) and value else value or _REWARD
 
 
 def _unique(probes: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the probes. Raises ValueError if one is repeated."""
+    """Return the probes. Raises ValueError if one is repeated."""
     if len(set(probes)) < len(probes):
         raise ValueError("a probe is named twice")
     return probes
@@ -131,7 +131,7 @@ class RagR1Config:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any] | None) -> RagR1Config:
-        """Reads the settings from plain values, as `OmegaConf.to_container(cfg.rag_r1, resolve=True)` gives
+        """Read the settings from plain values, as `OmegaConf.to_container(cfg.rag_r1, resolve=True)` gives
         them. Raises ValueError naming every wrong key."""
         settings, faults = cls.read(config)
         if len(faults) == 1:
@@ -142,7 +142,7 @@ class RagR1Config:
 
     @classmethod
     def read(cls, config: Mapping[str, Any] | None) -> tuple[RagR1Config | None, list[Exception]]:
-        """Returns the settings, and every fault as an exception that names the key.
+        """Return the settings, and every fault as an exception that names the key.
 
         If there are faults, the settings serve further checks only: wrong values are replaced by their
         defaults, and the protocol is None if it cannot be loaded. The settings are None if `config` is not a
@@ -185,7 +185,7 @@ class RagR1Config:
         return settings, faults
 
     def check_paths(self) -> None:
-        """Raises OptionFault if an episode is to have several `paths`, which a training does not support."""
+        """Raise OptionFault if an episode is to have several `paths`, which a training does not support."""
         for section, limits in (("agent", self.agent), ("validation_agent", self.validation_agent)):
             if limits.paths > 1:
                 key, count = f"rag_r1.{section}.paths", limits.paths
@@ -196,7 +196,7 @@ class RagR1Config:
                 raise OptionFault(key, message)
 
     def budget(self, max_response_tokens: int, *, validation: bool = False) -> Budget:
-        """Returns the limits of an episode whose row has at most `max_response_tokens`."""
+        """Return the limits of an episode whose row has at most `max_response_tokens`."""
         limits = self.validation_agent if validation else self.agent
         return Budget(**vars(limits), max_response_tokens=max_response_tokens)
 
@@ -215,7 +215,7 @@ class FilterGroups:
 
 
 def _filter_groups(value: Any) -> Any:
-    """Converts a mapping or None to FilterGroups; pydantic refuses anything else."""
+    """Convert a mapping or None to FilterGroups; pydantic refuses anything else."""
     value = {} if value is None else value
     return options_from(FilterGroups, value) if isinstance(value, Mapping) else value
 
@@ -245,12 +245,12 @@ class SamplerOptions:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any] | None) -> SamplerOptions:
-        """Reads the keys from plain values. Raises OptionsError naming every unknown or wrong key."""
+        """Read the keys from plain values. Raises OptionsError naming every unknown or wrong key."""
         return options_from(cls, config or {})
 
 
 def find_faults(build: Callable[[dict[str, Any]], Any], options: Mapping[str, Any]) -> list[Exception]:
-    """Returns the faults that `build` finds in `options`: all faults in an OptionsError that it raises, or
+    """Return the faults that `build` finds in `options`: all faults in an OptionsError that it raises, or
     any other ValueError or TypeError as a single fault."""
     try:
         build(dict(options))
@@ -262,7 +262,7 @@ def find_faults(build: Callable[[dict[str, Any]], Any], options: Mapping[str, An
 
 
 def _missing_passages(block: _RagR1Block) -> OptionFault | None:
-    """Returns the fault that a probe shows passages but no file of passages is given; None if that is not
+    """Return the fault that a probe shows passages but no file of passages is given; None if that is not
     so."""
     probes = [probe for probe in block.probes if probe in SHOW_PASSAGES]
     if not probes or block.probe_passages is not None:
@@ -273,7 +273,7 @@ def _missing_passages(block: _RagR1Block) -> OptionFault | None:
 
 
 def _protocol_or_fault(block: _RagR1Block, faults: list[Any]) -> Protocol | None:
-    """Returns the protocol with its prompt. If it cannot be loaded, returns None and adds the fault to
+    """Return the protocol with its prompt. If it cannot be loaded, returns None and adds the fault to
     `faults`."""
     if "rag_r1.protocol" in [fault.key for fault in faults]:
         return None
@@ -285,7 +285,7 @@ def _protocol_or_fault(block: _RagR1Block, faults: list[Any]) -> Protocol | None
 
 
 def _protocol(block: _RagR1Block) -> Protocol:
-    """Returns the protocol with its prompt. Raises ValueError naming the key if it cannot be loaded."""
+    """Return the protocol with its prompt. Raises ValueError naming the key if it cannot be loaded."""
     if block.protocol is None:
         raise ValueError("rag_r1.protocol must be the name of a protocol, not None")
     try:

@@ -14,7 +14,7 @@ from rag_r1.tools.registry import DEFAULT_TOOL, make_searcher
 
 
 def search_faults(settings: RagR1Config) -> list[Exception]:
-    """Returns the faults of the search tool's keys for training, and those that only validation has."""
+    """Return the faults of the search tool's keys for training, and those that only validation has."""
     training = _searcher_faults(settings.retriever)
     texts = {str(fault) for fault in training}
     validation = [str(fault) for fault in _searcher_faults(settings.validation_retriever)]
@@ -26,7 +26,7 @@ def search_faults(settings: RagR1Config) -> list[Exception]:
 
 
 def _searcher_faults(options: dict[str, Any]) -> list[Exception]:
-    """Returns the faults of a search tool's options. A tool other than ours reports only one at a time."""
+    """Return the faults of a search tool's options. A tool other than ours reports only one at a time."""
     tool = options.get("tool") or DEFAULT_TOOL
     if tool == DEFAULT_TOOL:
         # A url of null or "???", Hydra's mark of a missing value, counts as not given.

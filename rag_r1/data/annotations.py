@@ -66,7 +66,7 @@ class Annotations(Generic[Value]):
         self.check()
 
     def check(self) -> None:
-        """Raises DataError if the file is about none of the questions that were looked up, or if one of its
+        """Raise DataError if the file is about none of the questions that were looked up, or if one of its
         ids could mean two of them."""
         if not self._has_match:
             raise DataError(

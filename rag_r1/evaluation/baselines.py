@@ -59,12 +59,12 @@ class Condition:
 
 
 def agent_condition(setup: AgentSetup) -> Condition:
-    """Returns the condition with the agent as it was trained."""
+    """Return the condition with the agent as it was trained."""
     return Condition(AGENT, lambda row: setup)
 
 
 def baseline(name: BaselineName, setup: AgentSetup) -> Condition:
-    """Returns a baseline with the model and the limits of the agent `setup`. Raises RunError for a `--prompt`
+    """Return a baseline with the model and the limits of the agent `setup`. Raises RunError for a `--prompt`
     without the placeholder of the passages."""
     # The model has a single turn, in which it may only answer.
     budget = replace(setup.budget, max_turns=0, final_turn=True)
@@ -83,7 +83,7 @@ def baseline(name: BaselineName, setup: AgentSetup) -> Condition:
 
 
 def _with_protocol_tags(prompt: str, setup: AgentSetup) -> str:
-    """Returns the prompt with the tags of the protocol. A plain-text prompt also gets a final newline, after
+    """Return the prompt with the tags of the protocol. A plain-text prompt also gets a final newline, after
     which the policy writes."""
     for role in ("think", "answer"):
         tag = getattr(setup.protocol.tags, role)

@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _is_run(word: str) -> bool:
-    """Returns whether the first argument names a run's folder, rather than a flag, a settings file or a
+    """Return whether the first argument names a run's folder, rather than a flag, a settings file or a
     key."""
     return Path(word).is_dir() or not (word.startswith(("-", "@")) or "=" in word)
 

@@ -87,7 +87,7 @@ async def run_condition(
 def _settings(
     args: PolicyArguments, run_setup: RunSetup, condition: Condition, first_setup: AgentSetup
 ) -> dict[str, Any]:
-    """Returns the settings of a condition's run. `first_setup` is the agent of its first question."""
+    """Return the settings of a condition's run. `first_setup` is the agent of its first question."""
     return settings_of(
         args,
         run_setup,
@@ -121,7 +121,7 @@ async def _play(
 
 
 def _setup_of(condition: Condition, row: QuestionRow) -> AgentSetup:
-    """Returns the agent of a question. Raises RunError if the condition cannot ask it."""
+    """Return the agent of a question. Raises RunError if the condition cannot ask it."""
     try:
         return condition.setup(row)
     except ValueError as error:

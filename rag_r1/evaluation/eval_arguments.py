@@ -88,7 +88,7 @@ class EvalArguments(PolicyArguments):
         return self
 
     def refuse_other_conditions(self) -> None:
-        """Raises ValueError if a flag is given that EvalArguments adds to PolicyArguments. Commands that use
+        """Raise ValueError if a flag is given that EvalArguments adds to PolicyArguments. Commands that use
         the class, but choose their conditions themselves, call this."""
         flags = {"--card": self.card, "--corpus": self.corpus, "--serve-index": self.serve_index}
         if any(flags.values()) or self.baseline is not None:

@@ -38,7 +38,7 @@ def prepare_evaluation(args: EvalArguments) -> RunSetup:
 
 
 def check_index(args: EvalArguments) -> None:
-    """Raises RunError for an --index without a readable manifest."""
+    """Raise RunError for an --index without a readable manifest."""
     if args.index is not None:
         manifest_facts(args.index)
 
@@ -46,7 +46,7 @@ def check_index(args: EvalArguments) -> None:
 def read_annotations(
     args: EvalArguments,
 ) -> tuple[Annotations[bool] | None, Annotations[GoldEvidence] | None]:
-    """Returns the content of --answerable and of --supporting, None for a missing flag. Raises RunError for
+    """Return the content of --answerable and of --supporting, None for a missing flag. Raises RunError for
     bad rows that are not to be skipped, and StartError with all problems of the files."""
     bad = BadRows()
     with StartChecks() as checks:

@@ -67,7 +67,7 @@ async def evaluate(args: EvalArguments) -> int:
 
 
 def _check_corpus(args: EvalArguments) -> None:
-    """Raises StartError if the first rows of a --corpus file cannot be read."""
+    """Raise StartError if the first rows of a --corpus file cannot be read."""
     if args.corpus:
         with StartChecks() as checks:
             checks.run_on_all(lambda paths: check_first_rows(Corpus(paths), args.skip_bad_rows), args.corpus)
@@ -75,7 +75,7 @@ def _check_corpus(args: EvalArguments) -> None:
 
 @contextmanager
 def _serve_search(args: EvalArguments) -> Iterator[EvalArguments]:
-    """Yields the arguments with the address of a retrieval server. With --serve-index, the server is started
+    """Yield the arguments with the address of a retrieval server. With --serve-index, the server is started
     for the duration of the block. Raises RunError if it does not start."""
     if args.serve_index is None:
         yield args

@@ -62,7 +62,7 @@ DocumentPosition = tuple[int, int, int]
 
 
 def verdict(record: Record) -> bool | None:
-    """Returns whether the answer was right; None for a trajectory that was not judged, such as a masked one.
+    """Return whether the answer was right; None for a trajectory that was not judged, such as a masked one.
     The record's `right` decides; without it the EM in its rewards, or else the EM with its golds."""
     if "right" in record:
         return record["right"] if isinstance(record["right"], bool) else None
@@ -77,7 +77,7 @@ def verdict(record: Record) -> bool | None:
 
 
 def cause_of(record: Record) -> str | None:
-    """Returns the cause of a wrong answer, one of CAUSES; None if the answer was not judged wrong. Raises
+    """Return the cause of a wrong answer, one of CAUSES; None if the answer was not judged wrong. Raises
     TypeError, AttributeError or KeyError for a record that is not a trajectory."""
     if verdict(record) is not False:
         return None
@@ -100,7 +100,7 @@ def cause_of(record: Record) -> str | None:
 
 
 def gold_positions(record: Record) -> list[DocumentPosition]:
-    """Returns the positions of the shown passages that are gold passages, or that contain a gold answer or a
+    """Return the positions of the shown passages that are gold passages, or that contain a gold answer or a
     part of one."""
     golds, evidence = _Golds.of(record), evidence_of(record)
     return [
@@ -111,7 +111,7 @@ def gold_positions(record: Record) -> list[DocumentPosition]:
 
 
 def _was_retrieved(record: Record) -> bool | None:
-    """Returns whether a gold was retrieved; None if passages cannot show it."""
+    """Return whether a gold was retrieved; None if passages cannot show it."""
     evidence = evidence_of(record)
     if evidence and evidence.recall([_document(document) for _, document in _documents(record)]) == 1.0:
         return True
@@ -125,7 +125,7 @@ def _was_retrieved(record: Record) -> bool | None:
 
 
 def _misses_question(record: Record, searches: Sequence[Record]) -> bool:
-    """Returns whether all of several queries are the same, or no query has a content word of the question."""
+    """Return whether all of several queries are the same, or no query has a content word of the question."""
     queries = [str((call.get("arguments") or {}).get("query", "")) for call in searches]
     if len(queries) > 1 and len(set(map(query_key, queries))) == 1:
         return True
@@ -145,7 +145,7 @@ class _Golds:
 
     @classmethod
     def of(cls, record: Record) -> _Golds:
-        """Returns the gold answers of a record, without those that are yes, no or empty."""
+        """Return the gold answers of a record, without those that are yes, no or empty."""
         matcher, answers, words = AnswerMatcher(), [], set()
         for gold in as_golds(record.get("golds")):
             for parts in {(gold,), tuple(filter(None, _PARTS.split(gold)))}:
@@ -156,7 +156,7 @@ class _Golds:
         return cls(matcher, answers, frozenset(words))
 
     def within(self, text: object) -> set[int]:
-        """Returns the numbers of the parts that a text contains."""
+        """Return the numbers of the parts that a text contains."""
         if not self.answers or not isinstance(text, str):
             return set()
         if text.isascii():  # a fast check, which is exact for ASCII: most passages have none of the words
@@ -168,13 +168,13 @@ class _Golds:
 
 @lru_cache(maxsize=4096)
 def _lower(text: str) -> str:
-    """Returns a text in lower case. The result is cached, since many trajectories of a question contain the
+    """Return a text in lower case. The result is cached, since many trajectories of a question contain the
     same passages."""
     return joined(text).lower()
 
 
 def evidence_of(record: Record) -> GoldEvidence | None:
-    """Returns the gold passages that a record or its metadata name; None if there are none."""
+    """Return the gold passages that a record or its metadata name; None if there are none."""
     metadata = record.get("metadata")
     evidence = GoldEvidence.of(record)
     if not evidence and isinstance(metadata, Mapping):
@@ -183,7 +183,7 @@ def evidence_of(record: Record) -> GoldEvidence | None:
 
 
 def _documents(record: Record) -> Iterator[tuple[DocumentPosition, Record]]:
-    """Yields the documents of all calls with their positions."""
+    """Yield the documents of all calls with their positions."""
     for turn_number, turn in enumerate(record.get("turns") or ()):
         for call_number, call in enumerate(turn.get("calls") or ()):
             for number, document in enumerate(call.get("documents") or ()):
@@ -191,5 +191,5 @@ def _documents(record: Record) -> Iterator[tuple[DocumentPosition, Record]]:
 
 
 def _document(document: Record) -> Document:
-    """Returns the document of a record, whose fields may be missing."""
+    """Return the document of a record, whose fields may be missing."""
     return Document(str(document.get("id", "")), str(document.get("contents", "")))

@@ -87,7 +87,7 @@ class GroupsArguments(EvalArguments):
         return self
 
     def runs(self) -> dict[float, EvalArguments]:
-        """Returns the arguments of `rag-r1 eval` for each temperature, the lowest first."""
+        """Return the arguments of `rag-r1 eval` for each temperature, the lowest first."""
         common = {name: getattr(self, name) for name in EvalArguments.model_fields}
         return {
             temperature: EvalArguments(
@@ -146,7 +146,7 @@ def write_groups(out: Path, runs: dict[float, Path]) -> list[str]:
 
 
 def group_figures(run: RunTable) -> dict[str, float]:
-    """Returns a run's figures by the names of the columns: shares of its groups, means of its episodes."""
+    """Return a run's figures by the names of the columns: shares of its groups, means of its episodes."""
     questions, indices = run.question_indices()
     is_right = np.nan_to_num(run.columns["em:squad"])  # failed episodes have nan and count as wrong
     sizes = np.bincount(indices, minlength=len(questions))

@@ -49,7 +49,7 @@ _MAX_TOKENS = 16
 
 
 def check_judge(args: JudgeArguments) -> None:
-    """Raises RunError if no server answers at --judge-url, or if that server lacks the judge's model."""
+    """Raise RunError if no server answers at --judge-url, or if that server lacks the judge's model."""
     if args.judge_url is not None:
         check_endpoint(args.judge_url, args.judge_api_key_env, "judge", "--judge-url", args.judge_model)
 
@@ -64,7 +64,7 @@ class JudgeCase:
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> JudgeCase | None:
-        """Returns the case of a record; None if its episode has failed or has no answer."""
+        """Return the case of a record; None if its episode has failed or has no answer."""
         if record["right"] is None or not record["answer"]:
             return None
         return cls(record["question"], tuple(record["golds"]), record["answer"])
@@ -91,7 +91,7 @@ class JudgeVerdicts:
     stopped: str | None = None
 
     def add_to_record(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the record with the judge's term: its verdict, 0 without an answer, None if it failed."""
+        """Return the record with the judge's term: its verdict, 0 without an answer, None if it failed."""
         if (case := JudgeCase.of(record)) is not None:
             value = self.values.get(case.key)
         else:
@@ -99,7 +99,7 @@ class JudgeVerdicts:
         return {**record, "rewards": {**record["rewards"], TERM: value}}
 
     def summary(self) -> str:
-        """Returns a line with the numbers of verdicts and the cost."""
+        """Return a line with the numbers of verdicts and the cost."""
         counts = self.counts
         line = f"judge: {counts['asked']:,} distinct answers, {counts['correct']:,} correct"
         for name, text in (("no_verdict", "without a verdict"), ("unanswered", "without a reply")):
@@ -109,7 +109,7 @@ class JudgeVerdicts:
 
 
 def description(args: JudgeArguments) -> dict[str, Any]:
-    """Returns the judge's part of a run's provenance; empty without a judge."""
+    """Return the judge's part of a run's provenance; empty without a judge."""
     if args.judge_model is None:
         return {}
     prompt = hashlib.sha256(ACCURACY_PROMPT.encode()).hexdigest()
@@ -119,7 +119,7 @@ def description(args: JudgeArguments) -> dict[str, Any]:
 async def judge(
     args: JudgeArguments, records: Iterable[Mapping[str, Any]], folder: Path, connection: EndpointArguments
 ) -> JudgeVerdicts:
-    """Returns the judge's verdicts on all records. Replies are cached in `folder`, which only one process may
+    """Return the judge's verdicts on all records. Replies are cached in `folder`, which only one process may
     use at a time. `connection` has the same meaning as in `judge_endpoint`. Raises RunError."""
     cases = {case.key: case for record in records if (case := JudgeCase.of(record)) is not None}
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -142,7 +142,7 @@ async def judge(
 async def judge_endpoint(
     args: JudgeArguments, cache: ResponseCache, connection: EndpointArguments
 ) -> AsyncIterator[Endpoint]:
-    """Yields the judge's endpoint, and closes it after the block. The tokens of cached replies count toward
+    """Yield the judge's endpoint, and close it after the block. The tokens of cached replies count toward
     its cost limit. The retries, the time-out and the proxy are those of `connection`. Raises RunError."""
     assert args.judge_url is not None  # callers check that there is a judge
     stop = CancelToken()
@@ -159,7 +159,7 @@ async def judge_endpoint(
 def judge_request(
     args: JudgeArguments, instructions: str, case: Mapping[str, Any], max_tokens: int, **extra_keys: Any
 ) -> tuple[dict[str, Any], int]:
-    """Returns the body of a request about a case, and the token limit of its reply: `max_tokens`, unless
+    """Return the body of a request about a case, and the token limit of its reply: `max_tokens`, unless
     --judge-body sets another one. `extra_keys` are further keys of the body."""
     # 0.0 rather than 0, because the caches of earlier runs find a reply by the bytes of its request.
     extra_keys = {"temperature": 0.0, **extra_keys}

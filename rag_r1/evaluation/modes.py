@@ -148,7 +148,7 @@ async def _play_modes(
 def alone_condition(
     setup: AgentSetup, name: Literal["cot", "direct", "no_search"], prompt: Path | None = None
 ) -> Condition:
-    """Returns the condition in which the model answers without search, in one turn with as many tokens as the
+    """Return the condition in which the model answers without search, in one turn with as many tokens as the
     agent `setup` may generate in all of its turns. `name` is the baseline, and `prompt` a file that replaces
     its prompt. Raises RunError for a prompt that cannot be read or lacks {question}."""
     budget = setup.budget
@@ -188,7 +188,7 @@ def write_modes(out: Path) -> list[str]:
 
 
 def _accuracies(label: str, name: str) -> tuple[Measure, ...]:
-    """Returns three means of a column: over all episodes, those with an answer, and the well-formed ones."""
+    """Return three means of a column: over all episodes, those with an answer, and the well-formed ones."""
     return (
         Measure(label, label, "scores", column(name)),
         among(label, f"{label} of the answered", "form", name, "answered"),
@@ -197,7 +197,7 @@ def _accuracies(label: str, name: str) -> tuple[Measure, ...]:
 
 
 def figures_of(run: RunTable) -> dict[str, Any]:
-    """Returns a mode's entry of modes.json: the number of `questions`, the number of `failed` episodes, and
+    """Return a mode's entry of modes.json: the number of `questions`, the number of `failed` episodes, and
     `figures` over all questions by name, each with its label, its value and an interval."""
     correct = [("EM", "em:squad"), *((name.removeprefix(TERM), name) for name in run.terms)]
     measures = [
@@ -221,7 +221,7 @@ def figures_of(run: RunTable) -> dict[str, Any]:
 
 
 def markdown(modes: Mapping[str, Mapping[str, Any]]) -> str:
-    """Returns the page modes.md."""
+    """Return the page modes.md."""
     page = Page("Before and after training").text("\n".join(table_lines(modes)))
     page.text(
         "Accuracy is given three times: over all questions, over those that got an answer, as Agentic "
@@ -233,7 +233,7 @@ def markdown(modes: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def table_lines(modes: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Returns the lines of the table, with a row for each figure and a column for each mode."""
+    """Return the lines of the table, with a row for each figure and a column for each mode."""
     rows = [
         ["questions", *(integer(mode["questions"]) for mode in modes.values())],
         ["failed episodes", *(integer(mode["failed"]) for mode in modes.values())],

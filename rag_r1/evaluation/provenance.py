@@ -77,7 +77,7 @@ def write_provenance(
 
 
 def _continue_earlier(out: Path, current: Provenance) -> Provenance:
-    """Returns the current provenance, with the starting time of an earlier run in `out` if there is one.
+    """Return the current provenance, with the starting time of an earlier run in `out` if there is one.
 
     Prints a line if the software or the machine has changed since that run. Raises RunError if something that
     the result depends on has changed."""
@@ -95,12 +95,12 @@ def _continue_earlier(out: Path, current: Provenance) -> Provenance:
 
 
 def _is_fixed(key: str) -> bool:
-    """Returns whether a run must not be resumed if the value of this key has changed."""
+    """Return whether a run must not be resumed if the value of this key has changed."""
     return key.startswith(_FIXED) and key not in {f"retriever.ready.{name}" for name in VOLATILE_KEYS}
 
 
 def _engine_options(args: RolloutArguments, session: RunSession, model: str) -> dict[str, Any]:
-    """Returns what is known of the engine, apart from its mode."""
+    """Return what is known of the engine, apart from its mode."""
     tokenizer = session.run_setup.tokens.name
     options: dict[str, Any] = {
         "api": args.engine,
@@ -119,13 +119,13 @@ def _engine_options(args: RolloutArguments, session: RunSession, model: str) -> 
 
 
 def vllm_version(url: str, key_variable: str) -> str | None:
-    """Returns the version of the vLLM at this address; None for another server."""
+    """Return the version of the vLLM at this address; None for another server."""
     answer = get_answer(f"{base_address(url).removesuffix('/v1')}/version", key_variable)
     version = answer.get("version") if isinstance(answer, dict) else None
     return one_line_text(version) if isinstance(version, str) else None
 
 
 def _public_name(tokenizer: str) -> str:
-    """Returns the name of a tokenizer's folder without its path on this machine, or its name on the Hub."""
+    """Return the name of a tokenizer's folder without its path on this machine, or its name on the Hub."""
     folder = Path(tokenizer)
     return folder.resolve().name if folder.is_dir() else tokenizer

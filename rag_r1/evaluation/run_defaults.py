@@ -52,7 +52,7 @@ class RunDefaults:
     tokenizer: Path | None = None
 
     def complete(self, args: EvalArguments, words: Sequence[str]) -> EvalArguments:
-        """Completes the arguments that the command line `words` and these defaults have made together. The
+        """Complete the arguments that the command line `words` and these defaults have made together. The
         run's index is dropped if the command line names a retrieval server; the run's tokenizer is added if
         the model is served at --base-url."""
         if args.serve_index is not None and any(word.startswith("--retriever-url") for word in words):
@@ -62,7 +62,7 @@ class RunDefaults:
         return args
 
     def lines(self, args: EvalArguments) -> list[str]:
-        """Returns a line for each source, with the names and values that the arguments have taken from
+        """Return a line for each source, with the names and values that the arguments have taken from
         it."""
         used: dict[Path, list[str]] = {}
         for name, source in self.sources.items():
@@ -73,12 +73,12 @@ class RunDefaults:
 
 
 def _texts(value: Any) -> list[str]:
-    """Returns the items of an argument's value as texts."""
+    """Return the items of an argument's value as texts."""
     return list(map(str, value if isinstance(value, list) else [value]))
 
 
 def defaults_of(run: Path) -> RunDefaults:
-    """Returns the defaults of an evaluation from the folder of a run. Raises RunError if the folder cannot be
+    """Return the defaults of an evaluation from the folder of a run. Raises RunError if the folder cannot be
     read, or belongs neither to a training nor to an evaluation."""
     if (config := config_file(run)) is not None:
         return _of_training(run, config)
@@ -100,14 +100,14 @@ def defaults_of(run: Path) -> RunDefaults:
 
 
 def config_file(run: Path) -> Path | None:
-    """Returns the file with a training's composed configuration; None if there is none. `run` is the folder
+    """Return the file with a training's composed configuration; None if there is none. `run` is the folder
     of the training, or the folder of checkpoints inside it."""
     folders = [run] if newest_checkpoint(run) is None else [run, run.parent]
     return next((path for folder in folders if (path := folder / CONFIG).is_file()), None)
 
 
 def validation_arguments(config: Any) -> dict[str, Any]:
-    """Returns arguments with which an evaluation plays as the validation of a training does, except for the
+    """Return arguments with which an evaluation plays as the validation of a training does, except for the
     model and the output folder. `config` is the composed configuration, an OmegaConf."""
     from omegaconf import OmegaConf  # imported here, because the base installation lacks it
 
@@ -135,7 +135,7 @@ def validation_arguments(config: Any) -> dict[str, Any]:
 
 
 def _of_training(run: Path, path: Path) -> RunDefaults:
-    """Returns the defaults from a training in `run`, whose configuration is `path`. Raises RunError."""
+    """Return the defaults from a training in `run`, whose configuration is `path`. Raises RunError."""
     try:  # imported here, because the base installation lacks it
         from omegaconf import OmegaConf
         from omegaconf.errors import OmegaConfBaseException
@@ -170,11 +170,11 @@ def _of_training(run: Path, path: Path) -> RunDefaults:
 
 
 def _override_text(value: Any) -> str:
-    """Returns a value as the text of an override, which is read as YAML."""
+    """Return a value as the text of an override, which is read as YAML."""
     return json.dumps(value) if isinstance(value, bool) else str(value)
 
 
 def _find_moved(file: Path, run: Path) -> Path:
-    """Returns the path of a run's file, which is found even if the run's folder was moved or renamed."""
+    """Return the path of a run's file, which is found even if the run's folder was moved or renamed."""
     candidate = run / file.parent.name / file.name
     return candidate if not file.exists() and candidate.exists() else file

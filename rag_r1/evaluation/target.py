@@ -31,7 +31,7 @@ LOG, MODEL = "vllm.log", "model"
 
 
 def resolve_model(args: Args) -> Args:
-    """Returns the arguments with the model's folder, its tokenizer and limits that fit its context. Arguments
+    """Return the arguments with the model's folder, its tokenizer and limits that fit its context. Arguments
     for a chat endpoint are returned unchanged.
 
     Without --base-url, a model on the Hub is downloaded, and the shards of a checkpoint are merged into the
@@ -57,7 +57,7 @@ def resolve_model(args: Args) -> Args:
 
 @contextmanager
 def serve_model(args: Args) -> Iterator[Args]:
-    """Yields the arguments with the address of the model's server. Without --base-url, vLLM is started for
+    """Yield the arguments with the address of the model's server. Without --base-url, vLLM is started for
     the duration of the block. `args` must come from `resolve_model`. Raises RunError if vLLM does not
     start."""
     if args.base_url is not None:
@@ -73,13 +73,13 @@ def serve_model(args: Args) -> Iterator[Args]:
 
 
 def check_tokens(args: PolicyArguments, tokens: TokenUnit) -> None:
-    """Raises RunError if a model that is served here lacks embeddings for tokens of its tokenizer."""
+    """Raise RunError if a model that is served here lacks embeddings for tokens of its tokenizer."""
     if args.base_url is None and tokens.tokenizer is not None:
         check_vocabulary(tokens.tokenizer, Path(args.model))
 
 
 def _vllm_options(args: PolicyArguments) -> list[str]:
-    """Returns the words of --vllm-options. Raises RunError for unbalanced quotation marks."""
+    """Return the words of --vllm-options. Raises RunError for unbalanced quotation marks."""
     try:
         return shlex.split(args.vllm_options)
     except ValueError as error:
@@ -89,7 +89,7 @@ def _vllm_options(args: PolicyArguments) -> list[str]:
 
 
 def _with_limits(args: Args, model_tokens: int | None, **updates: Any) -> Args:
-    """Returns the arguments with the updates, and with limits that keep every request within the model's
+    """Return the arguments with the updates, and with limits that keep every request within the model's
     context. `model_tokens` is the length of that context, None if it is unknown."""
     context_tokens = args.max_context_tokens or args.max_prompt_tokens + args.max_response_tokens
     if model_tokens is not None:
@@ -100,7 +100,7 @@ def _with_limits(args: Args, model_tokens: int | None, **updates: Any) -> Args:
 
 
 def _context_of_server(url: str, model: str, key_variable: str) -> int | None:
-    """Returns the length of the model's context in tokens, which vLLM's list of models contains; None without
+    """Return the length of the model's context in tokens, which vLLM's list of models contains; None without
     such a list. Raises RunError if the list lacks the model."""
     models = check_endpoint(url, key_variable, "model server", "--base-url", model)
     entry = models.get(model)
@@ -108,7 +108,7 @@ def _context_of_server(url: str, model: str, key_variable: str) -> int | None:
 
 
 def _context_of_model(folder: Path) -> int | None:
-    """Returns the length of the context in tokens from a model folder's config.json; None if that has none.
+    """Return the length of the context in tokens from a model folder's config.json; None if that has none.
     Raises RunError if the file cannot be read."""
     try:
         return _context_tokens(read_json_file(folder / "config.json").get("max_position_embeddings"))
@@ -118,5 +118,5 @@ def _context_of_model(folder: Path) -> int | None:
 
 
 def _context_tokens(value: Any) -> int | None:
-    """Returns the value if it is a valid length of a context, with room for a prompt; None otherwise."""
+    """Return the value if it is a valid length of a context, with room for a prompt; None otherwise."""
     return value if isinstance(value, int) and value > 1 else None

@@ -22,6 +22,6 @@ _LIMITS: dict[str, dict[str, dict[str, int]]] = {
 
 
 def validation_limits(protocol: str) -> dict[str, dict[str, int]]:
-    """Returns the keys of the block rag_r1, by section, with which a protocol is evaluated. A custom protocol
+    """Return the keys of the block rag_r1, by section, with which a protocol is evaluated. A custom protocol
     gets the limits of RAG-R1."""
     return _LIMITS.get(protocol, _RAG_R1)

@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check_start(args: ViewArguments) -> None:
-    """Raises StartError with all problems of the arguments."""
+    """Raise StartError with all problems of the arguments."""
     with StartChecks() as checks:
         modules = ("uvicorn", "fastapi") if args.export is None else ()
         checks.run(check_packages, COMMAND, "duckdb", *modules)
@@ -114,7 +114,7 @@ def _check_start(args: ViewArguments) -> None:
 
 
 def _check_path(path: Path) -> None:
-    """Raises RunError if a path does not exist, or is a file without records."""
+    """Raise RunError if a path does not exist, or is a file without records."""
     if not path.exists():
         raise RunError(f"{path}: there is no such file or folder: correct the path")
     if path.is_file() and path.stat().st_size and not Sources([path]).is_record_file(path):

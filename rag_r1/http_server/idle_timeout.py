@@ -22,7 +22,7 @@ _MAX_HEAD_BYTES = 64 << 10
 
 
 def uvicorn_config(app: object, *, stop_s: int, lifespan: Literal["on", "off"] = "off") -> uvicorn.Config:
-    """Returns uvicorn's configuration with these limits. `stop_s` is the number of seconds after which a stop
+    """Return uvicorn's configuration with these limits. `stop_s` is the number of seconds after which a stop
     cancels running requests, and `lifespan` says whether the app receives the events of the server's start
     and end."""
     return uvicorn.Config(

@@ -17,7 +17,7 @@ from rag_r1.runs.errors import RunError
 
 
 def bind_socket(host: str, port: int, flag: str = "--port") -> socket.socket:
-    """Returns a listening socket. Servers call this before they load anything. Raises RunError, which names
+    """Return a listening socket. Servers call this before they load anything. Raises RunError, which names
     the flag, if the port is taken or the machine does not have the address."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -31,12 +31,12 @@ def bind_socket(host: str, port: int, flag: str = "--port") -> socket.socket:
 
 
 def check_port(host: str, port: int, flag: str = "--port") -> None:
-    """Raises RunError like `bind_socket` if the port cannot be used, and leaves it free."""
+    """Raise RunError like `bind_socket` if the port cannot be used, and leaves it free."""
     bind_socket(host, port, flag).close()
 
 
 def take_token_of(variable: str) -> str | None:
-    """Returns the token in an environment variable; None if it is empty or not set.
+    """Return the token in an environment variable; None if it is empty or not set.
 
     The variable is removed, so that servers started by this process do not receive it. Raises RunError if a
     header cannot contain the token. The message does not repeat it; that of an HTTP library would.
@@ -51,7 +51,7 @@ def take_token_of(variable: str) -> str | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Returns whether only this machine can reach the address."""
+    """Return whether only this machine can reach the address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -84,11 +84,11 @@ def signals_ignored() -> Iterator[None]:
 
 
 def server_names(host: str) -> set[str]:
-    """Returns the names under which a server on this address can be reached, for RequestGuard."""
+    """Return the names under which a server on this address can be reached, for RequestGuard."""
     name = socket.gethostname()
     return {host, name, name.partition(".")[0]}
 
 
 def server_url(host: str, port: int) -> str:
-    """Returns the address of the server for a browser."""
+    """Return the address of the server for a browser."""
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

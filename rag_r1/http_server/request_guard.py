@@ -65,7 +65,7 @@ _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 def error_body(code: str, message: str) -> dict[str, Any]:
-    """Returns the JSON of an error in OpenAI's format."""
+    """Return the JSON of an error in OpenAI's format."""
     return {"error": {"message": message, "type": code, "code": code, "param": None}}
 
 
@@ -109,7 +109,7 @@ class RequestGuard:
         await call_until_stopped(self._app, scope, limit_body(receive), send_secured)
 
     def _refusal(self, scope: Scope) -> Rejection | None:
-        """Returns the reason for refusing a request; None if it is accepted."""
+        """Return the reason for refusing a request; None if it is accepted."""
         hosts = _header_values(scope, b"host")
         if len(hosts) != 1 or not self._serves(hosts[0]):
             reason = "the Host header is not a name of this server; if it should be: --allowed-host NAME"
@@ -127,12 +127,12 @@ class RequestGuard:
         return None
 
     def _serves(self, host: str) -> bool:
-        """Returns whether a Host header is a name of this server, or a numeric address."""
+        """Return whether a Host header is a name of this server, or a numeric address."""
         name = _name_of(host)
         return name is not None and (name in self._hosts or _is_address(name))
 
     def _is_foreign(self, scope: Scope, host: str) -> bool:
-        """Returns whether a page of another origin sent the request. Clients other than browsers send neither
+        """Return whether a page of another origin sent the request. Clients other than browsers send neither
         header. A proxy may have replaced the browser's Host header, so the allowed names also count as
         origins of this server."""
         if origins := _header_values(scope, b"origin"):
@@ -147,7 +147,7 @@ class RequestGuard:
         return bool(origin_host) and (origin_host == host or _name_of(origin_host) in self._allowed)
 
     def _has_token(self, scope: Scope) -> bool:
-        """Returns whether a request contains the server's token."""
+        """Return whether a request contains the server's token."""
         headers = [value for key, value in scope["headers"] if key == b"authorization"]
         scheme, _, token = (headers[0] if len(headers) == 1 else b"").partition(b" ")
         # Compared in constant time, so that the duration does not reveal how much of a guess is right.
@@ -207,7 +207,7 @@ async def call_until_stopped(app: ASGIApp, scope: Scope, receive: Receive, send:
 
 
 def limit_body(receive: Receive) -> Receive:
-    """Returns a `receive` that raises RequestError for a body that is too large or too slow, before it fills
+    """Return a `receive` that raises RequestError for a body that is too large or too slow, before it fills
     the memory."""
     deadline = asyncio.get_running_loop().time() + BODY_TIMEOUT_S
     size, is_complete = 0, False
@@ -239,18 +239,18 @@ class RequestError(HTTPException):
 
 
 def _header_values(scope: Scope, name: bytes) -> list[str]:
-    """Returns the values of a header in lower case."""
+    """Return the values of a header in lower case."""
     return [value.decode("latin-1").strip().lower() for key, value in scope["headers"] if key == name]
 
 
 def _name_of(host: str) -> str | None:
-    """Returns the name or address in a Host header without its port; None if the header contains neither."""
+    """Return the name or address in a Host header without its port; None if the header contains neither."""
     match = _HOST.fullmatch(host)
     return match[1].strip("[]").rstrip(".") if match else None
 
 
 def _is_address(name: str) -> bool:
-    """Returns whether a name is a numeric address."""
+    """Return whether a name is a numeric address."""
     try:
         ipaddress.ip_address(name)
     except ValueError:

@@ -23,7 +23,7 @@ def serve_files(app: FastAPI, files: Mapping[str, tuple[Path, str]]) -> None:
 
 
 def _file_route(content: bytes, media_type: str) -> Callable[[], Any]:
-    """Returns a route that responds with these bytes."""
+    """Return a route that responds with these bytes."""
 
     async def serve() -> Response:
         return Response(content, media_type=media_type)
@@ -34,13 +34,13 @@ def _file_route(content: bytes, media_type: str) -> Callable[[], Any]:
 def error_response(
     status: int, code: str, reason: str, headers: Mapping[str, str] | None = None
 ) -> JSONResponse:
-    """Returns a response with an error in OpenAI's format. `code` identifies the error, and `reason` is its
+    """Return a response with an error in OpenAI's format. `code` identifies the error, and `reason` is its
     sentence."""
     return JSONResponse(error_body(code, reason), status, headers)
 
 
 async def http_error_response(_: Request, error: HTTPException) -> JSONResponse:
-    """Returns the response to a RequestError or an error of the framework, as an exception handler of
+    """Return the response to a RequestError or an error of the framework, as an exception handler of
     FastAPI."""
     code = getattr(error, "code", None) or _FRAMEWORK_CODES.get(error.status_code, "bad_input")
     return error_response(error.status_code, code, str(error.detail), error.headers)

@@ -25,36 +25,36 @@ class CharacterCodec:
     """Encodes a text as its code points."""
 
     def encode(self, text: str) -> list[int]:
-        """Returns the code points of a text."""
+        """Return the code points of a text."""
         return list(map(ord, text))
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Returns the text of code points. Raises UnknownTokenError for a number that is not a code point."""
+        """Return the text of code points. Raises UnknownTokenError for a number that is not a code point."""
         try:
             return "".join(map(chr, ids))
         except (ValueError, OverflowError) as error:
             raise UnknownTokenError(f"not a character: {error}") from error
 
     def chat(self, messages: Messages) -> list[int]:
-        """Returns chat messages as code points. No model reads them; they only measure the length of a
+        """Return chat messages as code points. No model reads them; they only measure the length of a
         prompt."""
         return self.encode("".join(f"{message['role']}: {message['content']}\n" for message in messages))
 
     @staticmethod
     def endpoint_tokens(characters: int) -> int:
-        """Returns the approximate number of the endpoint's tokens in a text of this many characters, rounded
+        """Return the approximate number of the endpoint's tokens in a text of this many characters, rounded
         up."""
         return math.ceil(characters / CHARS_PER_TOKEN)
 
 
 def character_budget(budget: Budget) -> Budget:
-    """Returns the budget with all limits in tokens converted to characters. These are the fields whose names
+    """Return the budget with all limits in tokens converted to characters. These are the fields whose names
     end in `_tokens`."""
     limits = {name: value for name, value in vars(budget).items() if name.endswith("_tokens")}
     return replace(budget, **{name: value and value * CHARS_PER_TOKEN for name, value in limits.items()})
 
 
 def estimate_tokens(value: Any) -> int:
-    """Returns the approximate number of tokens in a text, or in the JSON of any other value."""
+    """Return the approximate number of tokens in a text, or in the JSON of any other value."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return CharacterCodec.endpoint_tokens(len(text))

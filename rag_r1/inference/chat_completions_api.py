@@ -14,7 +14,7 @@ WITHHELD = "content_filter"
 
 
 def read_chat(data: Any) -> Reply:
-    """Returns the reply in an answer of the chat API; its text is empty if a filter withheld it. Raises
+    """Return the reply in an answer of the chat API; its text is empty if a filter withheld it. Raises
     ValueError if there is no message, or an empty one."""
     choice = first_choice(data)
     content = message_text(choice)

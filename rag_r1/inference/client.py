@@ -117,7 +117,7 @@ class Endpoint:
         self._n_answers = 0
 
     async def retried(self, attempt: Callable[[], Awaitable[Result]], probe_s: float | None = None) -> Result:
-        """Returns the result of `attempt`, which is repeated after transient errors.
+        """Return the result of `attempt`, which is repeated after transient errors.
 
         An attempt is one `post` and the reading of its answer within the block. `probe_s` is for the first
         request of a run: it is retried at most once, and everything must be done within that many seconds.
@@ -137,7 +137,7 @@ class Endpoint:
     async def post(
         self, path: str, body: Mapping[str, Any], max_tokens: int = 0, on_text: OnText | None = None
     ) -> AsyncIterator[Response]:
-        """Sends a request once, and yields its answer.
+        """Send a request once, and yield its answer.
 
         A ValueError raised within the block means that the answer is malformed and becomes a TransientError;
         otherwise the answer counts as good. `max_tokens` is the number of tokens that may be generated. With
@@ -176,7 +176,7 @@ class Endpoint:
     async def _send(
         self, path: str, body: Mapping[str, Any], limits: ResponseLimits, on_text: OnText | None
     ) -> bytes:
-        """Sends a request in a free slot and returns the body of the answer if its status is 200. Otherwise
+        """Send a request in a free slot and return the body of the answer if its status is 200. Otherwise
         raises TransientError or RequestRejectedError, or ends the run."""
         content = request_bytes(body)
         async with self._slots:
@@ -194,7 +194,7 @@ class Endpoint:
         return response.body
 
     async def _raise_refusal(self, response: HttpResponse) -> None:
-        """Raises the error for a status other than 200, or ends the run."""
+        """Raise the error for a status other than 200, or end the run."""
         status = response.status
         message = self._scrub(f"HTTP {status}{error_message(response.body)}")
         fatal_statuses = _ACCOUNT_STATUSES if self._n_answers else _ACCOUNT_STATUSES | _ADDRESS_STATUSES
@@ -216,12 +216,12 @@ class Endpoint:
         raise RequestRejectedError(f"refused: {message}")
 
     def _scrub(self, text: str) -> str:
-        """Returns the text without the key."""
+        """Return the text without the key."""
         return text.replace(self._key, "[key]") if self._key else text
 
 
 def _parsed(raw: bytes, prompt_tokens: int) -> Response:
-    """Returns the JSON of an answer and its usage. Raises TransientError if it is not JSON, or too large."""
+    """Return the JSON of an answer and its usage. Raises TransientError if it is not JSON, or too large."""
     try:
         data = read_json(raw, MAX_ANSWER_VALUES)
     except TooLargeError as error:
@@ -232,13 +232,13 @@ def _parsed(raw: bytes, prompt_tokens: int) -> Response:
 
 
 def request_bytes(body: Mapping[str, Any]) -> bytes:
-    """Returns the body of a request as it is sent. Equal requests have equal bytes, so that they can be found
+    """Return the body of a request as it is sent. Equal requests have equal bytes, so that they can be found
     in the response cache."""
     return json.dumps(dict(body), ensure_ascii=False, sort_keys=True).encode("utf-8", "replace")
 
 
 def _prompt_tokens(body: Mapping[str, Any]) -> int:
-    """Returns the approximate number of tokens in a request's prompt; the number is exact for a prompt of
+    """Return the approximate number of tokens in a request's prompt; the number is exact for a prompt of
     token ids."""
     prompt = body.get("messages", body.get("prompt", ""))
     ids = isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], int)
@@ -246,7 +246,7 @@ def _prompt_tokens(body: Mapping[str, Any]) -> int:
 
 
 def base_address(url: str) -> str:
-    """Returns the address without `/chat/completions`, and with `/v1` if it has no path. Raises RunError for
+    """Return the address without `/chat/completions`, and with `/v1` if it has no path. Raises RunError for
     a text that is not an address or may contain a key (rag_r1/options/server_address.py)."""
     try:
         return model_server_base(url)
@@ -255,7 +255,7 @@ def base_address(url: str) -> str:
 
 
 def key_of(variable: str) -> str:
-    """Returns the key in an environment variable; "" if it is not set. Raises RunError for a value that
+    """Return the key in an environment variable; "" if it is not set. Raises RunError for a value that
     cannot be a key."""
     key = os.environ.get(variable, "").strip()
     if not (key.isascii() and key.isprintable()) or " " in key:

@@ -53,7 +53,7 @@ class ModelServer:
     async def post(
         self, path: str, content: bytes, limits: ResponseLimits, on_text: OnText | None = None
     ) -> HttpResponse:
-        """Posts JSON and returns the response, whatever its status. With `on_text` each piece of a streamed
+        """Post JSON and return the response, whatever its status. With `on_text` each piece of a streamed
         answer is passed on (streaming.py). Raises TransientError if no response arrives in time and within
         `limits`."""
         try:
@@ -73,7 +73,7 @@ class ModelServer:
     async def _post(
         self, path: str, content: bytes, limits: ResponseLimits, on_text: OnText | None
     ) -> HttpResponse:
-        """Posts JSON and returns the response, without a time limit. Raises TransientError if the response
+        """Post JSON and return the response, without a time limit. Raises TransientError if the response
         exceeds `limits`, and aiohttp's connection errors."""
         async with self._connected().post(self.base + path, data=content, allow_redirects=False) as response:
             try:
@@ -84,7 +84,7 @@ class ModelServer:
             return HttpResponse(response.status, response.headers, body)
 
     def _connected(self) -> aiohttp.ClientSession:
-        """Returns the session, which is created for the first request. aiohttp is used because the connection
+        """Return the session, which is created for the first request. aiohttp is used because the connection
         pool of httpx searches all its connections for each request: with 250 requests in flight this took
         longer than vLLM's own work for them."""
         if self._session is None:

@@ -55,7 +55,7 @@ class CostTracker:
 
     @asynccontextmanager
     async def reserved(self, prompt_tokens: int, max_tokens: int) -> AsyncIterator[None]:
-        """Reserves the maximum cost of a request while the block runs. Waits until the limit allows it, and
+        """Reserve the maximum cost of a request while the block runs. Waits until the limit allows it, and
         ends the run if that cannot happen."""
         if self.max_cost is None:
             yield

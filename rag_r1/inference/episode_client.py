@@ -53,7 +53,7 @@ class EpisodeClient:
     async def ask(
         self, path: str, body: Mapping[str, Any], parse: Callable[[Any], Reply], max_tokens: int
     ) -> Reply:
-        """Returns the reply to the next turn's request.
+        """Return the reply to the next turn's request.
 
         `parse` reads the reply from the answer's JSON, and raises ValueError for a malformed one.
         `max_tokens` is the number of tokens that may be generated. Raises EngineFailure, and RunError if the
@@ -85,13 +85,13 @@ class EpisodeClient:
 
 
 def turn_seed(seed: int, turn: int) -> int:
-    """Returns a 31-bit seed for a turn of an episode, derived from the episode's seed."""
+    """Return a 31-bit seed for a turn of an episode, derived from the episode's seed."""
     digest = hashlib.sha256(f"{seed}/{turn}".encode()).digest()
     return int.from_bytes(digest[:4], "big") >> 1
 
 
 def finish_fields(choice: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields `finish`, `knows_stop` and `stopped_at` of a Reply. vLLM reports in `stop_reason`
+    """Return the fields `finish`, `knows_stop` and `stopped_at` of a Reply. vLLM reports in `stop_reason`
     which stop string it met (null at the end of the sequence); OpenAI's API does not report it."""
     finish, stop_reason = choice.get("finish_reason"), choice.get("stop_reason")
     return {
@@ -102,5 +102,5 @@ def finish_fields(choice: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def merge_body(body: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the request's body with the user's own keys, which take precedence; a null removes a key."""
+    """Return the request's body with the user's own keys, which take precedence; a null removes a key."""
     return {key: value for key, value in {**body, **keys}.items() if value is not None}

@@ -25,14 +25,14 @@ VERDICTS = {"correct": 1.0, "incorrect": 0.0}
 
 
 def answer_case(question: str, golds: Sequence[str], answer: str) -> dict[str, Any]:
-    """Returns the case for ACCURACY_PROMPT: the question, its accepted answers and the answer to judge."""
+    """Return the case for ACCURACY_PROMPT: the question, its accepted answers and the answer to judge."""
     return {"question": question, "accepted_answers": list(golds), "given_answer": answer}
 
 
 def request_body(
     model: str | None, instructions: str, case: Mapping[str, Any], max_tokens: int, **keys: Any
 ) -> dict[str, Any]:
-    """Returns the body of a chat request about a case. The case is sent as JSON, apart from the instructions,
+    """Return the body of a chat request about a case. The case is sent as JSON, apart from the instructions,
     since its texts are data. `keys` are further keys of the body, and take precedence over the temperature of
     0."""
     text = well_formed(json.dumps(dict(case), ensure_ascii=False))
@@ -41,7 +41,7 @@ def request_body(
 
 
 def read_verdict(reply: str, allowed: Collection[str]) -> str | None:
-    """Returns the allowed word (in lower case) that a reply consists of; None for any other reply.
+    """Return the allowed word (in lower case) that a reply consists of; None for any other reply.
     Surrounding white space, letter case and a full stop are ignored."""
     word = reply.strip().removesuffix(".").casefold()
     return word if word in allowed else None

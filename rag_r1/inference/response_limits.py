@@ -48,7 +48,7 @@ class ResponseLimits:
 
     @classmethod
     def of(cls, body: Mapping[str, Any], prompt_tokens: int) -> ResponseLimits:
-        """Returns the limits of the answer to a request. If the body does not limit the tokens, only the
+        """Return the limits of the answer to a request. If the body does not limit the tokens, only the
         bytes are limited."""
         limits = [body[name] for name in _LIMIT_KEYS if type(body.get(name)) is int]
         prompt_bytes = _PROMPT_BYTES * prompt_tokens
@@ -67,7 +67,7 @@ class ResponseLimits:
         )
 
     def check(self, characters: int, tokens: int) -> None:
-        """Raises ValueError for a text or a number of tokens that the request did not allow."""
+        """Raise ValueError for a text or a number of tokens that the request did not allow."""
         if self.characters is not None and characters > self.characters:
             raise ValueError(f"it has more text than max_tokens {self.tokens} allows")
         if self.tokens is not None and tokens > self.tokens:

@@ -16,7 +16,7 @@ _REFUSAL_VALUES = 10_000
 
 
 def first_choice(data: Any) -> dict[str, Any]:
-    """Returns the first choice of a response. Raises ValueError if there is none, or its generation was
+    """Return the first choice of a response. Raises ValueError if there is none, or its generation was
     aborted."""
     choices = data.get("choices") if isinstance(data, dict) else None
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
@@ -27,7 +27,7 @@ def first_choice(data: Any) -> dict[str, Any]:
 
 
 def message_text(choice: Mapping[str, Any]) -> str | None:
-    """Returns the text of a chat completion's message, joined if it consists of parts; None if there is no
+    """Return the text of a chat completion's message, joined if it consists of parts; None if there is no
     text."""
     message = choice.get("message")
     content = message.get("content") if isinstance(message, dict) else None
@@ -38,7 +38,7 @@ def message_text(choice: Mapping[str, Any]) -> str | None:
 
 
 def usage_of(data: Any, prompt_tokens: int, completion_tokens: int) -> Usage:
-    """Returns the token usage that a response states, or else the estimates given here."""
+    """Return the token usage that a response states, or else the estimates given here."""
     usage = data.get("usage") if isinstance(data, dict) else None
     usage = usage if isinstance(usage, dict) else {}
     counts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")]
@@ -48,7 +48,7 @@ def usage_of(data: Any, prompt_tokens: int, completion_tokens: int) -> Usage:
 
 
 def error_message(raw: bytes) -> str:
-    """Returns the message in the body of an error as a short line that begins with a colon; "" if there is
+    """Return the message in the body of an error as a short line that begins with a colon; "" if there is
     none."""
     try:
         data = read_json(raw, _REFUSAL_VALUES)

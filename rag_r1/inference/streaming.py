@@ -58,7 +58,7 @@ class StreamAssembler:
             raise ValueError(f"it has a line of more than {self.limits.line_bytes} bytes")
 
     def message(self) -> bytes:
-        """Returns the complete response as JSON. Raises ValueError if the stream did not end with
+        """Return the complete response as JSON. Raises ValueError if the stream did not end with
         `[DONE]`."""
         if not self._done:
             raise ValueError("the stream broke off")
@@ -119,7 +119,7 @@ class StreamAssembler:
 
 
 def _numbers(values: list[Any]) -> list[Any]:
-    """Returns the values, with None for each one that is not a number.
+    """Return the values, with None for each one that is not a number.
 
     The reader of the response refuses None. A hostile value must not be kept until then: lists of lists need
     many times the memory of the bytes they arrived in.
@@ -130,7 +130,7 @@ def _numbers(values: list[Any]) -> list[Any]:
 async def assemble_body(
     response: aiohttp.ClientResponse, limits: ResponseLimits, on_text: OnText | None
 ) -> bytes:
-    """Returns the body of a response, assembled if it is a stream. Raises ValueError if it exceeds the limits
+    """Return the body of a response, assembled if it is a stream. Raises ValueError if it exceeds the limits
     or is not a stream."""
     kind = response.headers.get("Content-Type", "")
     if on_text is None or response.status != 200 or not kind.startswith(CONTENT_TYPE):

@@ -59,7 +59,7 @@ class StrictReplies:
     async def ask(
         self, request_id: str, make_request: MakeRequest, parse: Callable[[str], T], earlier_attempts: int = 0
     ) -> T | None:
-        """Returns the result of `parse` for the text of a reply; None after the last attempt, or if the
+        """Return the result of `parse` for the text of a reply; None after the last attempt, or if the
         endpoint rejects the request.
 
         `make_request` builds the request of each attempt, and `parse` raises ValueError for a malformed
@@ -114,7 +114,7 @@ class StrictReplies:
 def with_own_keys(
     body: Mapping[str, Any], keys: Mapping[str, Any], max_tokens: int
 ) -> tuple[dict[str, Any], int]:
-    """Returns a request's body with the user's own keys (a null removes a key), and the most tokens of its
+    """Return a request's body with the user's own keys (a null removes a key), and the most tokens of its
     reply: the limit in these keys if there is one, else `max_tokens`."""
     merged = merge_body(body, keys)
     limits = (merged.get(name) for name in ("max_tokens", "max_completion_tokens"))
@@ -122,7 +122,7 @@ def with_own_keys(
 
 
 def json_of(reply: str) -> Any:
-    """Returns the JSON value that a reply consists of. Raises ValueError if the reply contains anything else,
+    """Return the JSON value that a reply consists of. Raises ValueError if the reply contains anything else,
     or an object that has a key twice."""
     text = reply.strip()
     if match := _FENCE.fullmatch(text):
@@ -134,7 +134,7 @@ def json_of(reply: str) -> Any:
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns the object with these keys and values. Raises ValueError if a key occurs twice, since one of
+    """Return the object with these keys and values. Raises ValueError if a key occurs twice, since one of
     its values would be ignored."""
     value = dict(pairs)
     if len(value) < len(pairs):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    """Returns the tokenizer in a folder, or the one that a Hub name (owner/name) stands for.
+    """Return the tokenizer in a folder, or the one that a Hub name (owner/name) stands for.
 
     Raises FileNotFoundError if `name` is neither; ValueError if the tokenizer's files or its chat template
     exceed limits of time or memory, or if the tokenizer requires code of its own, since that code is not run
@@ -50,7 +50,7 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
 
 
 def check_vocabulary(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Raises RunError if the model in a folder has no embedding for an id that a text or the end of a turn
+    """Raise RunError if the model in a folder has no embedding for an id that a text or the end of a turn
     can contain.
 
     Only ordinary tokens are compared with the model. Other special tokens may lie beyond its embeddings: the
@@ -67,7 +67,7 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
 
 
 def check_tokenizer(folder: Path, key: str, remedy: str) -> None:
-    """Raises RunError unless the tokenizer in a model's folder can be loaded and passes `check_vocabulary`.
+    """Raise RunError unless the tokenizer in a model's folder can be loaded and passes `check_vocabulary`.
     `key` is the option that names the folder, and `remedy` the end of the message."""
     try:
         tokenizer = load_tokenizer(str(folder))
@@ -78,7 +78,7 @@ def check_tokenizer(folder: Path, key: str, remedy: str) -> None:
 
 
 def _malformed_file(folder: Path) -> str:
-    """Returns the name and the fault of the first tokenizer file that is not a JSON object, in parentheses
+    """Return the name and the fault of the first tokenizer file that is not a JSON object, in parentheses
     for a message; "" if all are JSON objects."""
     for file in sorted(folder.glob("*token*.json")):
         try:
@@ -89,7 +89,7 @@ def _malformed_file(folder: Path) -> str:
 
 
 def why_not_loaded(name: str, error: Exception) -> str:
-    """Returns the reason why `load_tokenizer` failed with `error`, for a message that ends with the
+    """Return the reason why `load_tokenizer` failed with `error`, for a message that ends with the
     remedy."""
     line = next(iter(str(error).splitlines()), "")
     if Path(name).is_dir() and not any(Path(name).glob("*[tv]o[kc]*")):  # tokenizer.json, vocab.json, ...

@@ -84,7 +84,7 @@ def vllm_server(
 
 
 def _is_cpu_build() -> bool:
-    """Returns whether the installed vLLM is a CPU build, by the rule that vLLM itself uses. Raises RunError
+    """Return whether the installed vLLM is a CPU build, by the rule that vLLM itself uses. Raises RunError
     if vLLM is not installed."""
     with suppress(metadata.PackageNotFoundError):
         return "cpu" in metadata.version("vllm")

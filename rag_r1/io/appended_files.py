@@ -10,13 +10,13 @@ from typing import Any
 
 
 def open_to_append(path: Path) -> int:
-    """Opens a file for appending and reading, and returns its descriptor. A new file is readable for its
+    """Open a file for appending and reading, and return its descriptor. A new file is readable for its
     owner only, since questions and documents may be confidential on a shared machine. Raises OSError."""
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
 
 
 def json_line(value: Any) -> bytes:
-    """Returns a JSON value encoded as a line. Lone surrogates, which a policy can emit, are kept."""
+    """Return a JSON value encoded as a line. Lone surrogates, which a policy can emit, are kept."""
     return (json.dumps(value, ensure_ascii=False) + "\n").encode("utf-8", "surrogatepass")
 
 

@@ -37,7 +37,7 @@ _REMEDIES = {
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """Yields the path of a part, a file or folder that the block must write and that then replaces `path`.
+    """Yield the path of a part, a file or folder that the block must write and that then replaces `path`.
     Raises OSError with the name of the file."""
     part = path.with_name(f"{path.name}.part")
     try:
@@ -73,13 +73,13 @@ def name_in_errors(path: Path, part: Path | None = None) -> Iterator[None]:
 
 
 def is_disk_error(error: BaseException) -> TypeGuard[OSError]:
-    """Returns whether this is an operating system error about missing space, missing permissions or a name
+    """Return whether this is an operating system error about missing space, missing permissions or a name
     that is too long."""
     return isinstance(error, OSError) and error.errno in _REMEDIES
 
 
 def error_text(error: BaseException) -> str:
-    """Returns the message that a command prints for an error. For a disk error it names the file and the
+    """Return the message that a command prints for an error. For a disk error it names the file and the
     remedy."""
     if not is_disk_error(error):
         return str(error)
@@ -88,7 +88,7 @@ def error_text(error: BaseException) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """Returns the reason of an error on one line, for messages that name the file themselves: an operating
+    """Return the reason of an error on one line, for messages that name the file themselves: an operating
     system error loses its number and file name."""
     if isinstance(error, UnicodeDecodeError):
         return f"it is not UTF-8 text, at byte {error.start}"

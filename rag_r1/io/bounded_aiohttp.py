@@ -18,7 +18,7 @@ from rag_r1.io.errors import TooLargeError
 def bounded_session(
     headers: Mapping[str, str], timeout_s: float | None, **session_options: Any
 ) -> aiohttp.ClientSession:
-    """Returns a session for the running event loop.
+    """Return a session for the running event loop.
 
     - `headers`: sent with every request; they may contain secrets
     - `timeout_s`: seconds for a whole request including its body; None if the caller limits the time
@@ -34,7 +34,7 @@ def bounded_session(
 
 
 async def read_body(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
-    """Returns the body of a response. Raises TooLargeError if it exceeds `max_bytes`, and aiohttp's
+    """Return the body of a response. Raises TooLargeError if it exceeds `max_bytes`, and aiohttp's
     connection errors."""
     body = bytearray()
     async for part in response.content.iter_any():

@@ -28,7 +28,7 @@ def bounded_http_client(
     limit: int = MAX_BYTES,
     body_s: float | None = None,
 ) -> httpx.Client:
-    """Returns a client whose response bodies have at most `limit` bytes.
+    """Return a client whose response bodies have at most `limit` bytes.
 
     - `timeout_s`: seconds of each single wait; the header section must be complete after twice as long
     - `body_s`: seconds for a whole body; None for `timeout_s`
@@ -46,7 +46,7 @@ def bounded_http_client(
 
 
 def is_web_page(headers: Mapping[str, str]) -> bool:
-    """Returns whether the headers of a response announce HTML, which none of this project's servers sends."""
+    """Return whether the headers of a response announce HTML, which none of this project's servers sends."""
     return headers.get("Content-Type", "").lower().startswith("text/html")
 
 
@@ -69,7 +69,7 @@ class _BoundedTransport(httpx.BaseTransport):
         return response
 
     def _send(self, request: httpx.Request) -> httpx.Response:
-        """Returns the response as soon as its header section is complete. Raises ReadTimeout, and shuts down
+        """Return the response as soon as its header section is complete. Raises ReadTimeout, and shuts down
         the connection, if that takes too long."""
         limit_s = 2 * self._timeout_s  # one timeout for connecting, and one for the response
         deadline = _ConnectionDeadline()

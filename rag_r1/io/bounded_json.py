@@ -31,7 +31,7 @@ _OTHER_BYTES = bytes(set(range(256)) - set(b"[]{}"))
 
 
 def read_json(data: bytes, max_values: int) -> Any:
-    """Returns the value of a JSON text in UTF-8. Raises ValueError if the text is not JSON, and TooLargeError
+    """Return the value of a JSON text in UTF-8. Raises ValueError if the text is not JSON, and TooLargeError
     if it has too many values or levels."""
     check_json(data, max_values)
     # Decoded first, since `json` also accepts bytes in UTF-16, in which the brackets were not counted.
@@ -39,7 +39,7 @@ def read_json(data: bytes, max_values: int) -> Any:
 
 
 def check_json(data: bytes, max_values: int, max_depth: int = MAX_DEPTH) -> None:
-    """Raises TooLargeError if a JSON text has too many values or levels. A text that is not JSON may pass."""
+    """Raise TooLargeError if a JSON text has too many values or levels. A text that is not JSON may pass."""
     # Without escapes, each quotation mark begins or ends a string, so every other part is outside of strings.
     unescaped = data.replace(b"\\\\", b"").replace(b'\\"', b"")
     limit_error = TooLargeError(f"it has more than {max_values:,} values")
@@ -57,7 +57,7 @@ def check_json(data: bytes, max_values: int, max_depth: int = MAX_DEPTH) -> None
 
 
 def json_file_bytes(path: Path, max_bytes: int = MAX_FILE_BYTES, max_values: int = MAX_FILE_VALUES) -> bytes:
-    """Returns the bytes of a JSON file after checking them with `check_json`. Raises OSError, also for a pipe
+    """Return the bytes of a JSON file after checking them with `check_json`. Raises OSError, also for a pipe
     or a device, and TooLargeError if there are too many bytes, values or levels."""
     if path.is_dir():
         raise OSError(errno.EISDIR, "not an ordinary file", str(path))
@@ -70,13 +70,13 @@ def json_file_bytes(path: Path, max_bytes: int = MAX_FILE_BYTES, max_values: int
 
 
 def read_json_file(path: Path, max_bytes: int = MAX_FILE_BYTES, max_values: int = MAX_FILE_VALUES) -> Any:
-    """Returns the value of a JSON file. Raises ValueError if the file is not JSON in UTF-8, and the errors of
+    """Return the value of a JSON file. Raises ValueError if the file is not JSON in UTF-8, and the errors of
     `json_file_bytes`."""
     return json.loads(json_file_bytes(path, max_bytes, max_values).decode("utf-8-sig"))
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """Returns the object in a JSON file. Raises ValueError if the file contains another value, and the errors
+    """Return the object in a JSON file. Raises ValueError if the file contains another value, and the errors
     of `read_json_file`."""
     value = read_json_file(path)
     if not isinstance(value, dict):
@@ -85,7 +85,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 
 def read_json_line(line: bytes | str, max_values: int = MAX_LINE_VALUES) -> Any:
-    """Returns the value of a line of JSON.
+    """Return the value of a line of JSON.
 
     The values of a short line are not counted, because it cannot contain many and files have many such lines.
     Raises ValueError if the line is not JSON, RecursionError if it is nested too deeply, and TooLargeError if
@@ -97,7 +97,7 @@ def read_json_line(line: bytes | str, max_values: int = MAX_LINE_VALUES) -> Any:
 
 
 def limited_lines(file: BinaryIO, max_bytes: int = MAX_LINE_BYTES) -> Iterator[bytes]:
-    """Yields the lines of a file with their newlines. Raises TooLargeError, with the line number, for a line
+    """Yield the lines of a file with their newlines. Raises TooLargeError, with the line number, for a line
     of more than `max_bytes`."""
     for number, line in enumerate(iter(partial(file.readline, max_bytes + 1), b""), 1):
         if len(line) > max_bytes:

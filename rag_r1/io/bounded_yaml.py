@@ -60,7 +60,7 @@ class _UniqueKeys(_LOADER):
 
 
 def read_yaml(path: Path) -> Any:
-    """Returns the value in a YAML file. Raises YamlError and OSError."""
+    """Return the value in a YAML file. Raises YamlError and OSError."""
     with open_ordinary(path) as stream:
         data = stream.read(MAX_BYTES + 1)
     _check_length(data)
@@ -71,7 +71,7 @@ def read_yaml(path: Path) -> Any:
 
 
 def load_yaml(text: str) -> Any:
-    """Returns the value in a YAML text. Raises YamlError."""
+    """Return the value in a YAML text. Raises YamlError."""
     _check_length(text)
     try:
         _check_values(text)
@@ -91,7 +91,7 @@ def _check_length(text: str | bytes) -> None:
 
 
 def _check_values(text: str) -> None:
-    """Raises YamlLimitError if a text has too much nesting, too many values or too large numbers, and
+    """Raise YamlLimitError if a text has too much nesting, too many values or too large numbers, and
     PyYAML's errors if it is not YAML."""
     anchor_sizes: dict[str, int] = {}  # number of values below each anchor, with aliases expanded
     open_anchors: list[str | None] = []  # anchors of the open lists and mappings, None for those without
@@ -129,7 +129,7 @@ def _check_values(text: str) -> None:
 
 
 def _is_large_number(event: yaml.ScalarEvent) -> bool:
-    """Returns whether a scalar is an integer of 18 digits or more. Raises YamlLimitError if it is a number of
+    """Return whether a scalar is an integer of 18 digits or more. Raises YamlLimitError if it is a number of
     more than _MAX_DIGITS."""
     is_tagged = event.tag in _NUMBER_TAGS
     if not is_tagged and event.style not in (None, ""):  # a quoted text is no number

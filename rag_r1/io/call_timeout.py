@@ -18,7 +18,7 @@ class CallTimeoutError(Exception):
 
 
 async def with_timeout(limit_s: float | None, call: Awaitable[T]) -> T:
-    """Returns the result of a call. Raises CallTimeoutError after `limit_s` seconds (None for no limit), and
+    """Return the result of a call. Raises CallTimeoutError after `limit_s` seconds (None for no limit), and
     whatever the call raises.
 
     The call runs in a separate task. If it ignores its cancellation, it is abandoned. If something else

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def sha256_of_file(path: Path, progress: Callable[[int], object] = lambda count: None) -> str:
-    """Returns the SHA-256 of a file in hexadecimal. `progress` is called after each block with the number of
+    """Return the SHA-256 of a file in hexadecimal. `progress` is called after each block with the number of
     bytes read. Raises OSError."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
@@ -20,7 +20,7 @@ def sha256_of_file(path: Path, progress: Callable[[int], object] = lambda count:
 
 
 def names_and_sizes_hash(path: Path) -> str:
-    """Returns a hash, of 16 hexadecimal digits, of the names and sizes of a file or of all files in a folder.
+    """Return a hash, of 16 hexadecimal digits, of the names and sizes of a file or of all files in a folder.
     It is meant for files that take minutes to read, such as the weights of a large model. Raises OSError."""
     files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
     sizes = json.dumps([[str(file.relative_to(path.parent)), file.stat().st_size] for file in files])

@@ -11,7 +11,7 @@ _TIMEOUT_S = 5.0
 
 
 def hub_answers() -> bool:
-    """Returns whether the Hub answers one request; False without a request if HF_HUB_OFFLINE is set."""
+    """Return whether the Hub answers one request; False without a request if HF_HUB_OFFLINE is set."""
     from huggingface_hub import constants
     from huggingface_hub.utils import get_session
 

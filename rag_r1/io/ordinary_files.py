@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 
 def open_ordinary(path: str | Path) -> BinaryIO:
-    """Opens a file for reading bytes. Raises OSError, also for a pipe or a device."""
+    """Open a file for reading bytes. Raises OSError, also for a pipe or a device."""
     path = Path(path)
     if path.exists() and not path.is_file() and not path.is_dir():
         raise OSError(errno.EINVAL, "not an ordinary file", str(path))

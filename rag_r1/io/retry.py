@@ -47,19 +47,19 @@ class RetryPolicy:
     longest_wait_s: float
 
     def delay(self, attempt: int, wait_s: float = 0.0) -> float:
-        """Returns the number of seconds to wait after the failure of `attempt` (counted from 0), if the
+        """Return the number of seconds to wait after the failure of `attempt` (counted from 0), if the
         server asks for `wait_s`."""
         jittered = backoff(self.backoff_s, attempt) * random.uniform(0.5, 1.5)
         return min(max(wait_s, jittered), self.longest_wait_s)
 
 
 def backoff(first_s: float, attempt: int) -> float:
-    """Returns the seconds of exponential back-off after `attempt` (counted from 0), without jitter."""
+    """Return the seconds of exponential back-off after `attempt` (counted from 0), without jitter."""
     return first_s * 2 ** min(attempt, _MAX_DOUBLINGS)
 
 
 async def with_retries(policy: RetryPolicy, send: Callable[[], Awaitable[Result]]) -> Result:
-    """Returns the result of `send`, which is repeated as long as it raises TransientError. After the last
+    """Return the result of `send`, which is repeated as long as it raises TransientError. After the last
     attempt, raises its TransientError with the number of attempts in the message."""
     for attempt in itertools.count():
         try:
@@ -73,12 +73,12 @@ async def with_retries(policy: RetryPolicy, send: Callable[[], Awaitable[Result]
 
 
 def is_transient(status: int) -> bool:
-    """Returns whether a request that received this HTTP status may succeed later."""
+    """Return whether a request that received this HTTP status may succeed later."""
     return status in _TRANSIENT_STATUSES or status >= 500
 
 
 def retry_after(headers: Mapping[str, str] | None) -> float:
-    """Returns the seconds to wait according to the header Retry-After, which is a number or a date; 0 if the
+    """Return the seconds to wait according to the header Retry-After, which is a number or a date; 0 if the
     header is missing or unreadable."""
     value = (headers or {}).get("Retry-After", "").strip()
     if value.isascii() and value.replace(".", "", 1).isdigit() and len(value) <= _MAX_DIGITS:

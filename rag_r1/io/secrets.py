@@ -30,7 +30,7 @@ _FLAG = re.compile(r"(?:^|\s)--?([\w-]+)")
 
 
 def public_address(url: str) -> str:
-    """Returns an address without its user, password, query and fragment; `(removed)` if the text cannot be
+    """Return an address without its user, password, query and fragment; `(removed)` if the text cannot be
     parsed as an address."""
     try:
         parts = urlsplit(url)
@@ -40,7 +40,7 @@ def public_address(url: str) -> str:
 
 
 def without_secrets(value: Any) -> Any:
-    """Returns a copy of a JSON value without secrets. The values of keys that name a secret are replaced, and
+    """Return a copy of a JSON value without secrets. The values of keys that name a secret are replaced, and
     addresses lose their credentials, queries and fragments."""
     if isinstance(value, Mapping):
         return {
@@ -55,7 +55,7 @@ def without_secrets(value: Any) -> Any:
 
 
 def holds_secret(text: str) -> bool:
-    """Returns whether the text of a setting contains a secret.
+    """Return whether the text of a setting contains a secret.
 
     This is the case for `key=value` whose key names a secret, for YAML or JSON with such a key, for another
     program's flag with such a name, and for an address with credentials.
@@ -71,7 +71,7 @@ def holds_secret(text: str) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Returns a copy of a value in the form in which `without_secrets` returns it: keys become texts, and
+    """Return a copy of a value in the form in which `without_secrets` returns it: keys become texts, and
     tuples lists."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}

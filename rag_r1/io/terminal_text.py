@@ -13,14 +13,14 @@ _HIDDEN = ("Cc", "Cf", "Co", "Cs", "Zl", "Zp")
 
 
 def terminal_text(text: str, max_chars: int = 200) -> str:
-    """Returns an untrusted text on one line of at most `max_chars` characters, without control and formatting
+    """Return an untrusted text on one line of at most `max_chars` characters, without control and formatting
     characters."""
     plain = _plain(" ".join(text[: 4 * max_chars].split()))
     return plain if len(plain) <= max_chars else plain[: max_chars - 3] + "..."
 
 
 def terminal_lines(text: str, max_chars: int = 2000) -> str:
-    """Returns a message without control and formatting characters. Its lines and their spaces are kept, and
+    """Return a message without control and formatting characters. Its lines and their spaces are kept, and
     each line is cut to `max_chars` characters."""
     lines = (_plain(line.expandtabs(4)) for line in text.split("\n"))
     return "\n".join(line if len(line) <= max_chars else line[: max_chars - 3] + "..." for line in lines)
@@ -34,11 +34,11 @@ def print_error(error: BaseException | str) -> None:
 
 
 def has_control_characters(text: str) -> bool:
-    """Returns whether a text contains characters, other than line breaks, that a terminal would interpret
+    """Return whether a text contains characters, other than line breaks, that a terminal would interpret
     instead of showing them."""
     return any(unicodedata.category(character) in _HIDDEN for character in text if character != "\n")
 
 
 def _plain(line: str) -> str:
-    """Returns the line with a replacement character for each hidden character."""
+    """Return the line with a replacement character for each hidden character."""
     return "".join("\ufffd" if unicodedata.category(char) in _HIDDEN else char for char in line)

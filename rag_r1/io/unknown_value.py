@@ -28,14 +28,14 @@ UNKNOWN: Any = _Unknown()
 
 
 def needs_unknown(error: BaseException | None) -> bool:
-    """Returns whether this error, or one that caused it, is an UnknownValueError."""
+    """Return whether this error, or one that caused it, is an UnknownValueError."""
     while error is not None and not isinstance(error, UnknownValueError):
         error = error.__cause__ or error.__context__
     return error is not None
 
 
 def listed(problems: Iterable[str]) -> str:
-    """Returns a single problem as it is, or a list of all problems, without duplicates, below their
+    """Return a single problem as it is, or a list of all problems, without duplicates, below their
     number."""
     lines = list(dict.fromkeys(problems))
     if len(lines) > 1:

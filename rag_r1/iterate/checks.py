@@ -51,12 +51,12 @@ _RESERVED_KEYS = (
 
 
 def find_problems(plan: LoopPlan) -> list[str]:
-    """Returns all problems of a plan, each with its key and remedy; [] if there are none."""
+    """Return all problems of a plan, each with its key and remedy; [] if there are none."""
     return [*_missing_files(plan), *_reserved_keys(plan), *_recipe_problems(plan), *_refused_options(plan)]
 
 
 def _missing_files(plan: LoopPlan) -> Iterator[str]:
-    """Yields a problem for each file or folder that is missing or cannot be read."""
+    """Yield a problem for each file or folder that is missing or cannot be read."""
     paths = [("evaluation.questions", path) for path in plan.evaluation.questions]
     if plan.data is not None:
         paths += [("data.questions", path) for path in plan.data.questions]
@@ -78,7 +78,7 @@ def _missing_files(plan: LoopPlan) -> Iterator[str]:
 def _failures(
     prefix: str, error_type: type[Exception], check: Callable[..., object], *arguments: Any
 ) -> Iterator[str]:
-    """Yields the error of a check, if it raises one, after this prefix."""
+    """Yield the error of a check, if it raises one, after this prefix."""
     try:
         check(*arguments)
     except error_type as error:
@@ -86,7 +86,7 @@ def _failures(
 
 
 def _reserved_keys(plan: LoopPlan) -> Iterator[str]:
-    """Yields a problem for each option or key that the loop sets itself."""
+    """Yield a problem for each option or key that the loop sets itself."""
     sections: Mapping[str, Any] = {
         "data": plan.data,
         "evaluation": plan.evaluation,
@@ -104,7 +104,7 @@ def _reserved_keys(plan: LoopPlan) -> Iterator[str]:
 
 
 def _refusal(section: str, override: str) -> str | None:
-    """Returns the problem of an override in this section; None if it is correct."""
+    """Return the problem of an override in this section; None if it is correct."""
     key, equals, _ = override.partition("=")
     if not (equals or (section == "agent.overrides" and is_override(override))):
         return f"{section}: {override} is not key=value"
@@ -116,7 +116,7 @@ def _refusal(section: str, override: str) -> str | None:
 
 
 def _recipe_problems(plan: LoopPlan) -> Iterator[str]:
-    """Yields the problems of the agent's recipe, if it does not exist or cannot be composed with its
+    """Yield the problems of the agent's recipe, if it does not exist or cannot be composed with its
     overrides."""
     if plan.agent.recipe is None:
         return
@@ -138,7 +138,7 @@ def _recipe_problems(plan: LoopPlan) -> Iterator[str]:
 
 
 def _refused_options(plan: LoopPlan) -> Iterator[str]:
-    """Yields the problems of options that a command would refuse."""
+    """Yield the problems of options that a command would refuse."""
     commands = StepCommands(plan, _PLACEHOLDER_URL)
     model, query, folder = plan.agent.model, plan.index.first_query, Path("OUT")
     try:

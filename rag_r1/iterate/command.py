@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _checked_plan(args: IterateArguments) -> LoopPlan:
-    """Returns the plan in the recipe after all checks. Raises StartError with all problems."""
+    """Return the plan in the recipe after all checks. Raises StartError with all problems."""
     with StartChecks() as checks:
         checks.run(check_out, args.out, "rag-r1 iterate")
         plan = checks.run(_plan_of, args.recipe, args.overrides)
@@ -109,7 +109,7 @@ def _checked_plan(args: IterateArguments) -> LoopPlan:
 
 
 def _plan_of(recipe: Path, overrides: Sequence[str]) -> LoopPlan:
-    """Returns the plan in a recipe after checking it. Raises StartError with all problems."""
+    """Return the plan in a recipe after checking it. Raises StartError with all problems."""
     try:
         plan = read_plan(find_file(recipe, ".yaml"), overrides)
     except PlanError as error:

@@ -37,7 +37,7 @@ _TRAINING_KEYS = (
 
 
 def launch_words(machine: Machine, module: str, words: Sequence[str]) -> list[str]:
-    """Returns the words that run `python -m MODULE WORDS` on a machine."""
+    """Return the words that run `python -m MODULE WORDS` on a machine."""
     launcher, python = machine
     command = [python, "-m", module, *words]
     if any("{command}" in word for word in launcher):
@@ -46,7 +46,7 @@ def launch_words(machine: Machine, module: str, words: Sequence[str]) -> list[st
 
 
 def flag_words(values: Mapping[str, Any]) -> list[str]:
-    """Returns options of the retrieval server's programs as words of their command line: `{"bits": 4}`
+    """Return options of the retrieval server's programs as words of their command line: `{"bits": 4}`
     becomes `--bits=4`, and a list repeats its flag. Null and false are left out. The programs check the
     options themselves."""
     words = []
@@ -61,7 +61,7 @@ def flag_words(values: Mapping[str, Any]) -> list[str]:
 
 
 def query_keys(query: Mode) -> list[str]:
-    """Returns the overrides of the block rag_r1 that make an agent send its queries in this mode."""
+    """Return the overrides of the block rag_r1 that make an agent send its queries in this mode."""
     if query == "plain":
         return ["rag_r1.retriever.agentic_input=false"]
     keys = ["rag_r1.retriever.agentic_input=true"]
@@ -80,7 +80,7 @@ class StepCommands:
     url: str
 
     def agent(self, model: str, query: Mode, number: int, out: Path) -> list[str]:
-        """Returns the command that trains the agent of round `number`, starting from `model`. The result is
+        """Return the command that trains the agent of round `number`, starting from `model`. The result is
         in `out`/stage1."""
         agent = self.plan.agent
         assert agent.recipe is not None  # else the loop has no such step
@@ -92,26 +92,26 @@ class StepCommands:
         return launch_words(agent.machine, _CLI, ["stages", *stage.to_argv()])
 
     def data(self, model: str, query: Mode, out: Path) -> list[str]:
-        """Returns the command that creates the training data of the retriever."""
+        """Return the command that creates the training data of the retriever."""
         words = ["retriever", "data", *self.data_arguments(model, query, out).to_argv()]
         return launch_words(self.plan.agent.machine, _CLI, words)
 
     def data_arguments(self, model: str, query: Mode, out: Path) -> DataArguments:
-        """Returns the arguments of the command `data`. Raises ArgumentsError if it would refuse them."""
+        """Return the arguments of the command `data`. Raises ArgumentsError if it would refuse them."""
         return DataArguments.from_plain(self._play_arguments(self.plan.data, model, query, out))
 
     def evaluation(self, model: str, query: Mode, out: Path) -> list[str]:
-        """Returns the command that evaluates an agent with the served index."""
+        """Return the command that evaluates an agent with the served index."""
         words = ["eval", *self.evaluation_arguments(model, query, out).to_argv()]
         return launch_words(self.plan.agent.machine, _CLI, words)
 
     def evaluation_arguments(self, model: str, query: Mode, out: Path) -> EvalArguments:
-        """Returns the arguments of the command `evaluation`. Raises ArgumentsError if it would refuse
+        """Return the arguments of the command `evaluation`. Raises ArgumentsError if it would refuse
         them."""
         return EvalArguments.from_plain(self._play_arguments(self.plan.evaluation, model, query, out))
 
     def retriever(self, rows: Path, start: Path | None, out: Path) -> list[str]:
-        """Returns the command that trains a retriever on the data in the folder `rows`, starting from the
+        """Return the command that trains a retriever on the data in the folder `rows`, starting from the
         model `start` (None for the model of the recipe)."""
         assert self.plan.retriever is not None  # else the loop has no such step
         words = ["retriever", "train", *self.retriever_options(rows, start, out).to_argv()]
@@ -122,7 +122,7 @@ class StepCommands:
         return launch_words(machine, "torch.distributed.run", [*torchrun, *words])
 
     def retriever_options(self, rows: Path, start: Path | None, out: Path) -> TrainOptions:
-        """Returns the arguments of the command `retriever`, including those of the recipe. Raises RecipeError
+        """Return the arguments of the command `retriever`, including those of the recipe. Raises RecipeError
         if the recipe cannot be used, and ArgumentsError if the command would refuse the arguments."""
         retriever = self.plan.retriever
         assert retriever is not None  # else the loop has no such step
@@ -137,7 +137,7 @@ class StepCommands:
         return TrainOptions.from_plain({**options, "model": start} if start else options)
 
     def index(self, encoder: Path, out: Path) -> list[str]:
-        """Returns the command that builds the index for a retriever's encoder."""
+        """Return the command that builds the index for a retriever's encoder."""
         index, retriever = self.plan.index, self.plan.retriever
         assert retriever is not None  # else the loop has no such step
         words = ["--corpus", *index.corpus, "--out", str(out), "--backend", "dense"]
@@ -147,7 +147,7 @@ class StepCommands:
     def _play_arguments(
         self, section: DataSpec | EvaluationSpec | None, model: str, query: Mode, out: Path
     ) -> dict[str, Any]:
-        """Returns the arguments of a command that plays a section's questions with this agent and its
+        """Return the arguments of a command that plays a section's questions with this agent and its
         search."""
         assert section is not None  # else the loop has no such step
         agent = self.plan.agent

@@ -178,7 +178,7 @@ def read_plan(path: Path, overrides: Sequence[str] = ()) -> LoopPlan:
 
 
 def _contradictions(sections: Mapping[str, Any]) -> list[str]:
-    """Returns the problems of sections that contradict each other."""
+    """Return the problems of sections that contradict each other."""
     problems = []
     if (sections["data"] is None) != (sections["retriever"] is None):
         problems.append("data and retriever are given together: give both, or neither for a fixed retriever")

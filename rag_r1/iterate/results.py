@@ -25,7 +25,7 @@ METRICS = {"em": "em", "f1": "f1", "searches": "queries", "recall": "recall"}
 
 
 def evaluation_metrics(step: Path) -> dict[str, Any]:
-    """Returns the results of `rag-r1 eval`: for each metric its mean over the data sources and its interval
+    """Return the results of `rag-r1 eval`: for each metric its mean over the data sources and its interval
     (`value`, `low`, `high`; None if unknown), the counts `questions`, `episodes` and `failed`, and the
     `usage`. Raises RunError if the report cannot be read."""
     path = step / "run" / "report.json"
@@ -43,7 +43,7 @@ def evaluation_metrics(step: Path) -> dict[str, Any]:
 
 
 def data_metrics(step: Path) -> dict[str, Any]:
-    """Returns the results of `rag-r1 retriever data`: the number of `searches` and of training `rows`, and
+    """Return the results of `rag-r1 retriever data`: the number of `searches` and of training `rows`, and
     the `usage`. Raises RunError if the summary cannot be read."""
     path = step / "run" / "summary.json"
     summary = _read_object(path)
@@ -59,7 +59,7 @@ def data_metrics(step: Path) -> dict[str, Any]:
 
 
 def _evaluation_usage(run: Path) -> dict[str, int]:
-    """Returns the usage of the requests to the policy and to the judge, if there is one, over all invocations
+    """Return the usage of the requests to the policy and to the judge, if there is one, over all invocations
     of the run."""
     usage = Usage()
     try:
@@ -73,7 +73,7 @@ def _evaluation_usage(run: Path) -> dict[str, int]:
 
 
 def _usage_dict(usage: Usage) -> dict[str, int]:
-    """Returns a usage in the form it has in the facts of a step."""
+    """Return a usage in the form it has in the facts of a step."""
     return {name: getattr(usage, name) for name in ("requests", "prompt_tokens", "completion_tokens")}
 
 

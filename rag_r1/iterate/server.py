@@ -56,7 +56,7 @@ class LoopServer(ExitStack):
         self._served_index: Path | None = None
 
     def check(self) -> None:
-        """Raises RunError unless a server answers at its address."""
+        """Raise RunError unless a server answers at its address."""
         self._request("GET", ready_address(self.url)[0])
 
     def serve(self, index: Path) -> str:
@@ -73,7 +73,7 @@ class LoopServer(ExitStack):
         return self.url
 
     def index_facts(self) -> dict[str, Any]:
-        """Returns the facts about the served index that a manifest states, too. Raises RunError if the server
+        """Return the facts about the served index that a manifest states, too. Raises RunError if the server
         does not answer or is not ready."""
         is_named = ready_address(self.url)[1] is not None
         ready = self._named_index_facts() if is_named else describe_server(self.url)["ready"]
@@ -82,7 +82,7 @@ class LoopServer(ExitStack):
         return {name: ready.get(name) for name in _COMPARED_KEYS}
 
     def _named_index_facts(self) -> dict[str, Any] | None:
-        """Returns the part of `/ready` about the index that the address names; None if the server is not
+        """Return the part of `/ready` about the index that the address names; None if the server is not
         ready or has no such index."""
         address, name = ready_address(self.url)
         answer = self._request("GET", address)
@@ -120,14 +120,14 @@ class LoopServer(ExitStack):
             )
 
     def path_on_server(self, index: Path) -> str:
-        """Returns the path that a folder of this machine has on the server's machine."""
+        """Return the path that a folder of this machine has on the server's machine."""
         for local, remote in self.server.paths.items():
             if index.is_relative_to(Path(local).resolve()):
                 return str(Path(remote) / index.relative_to(Path(local).resolve()))
         return str(index)
 
     def _check_served(self, index: Path) -> None:
-        """Raises RunError unless the server serves this index."""
+        """Raise RunError unless the server serves this index."""
         served = self.index_facts()
         expected = manifest_facts(index)
         faults = [
@@ -142,7 +142,7 @@ class LoopServer(ExitStack):
             )
 
     def _request(self, method: str, address: str, body: Any = None) -> httpx.Response:
-        """Returns the server's response. Raises RunError if there is none."""
+        """Return the server's response. Raises RunError if there is none."""
         try:
             with bounded_http_client(_LOADING_S, token_header()) as client:
                 return client.request(method, address, json=body)
@@ -152,7 +152,7 @@ class LoopServer(ExitStack):
 
 
 def manifest_facts(index: Path) -> dict[str, Any]:
-    """Returns the facts in an index's manifest that `/ready` states, too, under the names used there. Raises
+    """Return the facts in an index's manifest that `/ready` states, too, under the names used there. Raises
     RunError if the manifest cannot be read."""
     path = index / "manifest.json"
     try:

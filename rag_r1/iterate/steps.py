@@ -84,14 +84,14 @@ class Loop:
         )
 
     def steps(self) -> list[LoopStep]:
-        """Returns all steps in order. Raises RunError if a file of the plan cannot be read."""
+        """Return all steps in order. Raises RunError if a file of the plan cannot be read."""
         try:
             return self._steps()
         except OSError as error:
             raise RunError(f"{error.filename} cannot be read: {error.strerror}") from error
 
     def _steps(self) -> list[LoopStep]:
-        """Returns all steps in order. Raises OSError if a file cannot be read."""
+        """Return all steps in order. Raises OSError if a file cannot be read."""
         state = replace(self._initial)  # a copy, which the steps change
         steps = [self._evaluation("start/evaluation", state)]
         trains_agent = self.plan.agent.recipe is not None
@@ -107,7 +107,7 @@ class Loop:
         return steps
 
     def _agent(self, number: int, state: _LoopState) -> LoopStep:
-        """Returns the step that trains a round's agent, and puts the new model into `state`."""
+        """Return the step that trains a round's agent, and put the new model into `state`."""
         plan, agent, name = self.plan, self.plan.agent, f"round{number}/agent"
         assert agent.recipe is not None  # else there is no such step
         continues = agent.start == "previous"
@@ -132,7 +132,7 @@ class Loop:
         )
 
     def _evaluation(self, name: str, state: _LoopState) -> LoopStep:
-        """Returns the step that evaluates the current agent with the current index."""
+        """Return the step that evaluates the current agent with the current index."""
         section, results = self.plan.evaluation, ("run/report.json",)
         return self._play(name, section, evaluation_metrics, results, state, StepCommands.evaluation)
 
@@ -145,7 +145,7 @@ class Loop:
         state: _LoopState,
         command: Callable[[StepCommands, str, Mode, Path], list[str]],
     ) -> LoopStep:
-        """Returns a step in which the current agent plays a section's questions.
+        """Return a step in which the current agent plays a section's questions.
 
         `work` reads the step's metrics, and `command` is the method of StepCommands that builds the command.
         """
@@ -167,7 +167,7 @@ class Loop:
         )
 
     def _new_retriever(self, number: int, state: _LoopState) -> list[LoopStep]:
-        """Returns the steps data, retriever, index and reload of a round, and puts the new retriever and its
+        """Return the steps data, retriever, index and reload of a round, and put the new retriever and its
         index into `state`."""
         plan, spec = self.plan, self.plan.retriever
         assert plan.data is not None and spec is not None  # else there are no such steps
@@ -189,7 +189,7 @@ class Loop:
         return [data_step, training_step, *self._new_index(number, run / "model", spec.query, state)]
 
     def _new_index(self, number: int, encoder: Path, query: Mode, state: _LoopState) -> list[LoopStep]:
-        """Returns the steps index and reload of a round, and puts the new index into `state`."""
+        """Return the steps index and reload of a round, and put the new index into `state`."""
         plan, name = self.plan, f"round{number}/index"
         folder = self.out / name / "index"
         state.index, state.index_steps, state.query = folder, (name,), query
@@ -219,7 +219,7 @@ class Loop:
         return self._initial.model if self.plan.has_fixed_served_agent else _files_hash(self._initial.model)
 
     def _play_settings(self, state: _LoopState) -> dict[str, Any]:
-        """Returns the settings of a step that plays the agent: those of the agent, and a hash of the index
+        """Return the settings of a step that plays the agent: those of the agent, and a hash of the index
         unless a step built it."""
         agent = self.plan.agent
         settings = {"protocol": agent.protocol, "keys": list(agent.keys), "query": state.query}
@@ -257,17 +257,17 @@ def _link_model(folder: Path) -> dict[str, Any]:
 
 
 def _decisive(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options that a step's result depends on, sorted by name."""
+    """Return the options that a step's result depends on, sorted by name."""
     return {name: value for name, value in sorted(options.items()) if name not in _SPEED_KEYS}
 
 
 def _file_hash(path: str | Path) -> str:
-    """Returns the first 16 digits of the hash of a small file's content."""
+    """Return the first 16 digits of the hash of a small file's content."""
     return sha256_of_file(Path(path))[:16]
 
 
 def _files_hash(name: str) -> str:
-    """Returns a hash of the names and sizes of a large file, or of the files in a folder; the name itself if
+    """Return a hash of the names and sizes of a large file, or of the files in a folder; the name itself if
     there is no such path."""
     path = Path(name)
     return names_and_sizes_hash(path) if path.exists() else name

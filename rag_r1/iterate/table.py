@@ -36,7 +36,7 @@ tokens are those of training data and evaluation since the row above, without th
 
 
 def rows_of(folder: PipelineFolder, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Returns a row for each evaluation among the steps with these names, in order, up to the first
+    """Return a row for each evaluation among the steps with these names, in order, up to the first
     unfinished step."""
     rows: list[dict[str, Any]] = []
     usage: dict[str, int] = {}
@@ -54,7 +54,7 @@ def rows_of(folder: PipelineFolder, names: Sequence[str]) -> list[dict[str, Any]
 
 
 def training_before(name: str) -> str:
-    """Returns what was trained last before an evaluation step, such as `round 1, agent`, or `start` before
+    """Return what was trained last before an evaluation step, such as `round 1, agent`, or `start` before
     the first training."""
     match = _EVALUATION_STEP.fullmatch(name)
     if match is None:

@@ -31,7 +31,7 @@ class ArgumentsError(ValueError):
 
     @classmethod
     def of(cls, error: ValidationError, fields: Fields) -> ArgumentsError:
-        """Returns pydantic's error about fields as an ArgumentsError with messages about their flags."""
+        """Return pydantic's error about fields as an ArgumentsError with messages about their flags."""
         errors = error.errors(include_url=False)
         flags = [flag_of(item["loc"][0]) for item in errors if item["loc"]]
         messages = [sentence(item, fields) for item in errors if item["type"] not in _NAME_TEXTS]
@@ -42,17 +42,17 @@ class ArgumentsError(ValueError):
 
 
 def flag_of(name: Any) -> str:
-    """Returns the flag of a field, such as `--two-words`."""
+    """Return the flag of a field, such as `--two-words`."""
     return f"--{str(name).replace('_', '-')}"
 
 
 def field_names(cls: Any) -> dict[Any, FieldInfo]:
-    """Returns the fields of a declaration by the names under which values are passed."""
+    """Return the fields of a declaration by the names under which values are passed."""
     return {field.validation_alias or name: field for name, field in cls.model_fields.items()}
 
 
 def sentence(error: Any, fields: Fields) -> str:
-    """Returns the message about a wrong value: that of the validator that refused it, or one in the style of
+    """Return the message about a wrong value: that of the validator that refused it, or one in the style of
     argparse."""
     cause = error.get("ctx", {}).get("error")
     if cause and not error["loc"]:
@@ -67,14 +67,14 @@ def sentence(error: Any, fields: Fields) -> str:
 
 
 def _refusal(name: Any, annotation: Any, metadata: Any, value: Any) -> str:
-    """Returns the message about a wrong value; the value is omitted if it might be secret."""
+    """Return the message about a wrong value; the value is omitted if it might be secret."""
     requirement = describe_type(annotation, metadata).removesuffix(" or null")
     shown = f", not {value!r}" if is_safe_to_show(annotation, metadata) else ""
     return f"argument {flag_of(name)}: must be {requirement}{shown}"
 
 
 def from_plain(values: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
-    """Returns values from YAML or JSON in the form that the fields accept.
+    """Return values from YAML or JSON in the form that the fields accept.
 
     A number or path becomes the word that it is on a command line, and a single item of a list becomes a
     list. Null is left out, so that the default applies. Keys may contain hyphens, and be former names. Raises
@@ -106,13 +106,13 @@ def from_plain(values: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
 
 
 def values_of(arguments: Any) -> Iterator[tuple[str, FieldInfo, Any]]:
-    """Yields the values of an Arguments in declared order, each with the name of its flag and its field."""
+    """Yield the values of an Arguments in declared order, each with the name of its flag and its field."""
     for attribute, field in type(arguments).model_fields.items():
         yield str(field.validation_alias or attribute), field, getattr(arguments, attribute)
 
 
 def words_of(arguments: Any) -> list[str]:
-    """Returns the words that pass an Arguments to its command (see `Arguments.to_argv`). Raises ValueError
+    """Return the words that pass an Arguments to its command (see `Arguments.to_argv`). Raises ValueError
     for a value that a command line cannot express."""
     flags: list[str] = []
     positional: list[str] = []
@@ -138,12 +138,12 @@ def words_of(arguments: Any) -> list[str]:
 
 
 def is_positional(field: FieldInfo) -> bool:
-    """Returns whether an argument is given without a flag."""
+    """Return whether an argument is given without a flag."""
     return _CliPositionalArg in field.metadata
 
 
 def no_empty_path(cls: Any, value: Any, info: ValidationInfo) -> Any:
-    """Validates all fields, and refuses an empty path, as `--out "$UNSET"` gives, since it would mean the
+    """Validate all fields, and refuse an empty path, as `--out "$UNSET"` gives, since it would mean the
     working directory. Returns the value unchanged."""
     field = cls.model_fields[str(info.field_name)]
     kinds = [field.annotation, *get_args(field.annotation)]
@@ -155,6 +155,6 @@ def no_empty_path(cls: Any, value: Any, info: ValidationInfo) -> Any:
 
 
 def _is_list(field: FieldInfo) -> bool:
-    """Returns whether a flag takes several values or may be repeated."""
+    """Return whether a flag takes several values or may be repeated."""
     kinds = [field.annotation, *get_args(field.annotation)]
     return any(get_origin(kind) in (list, tuple) for kind in kinds)

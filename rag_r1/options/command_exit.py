@@ -59,7 +59,7 @@ class CommandError(Exception):
 def command_main(
     *errors: type[BaseException], resumable: bool = False
 ) -> Callable[[Callable[_P, int]], Callable[_P, int]]:
-    """Returns a decorator that makes a function the `main` of a command, which ends as described at the top
+    """Return a decorator that makes a function the `main` of a command, which ends as described at the top
     of the module.
 
     `errors` are the errors that a user can correct, for which only the message is printed. `resumable` says
@@ -125,7 +125,7 @@ def _flush_output() -> None:
 
 
 def _is_output_broken() -> bool:
-    """Returns whether stdout is a pipe whose other end is closed."""
+    """Return whether stdout is a pipe whose other end is closed."""
     try:
         poll = select.poll()
         poll.register(sys.stdout.fileno(), 0)

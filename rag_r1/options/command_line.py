@@ -69,12 +69,12 @@ Port = Annotated[int, Field(ge=0, le=65535), Constraint("a port, 0 to 65535")]
 
 
 def is_override(word: str) -> bool:
-    """Returns whether a word has the form `key=value`, or `~key`, which deletes a key."""
+    """Return whether a word has the form `key=value`, or `~key`, which deletes a key."""
     return "=" in word or (word.startswith("~") and len(word) > 1)
 
 
 def _checked_override(word: str) -> str:
-    """Validates a word as an override, and returns it unchanged. Raises ValueError if it is not one."""
+    """Validate a word as an override, and return it unchanged. Raises ValueError if it is not one."""
     if not is_override(word):
         hint = ": repeat the flag for each file" if Path(word).exists() else ""
         raise ValueError(f"{word!r} is not key=value or ~key{hint}")
@@ -87,7 +87,7 @@ CheckedOverrides = CliPositionalArg[list[Annotated[str, AfterValidator(_checked_
 
 
 def hydra_quoted(path: Path | str) -> str:
-    """Returns a path as the value of a Hydra override, in quotes that Hydra removes."""
+    """Return a path as the value of a Hydra override, in quotes that Hydra removes."""
     return "'" + str(path).replace("'", "\\'") + "'"
 
 
@@ -109,12 +109,12 @@ class Arguments(BaseSettings):
 
     @classmethod
     def settings_customise_sources(cls, settings_cls: Any, init_settings: Any, **others: Any) -> tuple:
-        """Restricts the sources to the values that are passed in. pydantic-settings adds the command line
+        """Restrict the sources to the values that are passed in. pydantic-settings adds the command line
         itself."""
         return (init_settings,)
 
     def __init__(self, **values: Any) -> None:
-        """Raises ArgumentsError for wrong values, with messages in the words of the command line."""
+        """Raise ArgumentsError for wrong values, with messages in the words of the command line."""
         try:
             super().__init__(**values)
         except ValidationError as error:
@@ -126,19 +126,19 @@ class Arguments(BaseSettings):
 
     @classmethod
     def from_plain(cls, values: Mapping[str, Any]) -> Self:
-        """Returns the arguments with values read from YAML. A number may stand for a text, and a single item
+        """Return the arguments with values read from YAML. A number may stand for a text, and a single item
         for a list; null selects the default. Raises ArgumentsError."""
         return cls(**from_plain(values, field_names(cls)))
 
     def changed(self, **values: Any) -> Self:
-        """Returns a copy with other values, which are validated. Raises ArgumentsError."""
+        """Return a copy with other values, which are validated. Raises ArgumentsError."""
         if self._is_partial:
             return self.model_copy(update=values)
         values_set = {name: getattr(self, name) for name in self.model_fields_set}
         return type(self)(**values_set | values)
 
     def to_argv(self) -> list[str]:
-        """Returns the words that pass these arguments to the command: flags in declared order, then
+        """Return the words that pass these arguments to the command: flags in declared order, then
         positional arguments. Values equal to the default are left out. Raises ValueError for a value that a
         command line cannot express: null or an empty list where that is not the default."""
         return words_of(self)
@@ -153,7 +153,7 @@ def argument(
     old: str | None = None,
     rare: str | None = None,
 ) -> Any:
-    """Returns a field of Arguments, which is required unless it has a default.
+    """Return a field of Arguments, which is required unless it has a default.
 
     - `metavar`: placeholder for the value in the help. A tuple declares several values: two for `("TRAIN",
       "TEST")`, one or more for `("FILE", ...)`.
@@ -166,7 +166,7 @@ def argument(
 
 
 def with_defaults(cls: type[ArgumentsType], **defaults: Any) -> type[ArgumentsType]:
-    """Returns a subclass of the declaration in which some fields have other defaults. Defaults of None are
+    """Return a subclass of the declaration in which some fields have other defaults. Defaults of None are
     ignored."""
     changed = {}
     for name, value in defaults.items():
@@ -188,7 +188,7 @@ def read_arguments(
     check: Check[ArgumentsType] | None = None,
     faults: Sequence[str] = (),
 ) -> ArgumentsType:
-    """Returns the parsed arguments, by default those of the process.
+    """Return the parsed arguments, by default those of the process.
 
     Ends the process with status 0 after `--help`, and with status 2 and a message if an argument is wrong.
 
@@ -227,7 +227,7 @@ def _other_faults(
     errors: Sequence[Any],
     check: Check[ArgumentsType] | None,
 ) -> list[str]:
-    """Returns the faults that the class's validators and `check` find in addition to these errors of single
+    """Return the faults that the class's validators and `check` find in addition to these errors of single
     values."""
     wrong_names = {item["loc"][0] for item in errors if item["loc"]}
     args, faults = right_arguments(cls, values, wrong_names)
@@ -237,7 +237,7 @@ def _other_faults(
 def _words_and_settings(
     cls: type[Arguments], arguments: Sequence[str] | None, settings: Mapping[str, Any], fields: Fields
 ) -> tuple[list[str], dict[str, Any], list[str]]:
-    """Returns the words without settings files, the settings including those of the files, and the faults of
+    """Return the words without settings files, the settings including those of the files, and the faults of
     these files."""
     words, file_settings, faults = split_files(sys.argv[1:] if arguments is None else arguments, cls)
     merged = {**settings, **file_settings}

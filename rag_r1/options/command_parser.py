@@ -34,7 +34,7 @@ class CommandParser(argparse.ArgumentParser):
         self._tolerates_missing = False
 
     def parse_all(self, words: Sequence[str]) -> argparse.Namespace:
-        """Returns the arguments that can be parsed. Positional arguments may stand between flags."""
+        """Return the arguments that can be parsed. Positional arguments may stand between flags."""
         self._tolerates_missing = True
         try:
             parsed, unknown = self.parse_known_intermixed_args(words)
@@ -64,14 +64,14 @@ class CommandParser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {message}\nsee {self.prog} --help\n")
 
     def _unknown_flags(self, words: Sequence[str]) -> list[str]:
-        """Returns a message for each unknown flag."""
+        """Return a message for each unknown flag."""
         names = self._option_string_actions
         flags = [word.partition("=")[0] for word in words if word.startswith("--") and len(word) > 2]
         unknown = [flag for flag in flags if not any(name.startswith(flag) for name in names)]
         return [self._with_hint(f"unrecognized: {flag}", flag, ", ") for flag in unknown]
 
     def _with_hint(self, message: str, unknown: str, separator: str = "; ") -> str:
-        """Returns the message, followed by the known flag that is most similar to `unknown`, if there is
+        """Return the message, followed by the known flag that is most similar to `unknown`, if there is
         one."""
         hint = did_you_mean(unknown.split()[0].partition("=")[0], self._option_string_actions)
         return message + (f"{separator}{hint}" if hint else "")
@@ -133,7 +133,7 @@ class _JsonListAction(argparse.Action):
 
 
 def _with_our_help(field: FieldInfo, keywords: dict[str, Any]) -> dict[str, Any]:
-    """Returns the keywords of an argument that pydantic-settings passes to argparse, with this project's help
+    """Return the keywords of an argument that pydantic-settings passes to argparse, with this project's help
     text, metavar and list handling."""
     help_text = field.description or ""
     metavar = field.json_schema_extra["metavar"]

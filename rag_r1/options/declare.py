@@ -88,7 +88,7 @@ class OptionsError(ValueError):
 def options(
     key: str, *, others: Literal["forbid", "ignore"] = "forbid"
 ) -> Callable[[type[OptionsType]], type[OptionsType]]:
-    """Returns a class decorator that makes a class a frozen dataclass of options, which are read from the
+    """Return a class decorator that makes a class a frozen dataclass of options, which are read from the
     keys under `key`.
 
     `others` says how undeclared keys are treated; `ignore` is for the configuration of other programs.
@@ -118,12 +118,12 @@ def options(
 
 
 def option_names(cls: type) -> list[str]:
-    """Returns the names of the declared options in order."""
+    """Return the names of the declared options in order."""
     return list(cls.__pydantic_fields__)
 
 
 def options_from(cls: type[OptionsType], config: Mapping[str, Any], key: str | None = None) -> OptionsType:
-    """Returns the options with the values in `config`. `key` is the key of the options in messages, by
+    """Return the options with the values in `config`. `key` is the key of the options in messages, by
     default the declared one. Raises OptionsError with all faults."""
     key = key or cls.options_key
     values, faults = _by_name(cls, config, key)
@@ -139,7 +139,7 @@ def options_from(cls: type[OptionsType], config: Mapping[str, Any], key: str | N
 def read_options(
     cls: type[OptionsType], config: Mapping[str, Any], key: str | None = None
 ) -> tuple[OptionsType, list[OptionFault]]:
-    """Returns the options like `options_from`, together with all faults instead of raising an error.
+    """Return the options like `options_from`, together with all faults instead of raising an error.
 
     Wrong values are replaced by their defaults. If a combination of options is wrong, only the option with
     which the message begins is replaced. All options must have defaults.
@@ -158,21 +158,21 @@ def read_options(
 
 
 def _by_name(cls: type, config: Mapping[str, Any], key: str) -> tuple[dict[str, Any], list[OptionFault]]:
-    """Returns the values whose keys are texts, as names of Python arguments must be, and a fault for each
+    """Return the values whose keys are texts, as names of Python arguments must be, and a fault for each
     other key."""
     values = {name: value for name, value in config.items() if isinstance(name, str)}
     return values, [_unknown(name, cls, key) for name in config if not isinstance(name, str)]
 
 
 def _under(fault: OptionFault, declared: str, key: str) -> OptionFault:
-    """Returns the fault with the actual key of the options in place of the declared key."""
+    """Return the fault with the actual key of the options in place of the declared key."""
     if key == declared:
         return fault
     return OptionFault(fault.key.replace(declared, key, 1), str(fault).replace(f"{declared}.", f"{key}.", 1))
 
 
 def _faults(error: ValidationError, cls: type, values: Mapping[str, Any], key: str) -> list[OptionFault]:
-    """Returns pydantic's errors as faults, one for each wrong option. Unknown keys come first."""
+    """Return pydantic's errors as faults, one for each wrong option. Unknown keys come first."""
     declared = cls.__pydantic_fields__
     faults: dict[str, OptionFault] = {}
     for item in error.errors(include_url=False, include_input=False):
@@ -199,26 +199,26 @@ def _faults(error: ValidationError, cls: type, values: Mapping[str, Any], key: s
 
 
 def _text_of(value: Any) -> str:
-    """Returns the representation of a value for a message, without the user and password of an address."""
+    """Return the representation of a value for a message, without the user and password of an address."""
     return re.sub(r"//[^/\s]*@", "//...@", repr(value))
 
 
 def _unknown(name: Any, cls: type, key: str) -> OptionFault:
-    """Returns the fault for an undeclared key, with a suggestion of the most similar declared one."""
+    """Return the fault for an undeclared key, with a suggestion of the most similar declared one."""
     names = option_names(cls)
     parts = [f"unknown key {key}.{name}: use one of {', '.join(names)}", did_you_mean(str(name), names)]
     return OptionFault(f"{key}.{name}", "; ".join(filter(None, parts)))
 
 
 def must_be(annotation: Any, metadata: Any, value: Any) -> str:
-    """Returns the message `must be ..., not VALUE` about a wrong value; the value is omitted if it might be
+    """Return the message `must be ..., not VALUE` about a wrong value; the value is omitted if it might be
     secret."""
     requirement = f"must be {describe_type(annotation, metadata)}"
     return f"{requirement}, not {_text_of(value)}" if is_safe_to_show(annotation, metadata) else requirement
 
 
 def is_safe_to_show(annotation: Any, metadata: Any = ()) -> bool:
-    """Returns whether messages may repeat a wrong value of this type."""
+    """Return whether messages may repeat a wrong value of this type."""
     inner = get_args(annotation)
     if get_origin(annotation) is Annotated:
         return is_safe_to_show(inner[0], (*inner[1:], *metadata))
@@ -228,7 +228,7 @@ def is_safe_to_show(annotation: Any, metadata: Any = ()) -> bool:
 
 
 def describe_type(annotation: Any, metadata: Any = ()) -> str:
-    """Returns the requirement for values of this type: that of its `Constraint`, or one derived from the
+    """Return the requirement for values of this type: that of its `Constraint`, or one derived from the
     type."""
     for item in reversed(tuple(metadata)):  # the last one is the outermost
         if isinstance(item, Constraint):

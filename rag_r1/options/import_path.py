@@ -35,7 +35,7 @@ def add_working_directory() -> None:
 
 
 def import_object(path: str) -> Any:
-    """Returns the object at `module:name`, after importing its module. Raises ImportPathError."""
+    """Return the object at `module:name`, after importing its module. Raises ImportPathError."""
     module_name, _, name = path.partition(":")
     if not module_name or not name:
         remedy = "write it as package.module:name, for example my_rewards:brevity"
@@ -60,7 +60,7 @@ def import_object(path: str) -> Any:
 
 
 def _not_found(path: str, module_name: str) -> ImportPathError:
-    """Returns the error for a module that does not exist."""
+    """Return the error for a module that does not exist."""
     package, dot, _ = module_name.partition(".")
     file = f"{module_name.replace('.', os.sep)}.py"
     python_path = os.environ.get("PYTHONPATH") or "which is not set"
@@ -72,7 +72,7 @@ def _not_found(path: str, module_name: str) -> ImportPathError:
 
 
 def _broken(path: str, module_name: str, error: Exception) -> ImportPathError:
-    """Returns the error for a module whose import raised `error`."""
+    """Return the error for a module whose import raised `error`."""
     try:
         spec = importlib.util.find_spec(module_name)
     except Exception:  # raised for a package that cannot be imported

@@ -18,7 +18,7 @@ INDEX_FILE = "passages.arrow"
 
 
 def check_out(folder: Path, command: str | None = None, flag: str = "--out") -> None:
-    """Raises ValueError, which names `flag`, unless the folder can be created and written to. With `command`,
+    """Raise ValueError, which names `flag`, unless the folder can be created and written to. With `command`,
     also raises it if the folder is an index, or contains a run of another command."""
     parent = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
     if not parent.is_dir():
@@ -40,7 +40,7 @@ def check_out(folder: Path, command: str | None = None, flag: str = "--out") -> 
 
 
 def check_out_file(file: Path, flag: str = "--out") -> None:
-    """Raises ValueError, which names `flag`, unless the file can be written."""
+    """Raise ValueError, which names `flag`, unless the file can be written."""
     if file.is_dir():
         raise ValueError(f"{flag} {file} is a folder: give the name of a file")
     check_out(file.parent, flag=flag)

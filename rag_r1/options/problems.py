@@ -31,17 +31,17 @@ class Problem:
 
 
 def error(where: str, what: str, remedy: str) -> Problem:
-    """Returns a Problem with which a run must not start."""
+    """Return a Problem with which a run must not start."""
     return Problem("error", where, what, remedy)
 
 
 def warning(where: str, what: str, remedy: str) -> Problem:
-    """Returns a Problem with which a run can start."""
+    """Return a Problem with which a run can start."""
     return Problem("warning", where, what, remedy)
 
 
 def problem_of_fault(fault: Exception) -> Problem:
-    """Returns the Problem for a fault of an option. The fault's message begins with the key, as in
+    """Return the Problem for a fault of an option. The fault's message begins with the key, as in
     `rag_r1.retriever.topk must be ...`, or with `unknown key` and the key."""
     what = str(fault)
     keys = [word.rstrip(":,") for word in what.split() if word.startswith("rag_r1")]
@@ -94,7 +94,7 @@ def print_report(report: PreflightReport, *, tables: bool = False) -> bool:
 
 
 def is_unset(config: DictConfig, key: str) -> bool:
-    """Returns whether a key is null, missing (`???`) or absent."""
+    """Return whether a key is null, missing (`???`) or absent."""
     from omegaconf import OmegaConf
 
     parent, _, name = key.rpartition(".")
@@ -103,13 +103,13 @@ def is_unset(config: DictConfig, key: str) -> bool:
 
 
 def plain(node: Any) -> Any:
-    """Returns a node of a configuration as plain Python values, with all interpolations resolved."""
+    """Return a node of a configuration as plain Python values, with all interpolations resolved."""
     from omegaconf import OmegaConf
 
     return OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
 
 
 def first_line(text: Any) -> str:
-    """Returns the first line of a text, for messages on one line."""
+    """Return the first line of a text, for messages on one line."""
     lines = str(text).strip().splitlines()
     return lines[0] if lines else "no message"

@@ -34,7 +34,7 @@ class PlanError(ValueError):
 
 
 def load_sections(path: Path, declared: Declared) -> dict[str, Any]:
-    """Returns the sections in a YAML file. Raises PlanError if the file cannot be read or is not a
+    """Return the sections in a YAML file. Raises PlanError if the file cannot be read or is not a
     mapping."""
     try:
         sections = read_yaml(path)
@@ -49,7 +49,7 @@ def load_sections(path: Path, declared: Declared) -> dict[str, Any]:
 def read_sections(
     where: object, sections: Mapping[str, Any], declared: Declared, may_be_absent: Collection[str] = ()
 ) -> tuple[dict[str, Any], list[str]]:
-    """Returns the declared sections by name, and messages about wrong sections, which are left out.
+    """Return the declared sections by name, and messages about wrong sections, which are left out.
 
     A section in `may_be_absent` is None if the file does not have it. `where` is the file named in messages.
     """

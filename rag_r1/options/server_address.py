@@ -35,7 +35,7 @@ _PASSWORD_IN_PATH = re.compile(r":[^/]*@")
 
 
 def server_address(url: str) -> str:
-    """Validates an address, and returns it unchanged. Raises ValueError, whose message does not repeat the
+    """Validate an address, and return it unchanged. Raises ValueError, whose message does not repeat the
     address, unless it is AN_ADDRESS."""
     try:
         parts = urlsplit(url)
@@ -57,7 +57,7 @@ def server_address(url: str) -> str:
 
 
 def model_server_base(url: str) -> str:
-    """Returns the address of an OpenAI-compatible server without the route at its end, and with `/v1` if it
+    """Return the address of an OpenAI-compatible server without the route at its end, and with `/v1` if it
     has no path. Raises ValueError like `server_address`."""
     parts = urlsplit(server_address(url))
     path = parts.path.rstrip("/")
@@ -67,7 +67,7 @@ def model_server_base(url: str) -> str:
 
 
 def is_server_address(url: object) -> bool:
-    """Returns whether `server_address` accepts a value."""
+    """Return whether `server_address` accepts a value."""
     try:
         return isinstance(url, str) and bool(server_address(url))
     except ValueError:
@@ -75,18 +75,18 @@ def is_server_address(url: object) -> bool:
 
 
 def is_refused(error: str) -> bool:
-    """Returns whether an error message says that no server listens at the address."""
+    """Return whether an error message says that no server listens at the address."""
     return any(words in error for words in ("Connect call failed", "Connection refused", "ConnectorError"))
 
 
 def is_other_server(error: str) -> bool:
-    """Returns whether the error message of a search says that something other than a retrieval server
+    """Return whether the error message of a search says that something other than a retrieval server
     answered."""
     return any(words in error for words in (WEB_PAGE, OTHER_JSON, "JSONDecodeError"))
 
 
 def server_fault(server: str, url: str, error: str, start: str, flag: str) -> str:
-    """Returns the sentence about a server that does not answer: the address, the cause, the command that
+    """Return the sentence about a server that does not answer: the address, the cause, the command that
     starts a server, and the flag for another address. `{port}` in the command `start` is replaced by the port
     of the address."""
     cause = "connection refused" if is_refused(error) else error
@@ -99,19 +99,19 @@ def server_fault(server: str, url: str, error: str, start: str, flag: str) -> st
 
 
 def web_page_fault(server: str, url: str, flag: str) -> str:
-    """Returns the sentence about an address that answers with a web page. The arguments are those of
+    """Return the sentence about an address that answers with a web page. The arguments are those of
     `server_fault`."""
     return f"{url} answers with a web page, so it is not a {server}: correct {flag}"
 
 
 def other_answer_fault(server: str, url: str, answer: str, flag: str) -> str:
-    """Returns the sentence about an address that gives an `answer` which no working server of this kind
+    """Return the sentence about an address that gives an `answer` which no working server of this kind
     gives. The other arguments are those of `server_fault`."""
     return f"{url} answers with {answer}, as no working {server} does: see its log, or correct {flag}"
 
 
 def search_fault(url: str, error: str, flag: str) -> str:
-    """Returns the sentence about a search that fails at a retrieval server. The arguments are those of
+    """Return the sentence about a search that fails at a retrieval server. The arguments are those of
     `server_fault`."""
     if not is_refused(error):
         reason = error

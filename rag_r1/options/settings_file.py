@@ -53,7 +53,7 @@ _FILE = re.compile(r"@(.+\.(?:ya?ml|json))", re.DOTALL)
 
 
 def split_files(words: Sequence[str], cls: type[BaseSettings]) -> tuple[list[str], dict[str, Any], list[str]]:
-    """Separates the words of a command line from settings files.
+    """Separate the words of a command line from settings files.
 
     Returns the other words, preceded by the positional arguments of the files; the remaining settings of the
     files; and messages about wrong files. `cls` is the declaration of the arguments.
@@ -89,7 +89,7 @@ def split_files(words: Sequence[str], cls: type[BaseSettings]) -> tuple[list[str
 
 
 def _value_count(flag: str, fields: Fields) -> int:
-    """Returns how many of the following words are values of this flag."""
+    """Return how many of the following words are values of this flag."""
     if "=" in flag:
         return 0
     kinds = {flag_of(name): field.annotation for name, field in fields.items()}
@@ -100,7 +100,7 @@ def _value_count(flag: str, fields: Fields) -> int:
 
 
 def _no_settings_fault(word: str) -> str:
-    """Returns the message about a word that begins with @ and is not a settings file."""
+    """Return the message about a word that begins with @ and is not a settings file."""
     path = Path(word[1:])
     if (path / SETTINGS).is_file():
         return f"{word} is a folder: give its file of settings, {word}/{SETTINGS}"
@@ -113,7 +113,7 @@ def _no_settings_fault(word: str) -> str:
 
 
 def read_settings(path: Path, cls: type[BaseSettings]) -> dict[str, Any]:
-    """Returns the settings in a file, by the names of the fields of `cls`, a subclass of Arguments. Required
+    """Return the settings in a file, by the names of the fields of `cls`, a subclass of Arguments. Required
     settings may be absent. Raises ArgumentsError, with the file's name and the key."""
     try:
         values = read_yaml(path)
@@ -141,7 +141,7 @@ def read_settings(path: Path, cls: type[BaseSettings]) -> dict[str, Any]:
 
 
 def _wrong_values(settings: Mapping[str, Any], cls: type[BaseSettings], fields: Fields) -> dict[str, str]:
-    """Returns messages about wrong values, by flag. Absent and contradictory values are accepted here, since
+    """Return messages about wrong values, by flag. Absent and contradictory values are accepted here, since
     the command line may change them."""
     try:
         cls(**settings)
@@ -156,7 +156,7 @@ def _wrong_values(settings: Mapping[str, Any], cls: type[BaseSettings], fields: 
 
 
 def _by_key(message: str, flag: str) -> str:
-    """Returns a message about a flag as a message about a key of a file."""
+    """Return a message about a flag as a message about a key of a file."""
     return f"{flag[2:].replace('-', '_')}: {message.removeprefix(f'argument {flag}: ')}"
 
 
@@ -199,7 +199,7 @@ def recorded_settings(
 
 
 def owner_of(folder: Path) -> str | None:
-    """Returns the command that wrote the settings file in a folder, such as `rag-r1 eval`; None if there is
+    """Return the command that wrote the settings file in a folder, such as `rag-r1 eval`; None if there is
     none."""
     try:
         with (folder / SETTINGS).open(encoding="utf-8", errors="replace") as file:
@@ -210,7 +210,7 @@ def owner_of(folder: Path) -> str | None:
 
 
 def settings_text(args: Any, command: str) -> str:
-    """Returns the settings of `args`, without secrets, as the text of a settings file that `command`
+    """Return the settings of `args`, without secrets, as the text of a settings file that `command`
     reads."""
     settings: dict[str, Any] = {}
     secret: list[str] = []

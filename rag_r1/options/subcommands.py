@@ -20,7 +20,7 @@ Commands = Mapping[str, tuple[str, str]]
 
 
 def usage(prog: str, summary: str, commands: Commands) -> str:
-    """Returns the text of `--help`."""
+    """Return the text of `--help`."""
     lines = [f"  {name:17} {description}" for name, (_, description) in commands.items()]
     header = [f"usage: {prog} COMMAND [arguments]", "", summary, ""]
     return "\n".join([*header, *lines, "", f"{prog} COMMAND --help describes each command."])

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 
 def did_you_mean(name: str, known_names: Iterable[str], cutoff: float = 0.6) -> str:
-    """Returns `did you mean NAME?` with the most similar known name; "" if none is similar. `cutoff` is the
+    """Return `did you mean NAME?` with the most similar known name; "" if none is similar. `cutoff` is the
     least similarity, from 0 to 1."""
     matches = get_close_matches(name, list(known_names), n=1, cutoff=cutoff)
     return f"did you mean {matches[0]}?" if matches else ""

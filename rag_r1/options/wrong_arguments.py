@@ -20,7 +20,7 @@ from rag_r1.options.argument_values import field_names, flag_of
 
 
 def right_arguments(cls: Any, values: Mapping[str, Any], wrong_names: set[str]) -> tuple[Any, list[str]]:
-    """Returns the arguments without the wrong ones, and the messages of the class's own validators about
+    """Return the arguments without the wrong ones, and the messages of the class's own validators about
     them. `values` has the values by the names of their flags. The names of further wrong or missing values
     are added to `wrong_names`."""
     read_values: dict[str, Any] = {}
@@ -50,7 +50,7 @@ def right_arguments(cls: Any, values: Mapping[str, Any], wrong_names: set[str]) 
 
 
 def problems_beside(check: Callable[[Any], object], args: Any, wrong_names: Iterable[str]) -> list[str]:
-    """Returns the problems that a command's check finds in these arguments, except those that follow from
+    """Return the problems that a command's check finds in these arguments, except those that follow from
     wrong arguments."""
     try:
         check(args)
@@ -64,7 +64,7 @@ def problems_beside(check: Callable[[Any], object], args: Any, wrong_names: Iter
 
 
 def _other_problems(problems: Iterable[str], wrong_names: Iterable[str]) -> Iterator[str]:
-    """Yields the problems that do not name the flag of a wrong argument."""
+    """Yield the problems that do not name the flag of a wrong argument."""
     flags = set(map(flag_of, wrong_names))
     for problem in problems:
         words = {word.strip(".,;:()`'") for word in problem.replace("=", " ").split()}

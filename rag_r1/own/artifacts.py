@@ -95,7 +95,7 @@ class OwnArtifacts:
 
     @cached_property
     def model_hash(self) -> str:
-        """Identifies the untrained model in the settings of steps.
+        """Identify the untrained model in the settings of steps.
 
         This is a hash of the names and sizes of its files; for a model on a server or on the Hub, its name.
         """

@@ -103,7 +103,7 @@ def _check_files(artifacts: OwnArtifacts, checks: StartChecks) -> None:
 
 
 def _check_encoder(name: str) -> None:
-    """Raises RunError unless `name` is the folder of a model, or the name of one on the Hub."""
+    """Raise RunError unless `name` is the folder of a model, or the name of one on the Hub."""
     folder = Path(name).expanduser()
     if folder.is_dir():
         check_weights(folder)
@@ -131,7 +131,7 @@ def _check_arguments(artifacts: OwnArtifacts, checks: StartChecks) -> None:
 
 
 def _check_contradictions(plan: OwnPlan) -> None:
-    """Raises StartError with the contradictions in a plan."""
+    """Raise StartError with the contradictions in a plan."""
     if problems := list(_contradictions(plan)):
         raise StartError(problems)
 
@@ -163,7 +163,7 @@ def _contradictions(plan: OwnPlan) -> Iterator[str]:
 
 
 def _check_model(plan: OwnPlan) -> None:
-    """Raises RunError unless the policy's model is on a server, on the Hub, or in a complete folder."""
+    """Raise RunError unless the policy's model is on a server, on the Hub, or in a complete folder."""
     name = str(plan.policy.model)
     if plan.policy.url is not None or is_hub_name(name):
         return

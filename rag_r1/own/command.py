@@ -212,7 +212,7 @@ def plan_of(args: OwnArguments) -> OwnPlan:
 
 
 def check_settings(artifacts: OwnArtifacts, folder: PipelineFolder) -> None:
-    """Raises RunError with the name of the key if a setting of a step has changed since it was begun."""
+    """Raise RunError with the name of the key if a setting of a step has changed since it was begun."""
     for step in steps_until(artifacts, folder, STEP_NAMES[-1]):
         folder.status(step)
 

@@ -120,7 +120,7 @@ def _own_rows(artifacts: OwnArtifacts, split: str, paths: Sequence[str]) -> list
 
 
 def _refuse_shared(rows: dict[str, list[QuestionRow]]) -> None:
-    """Raises RunError if a held-out question is also in the training set."""
+    """Raise RunError if a held-out question is also in the training set."""
     training_ids = {question_key(row.question): row.id for row in rows.get("train", ())}
     shared = [row for row in rows["test"] if question_key(row.question) in training_ids]
     if shared:

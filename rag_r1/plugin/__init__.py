@@ -40,7 +40,7 @@ FAILURES: dict[str, str] = {}
 
 
 def _load(part: str, module: str) -> None:
-    """Imports a module that registers a part. If the import fails, the traceback is added to `FAILURES`."""
+    """Import a module that registers a part. If the import fails, the traceback is added to `FAILURES`."""
     try:
         with warnings.catch_warnings():
             # veRL warns in every process about each engine family that is not installed.
@@ -52,7 +52,7 @@ def _load(part: str, module: str) -> None:
 
 
 def _register() -> None:
-    """Registers all parts that this process can use, the platform first, because others depend on it."""
+    """Register all parts that this process can use, the platform first, because others depend on it."""
     from rag_r1.plugin.cpu import distribution
 
     distribution.install()

@@ -53,7 +53,7 @@ class VerlEngine:
         self.preempted = 0
 
     async def generate(self, context: list[int], max_tokens: int, stop: Sequence[str]) -> Generation:
-        """Continues `context`, which are token ids, up to and including a stop string, to the end of the
+        """Continue `context`, which are token ids, up to and including a stop string, to the end of the
         sequence, or to `max_tokens`."""
         output = await self.client.generate(
             request_id=self.request_id,
@@ -78,7 +78,7 @@ class VerlEngine:
         return Generation(ids, logprobs, aborted, f"stop reason {output.stop_reason}" if aborted else "")
 
     def _add_fields(self, fields: dict[str, Any]) -> None:
-        """Adds a turn's fields to `extra_fields`, and widens the range of weight versions by the turn's."""
+        """Add a turn's fields to `extra_fields`, and widens the range of weight versions by the turn's."""
         extremes = {}
         for name, extreme in (("min_global_steps", min), ("max_global_steps", max)):
             versions = [self.extra_fields.get(name), fields.get(name)]
@@ -86,7 +86,7 @@ class VerlEngine:
         self.extra_fields = {**self.extra_fields, **fields, **extremes}
 
     def _until_stop(self, ids: list[int], stop: Sequence[str]) -> list[int]:
-        """Returns the shortest prefix of `ids` whose text contains a stop string, or all ids if none does."""
+        """Return the shortest prefix of `ids` whose text contains a stop string, or all ids if none does."""
 
         def has_stop_string(length: int) -> bool:
             text = self.codec.decode(ids[:length])
@@ -107,7 +107,7 @@ class SearchOutput(AgentLoopOutput):
     """
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the row for veRL's store, without the record.
+        """Return the row for veRL's store, without the record.
 
         With the estimator `turn_loo`, each turn's last token gets that turn's score as its reward. Otherwise
         the last token of the row has the total, as veRL puts it.
@@ -139,7 +139,7 @@ class SearchAgentLoop(AgentLoopBase):
     async def run(
         self, sampling_params: dict[str, Any], **row: Any
     ) -> AgentLoopOutput | list[AgentLoopOutput]:
-        """Plays one row of the data set, whose columns are in `row`.
+        """Play one row of the data set, whose columns are in `row`.
 
         Returns the training row with the trajectory record or, if the context was rewritten, a list of
         training rows with the record in the last one.
@@ -159,7 +159,7 @@ class SearchAgentLoop(AgentLoopBase):
         return outputs[0] if len(outputs) == 1 else outputs
 
     async def _prompt_ids(self, setup: AgentSetup, row: dict[str, Any], question: str) -> list[int]:
-        """Returns the tokens of the prompt, which is the protocol's or consists of the row's messages."""
+        """Return the tokens of the prompt, which is the protocol's or consists of the row's messages."""
         # Not ct_build_initial_tokens, which truncates a long prompt on the left (_cap_text_prompt_length).
         chat = self.continuous_token_builder.build_initial_tokens
         messages = None if setup.own_prompt else list(row["raw_prompt"])
@@ -173,7 +173,7 @@ class SearchAgentLoop(AgentLoopBase):
         row: dict[str, Any],
         mask: Collection[str],
     ) -> list[AgentLoopOutput]:
-        """Returns veRL's outputs, one for each training row.
+        """Return veRL's outputs, one for each training row.
 
         veRL scores the last row and copies its score to the others. So the last row has the record, and also
         the trajectory's metrics, which are thereby counted once.
@@ -205,7 +205,7 @@ class SearchAgentLoop(AgentLoopBase):
         return outputs
 
     def _with_tokens(self, row: TrainingRow) -> TrainingRow:
-        """Returns the row with at least one token of prompt and of response, which veRL's tensors need. An
+        """Return the row with at least one token of prompt and of response, which veRL's tensors need. An
         added token of the response is masked, so it is not trained on."""
         eos = self.tokenizer.eos_token_id
         if not row.response_ids:
@@ -214,7 +214,7 @@ class SearchAgentLoop(AgentLoopBase):
 
 
 def _metrics(record: Trajectory, engine: VerlEngine) -> AgentLoopMetrics:
-    """Returns the seconds of generation and of tools in a trajectory, and how often it was preempted."""
+    """Return the seconds of generation and of tools in a trajectory, and how often it was preempted."""
     return AgentLoopMetrics(
         generate_sequences=sum(turn.generate_s for turn in record.turns),
         tool_calls=sum(turn.tool_s for turn in record.turns),
@@ -223,7 +223,7 @@ def _metrics(record: Trajectory, engine: VerlEngine) -> AgentLoopMetrics:
 
 
 def _versions(engine: VerlEngine, row: dict[str, Any]) -> dict[str, int]:
-    """Returns the range of weight versions that generated a trajectory, which veRL's trainer requires in
+    """Return the range of weight versions that generated a trajectory, which veRL's trainer requires in
     every row (trainer_base.py, `_compute_metrics`). If the engine has reported none, the version is that of
     the step: step n uses the weights that result from step n - 1."""
     step_version = max(int(row.get("global_steps", 0)) - 1, 0)

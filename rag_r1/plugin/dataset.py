@@ -25,7 +25,7 @@ class SearchDataset(RLHFDataset):
     """RLHFDataset that leaves out rows without a usable prompt and prints how many."""
 
     def maybe_filter_out_long_prompts(self, dataframe: datasets.Dataset = None) -> datasets.Dataset:
-        """Returns the rows with a usable prompt and, in a validation, the rows of the probes. Overlong
+        """Return the rows with a usable prompt and, in a validation, the rows of the probes. Overlong
         prompts are left out if `data.filter_overlong_prompts` is set. veRL calls this with all rows."""
         key, n_rows = self.prompt_key, len(dataframe)
         dataframe = dataframe.filter(usable_prompt, input_columns=[key], desc=f"Rows with a usable {key}")
@@ -39,6 +39,6 @@ class SearchDataset(RLHFDataset):
         return add_probe_rows(dataframe, probes, read_passages(path) if path else Passages())
 
     def _is_validation(self) -> bool:
-        """Returns whether the files of this data set are those of the validation."""
+        """Return whether the files of this data set are those of the validation."""
         files = self.config.get("val_files") or ()
         return list(self.original_data_files) == ([files] if isinstance(files, str) else list(files))

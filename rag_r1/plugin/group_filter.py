@@ -96,7 +96,7 @@ class GroupFilter:
     def sample(
         self, *args: Any, partition_id: str, batch_size: int, **kwargs: Any
     ) -> tuple[KVBatchMeta, dict]:
-        """Returns veRL's batch of `batch_size` prompts, or of fewer if the limit is reached, and its metrics.
+        """Return veRL's batch of `batch_size` prompts, or of fewer if the limit is reached, and its metrics.
 
         The batch is empty if failures have left nothing. Raises RuntimeError if the rewards were equal in
         every group.
@@ -118,7 +118,7 @@ class GroupFilter:
         return batch, {**metrics, **{f"search/{name}": float(self._counts[name]) for name in COUNTED}}
 
     def _sample_remaining(self, *args: Any, batch_size: int, **kwargs: Any) -> tuple[KVBatchMeta, dict]:
-        """Returns a batch of all available groups, once all generations of a step are finished."""
+        """Return a batch of all available groups, once all generations of a step are finished."""
         groups = self.finished_keys["train"] | self.failure_keys["train"]
         self._counts["short_groups"] = batch_size - len(groups)
         counts = {name: self._counts[name] for name in COUNTED}
@@ -134,7 +134,7 @@ class GroupFilter:
         )
 
     def _refill(self, prompts: int) -> None:
-        """Requests further prompts as veRL's `refill_fn` does, but within the limit."""
+        """Request further prompts as veRL's `refill_fn` does, but within the limit."""
         allowed = prompts if self._budget is None else min(prompts, self._budget)
         if allowed > 0:
             self._counts["refilled_groups"] += allowed
@@ -143,14 +143,14 @@ class GroupFilter:
             self._verl_refill(allowed)
 
     def _wait_for_next_poll(self, partition_id: str, last_debug_time: float) -> float:
-        """Waits as veRL does. Raises SamplesExhaustedError if nothing more will arrive."""
+        """Wait as veRL does. Raises SamplesExhaustedError if nothing more will arrive."""
         pending = self.pending_keys[partition_id] or self.running_keys[partition_id]
         if partition_id == "train" and self._budget is not None and self._budget <= 0 and not pending:
             raise SamplesExhaustedError
         return super()._wait_for_next_poll(partition_id, last_debug_time)
 
     def _evict_terminal_groups(self, global_steps: int, partition_id: str, eviction_reasons: tuple) -> tuple:
-        """Evicts groups as veRL does and counts them. Ends their replacement if too many were lost to
+        """Evict groups as veRL does and count them. Ends their replacement if too many were lost to
         failures."""
         _, constant, failed, _ = eviction_reasons
         self._counts["filtered_groups"] += len(constant)
@@ -160,19 +160,19 @@ class GroupFilter:
         return super()._evict_terminal_groups(global_steps, partition_id, eviction_reasons)
 
     def _terminal_eviction_reasons(self, global_steps: int, partition_id: str) -> tuple:
-        """Returns veRL's sets of groups to evict, with unusable groups among the failed ones."""
+        """Return veRL's sets of groups to evict, with unusable groups among the failed ones."""
         stale, constant, failed, rewards = super()._terminal_eviction_reasons(global_steps, partition_id)
         return stale, constant, failed | (self._unusable & self.finished_keys[partition_id]), rewards
 
     def _clear_groups(self, partition_id: str, uids: set[str]) -> None:
-        """Removes groups as veRL does, but keeps their reward infos for the metrics."""
+        """Remove groups as veRL does, but keep their reward infos for the metrics."""
         for uid in uids:
             self.dropped_infos += self._infos.pop(uid, ())
             self._unusable.discard(uid)
         super()._clear_groups(partition_id, uids)
 
     def _dapo_filtered_keys(self, partition_id: str) -> tuple[set[str], Counter]:
-        """Returns veRL's classification of groups, but based on our comparison of their rewards. veRL keeps
+        """Return veRL's classification of groups, but based on our comparison of their rewards. veRL keeps
         its results in a cache, into which ours are put first, so that it does not compute its own."""
         if partition_id == "train" and self.filter_groups_metric is not None:
             cache = self._dapo_classification_cache[partition_id]
@@ -181,7 +181,7 @@ class GroupFilter:
         return super()._dapo_filtered_keys(partition_id)
 
     def _finished_groups(self, partition_id: str, skip: Any) -> dict[str, list[tuple[dict, float | None]]]:
-        """Returns the trajectories of each finished prompt that is not in `skip`, as (reward info, metric).
+        """Return the trajectories of each finished prompt that is not in `skip`, as (reward info, metric).
         The metric is None if the trajectory is masked or was not judged."""
         new_keys = self.finished_keys[partition_id] - skip
         rows = last_rows([key for key in self.partitions[partition_id] if prompt_of(key) in new_keys])
@@ -209,7 +209,7 @@ class GroupFilter:
         return groups
 
     def _shared_value(self, uid: str, group: list[tuple[dict, float | None]]) -> float | None:
-        """Returns the metric that all usable trajectories of a group share; None if they differ or are too
+        """Return the metric that all usable trajectories of a group share; None if they differ or are too
         few."""
         self._infos[uid] = [info for info, _ in group]
         values = [float(value) for _, value in group if value is not None]
@@ -221,6 +221,6 @@ class GroupFilter:
 
 
 def reward_info(extra_fields: Any) -> dict[str, Any]:
-    """Returns a row's `reward_extra_info`, the values that the reward manager returned beside the reward.
+    """Return a row's `reward_extra_info`, the values that the reward manager returned beside the reward.
     `extra_fields` is the field of that name as veRL's store returns it."""
     return plain_value(extra_fields).get("reward_extra_info") or {}

@@ -28,7 +28,7 @@ COLUMN = "rag_r1_probe"
 
 
 def add_probe_rows(rows: datasets.Dataset, probes: Sequence[str], passages: Passages) -> datasets.Dataset:
-    """Returns the rows followed by, for each probe, a copy of the validation rows that the probe can be
+    """Return the rows followed by, for each probe, a copy of the validation rows that the probe can be
     played with. `passages` are those that the probe `gold` can show."""
     infos = [info if isinstance(info, Mapping) else {} for info in rows["extra_info"]]
     validation_rows = [i for i, info in enumerate(infos) if info.get("split", "train") != "train"]
@@ -52,10 +52,10 @@ def add_probe_rows(rows: datasets.Dataset, probes: Sequence[str], passages: Pass
 
 
 def suffix_of(probe: str) -> str:
-    """Returns the suffix of a data source's name under a probe."""
+    """Return the suffix of a data source's name under a probe."""
     return f"/probe_{probe}"
 
 
 def probe_of(row: Mapping[str, Any]) -> str:
-    """Returns the probe of a row, from the columns that veRL passes on; empty for the real run."""
+    """Return the probe of a row, from the columns that veRL passes on; empty for the real run."""
     return str(row.get(COLUMN) or "")

@@ -45,13 +45,13 @@ class ProcessAgents:
 
     @classmethod
     def of(cls, config: DictConfig, tokenizer: Any) -> ProcessAgents:
-        """Returns the agents of this process for a configuration, which are made at the first call."""
+        """Return the agents of this process for a configuration, which are made at the first call."""
         if cls._instance is None or cls._instance[0] is not config:
             cls._instance = (config, cls(config, tokenizer))
         return cls._instance[1]
 
     def of_row(self, row: Mapping[str, Any], info: Mapping[str, Any]) -> AgentSetup:
-        """Returns the agent for a row whose `extra_info` is `info`: that of training, of validation, or of
+        """Return the agent for a row whose `extra_info` is `info`: that of training, of validation, or of
         the row's probe."""
         if str(info.get("split", "train")) == "train":
             return self.training
@@ -65,7 +65,7 @@ class ProcessAgents:
 
 
 def _probe_agent(settings: RagR1Config, validation: AgentSetup, limits: RowLimits) -> ProbeAgent:
-    """Returns the agent of validation under the probes of the settings. The file of passages is read only if
+    """Return the agent of validation under the probes of the settings. The file of passages is read only if
     a probe needs it; raises DataError if that fails."""
     retriever = settings.validation_retriever
     topk = topk_of(retriever)
@@ -80,7 +80,7 @@ def _probe_agent(settings: RagR1Config, validation: AgentSetup, limits: RowLimit
 
 
 def _vocabulary_size(config: DictConfig) -> int | None:
-    """Returns the number of token ids that the model has; None if its configuration cannot be read here."""
+    """Return the number of token ids that the model has; None if its configuration cannot be read here."""
     model = config.actor_rollout_ref.get("model") or {}
     if not model.get("path"):
         return None

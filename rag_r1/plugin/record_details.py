@@ -35,7 +35,7 @@ class RecordDetails:
         self._hashes: set[str] = set()
 
     def add(self, record: Trajectory, ledger: Ledger, protocol: Protocol, codec: Codec) -> None:
-        """Sets `prompt_sha256` and `rows` of a record whose tokens are in `ledger`, and writes the prompt's
+        """Set `prompt_sha256` and `rows` of a record whose tokens are in `ledger`, and write the prompt's
         text if it is new.
 
         Does nothing if no records are written. An error in writing the text is logged and not raised.

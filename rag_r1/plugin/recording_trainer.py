@@ -77,7 +77,7 @@ class RecordingMixin:
         super().__init__(config)
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
-        """Computes the advantages as veRL does, then writes them and adds to `metrics`."""
+        """Compute the advantages as veRL does, then write them and add to `metrics`."""
         batch = super()._compute_advantage(batch, metrics)
         started = time.perf_counter()
         estimator = (self.config.get("algorithm") or {}).get("adv_estimator")
@@ -99,13 +99,13 @@ class RecordingMixin:
         return batch
 
     def _has_both_log_probs(self) -> bool:
-        """Returns whether a batch has log-probs both of the engine and of the actor."""
+        """Return whether a batch has log-probs both of the engine and of the actor."""
         correction = OmegaConf.select(self.config, "algorithm.rollout_correction") or {}
         has_rollout_log_probs = OmegaConf.select(self.config, "actor_rollout_ref.rollout.calculate_log_probs")
         return bool(has_rollout_log_probs) and not correction.get("bypass_mode")
 
     def _write_rollouts(self, metrics: dict) -> None:
-        """Writes the step's metrics for the guard, if the step trains on its batch as a whole."""
+        """Write the step's metrics for the guard, if the step trains on its batch as a whole."""
         path = rollouts_file_here()
         # The means of a part of the batch vary more by chance, which would look like a sign to the guard.
         if path is None or self.parameter_sync_step != 1:
@@ -118,7 +118,7 @@ class RecordingMixin:
 
 
 def logprob_gaps(batch: KVBatchMeta) -> dict[str, float]:
-    """Returns the mean and the maximum of the absolute difference between the log-probs of engine and actor
+    """Return the mean and the maximum of the absolute difference between the log-probs of engine and actor
     on the generated tokens of a batch, in nats; {} if nothing was generated."""
     keys = unpadded_keys(batch)
     fields = ("response_mask", "rollout_log_probs", "old_log_probs")
@@ -134,7 +134,7 @@ def logprob_gaps(batch: KVBatchMeta) -> dict[str, float]:
 
 
 def advantage_lines(batch: KVBatchMeta, step: int, *, by_turn: bool = False) -> Iterator[dict[str, Any]]:
-    """Yields a line of the file of advantages for each trajectory of a batch.
+    """Yield a line of the file of advantages for each trajectory of a batch.
 
     The advantages must be in the store. With `by_turn`, each row has the rewards of its own turns. Otherwise
     all rows of a trajectory have its whole reward.

@@ -57,7 +57,7 @@ class SearchRewardManager(RewardManagerBase):
         self.dump = TrajectoryDump(settings.trajectory_dir, compressed=settings.trajectory_gzip)
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
-        """Scores a trajectory, whose record is in the last row of `data`. Returns the reward, and the values
+        """Score a trajectory, whose record is in the last row of `data`. Returns the reward, and the values
         that veRL and the sampler average."""
         row = data[-1].non_tensor_batch
         record = Trajectory.from_dict(row["tool_extra_fields"]["trajectory"])
@@ -87,7 +87,7 @@ class SearchRewardManager(RewardManagerBase):
     async def _dump(
         self, record: Trajectory, golds: list[str], evidence: GoldEvidence, row: Mapping[str, Any]
     ) -> bool:
-        """Writes the record if there is a folder for trajectories, and returns False if that fails. Records
+        """Write the record if there is a folder for trajectories, and return False if that fails. Records
         of a probe have the split `<split>_<probe>` and the original name of their data source."""
         split = str((row.get("extra_info") or {}).get("split", "train"))
         probe = probe_of(row)
@@ -102,7 +102,7 @@ class SearchRewardManager(RewardManagerBase):
         )
 
     def _origin(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the fields of a record that say in which group, by which weights and when the trajectory
+        """Return the fields of a record that say in which group, by which weights and when the trajectory
         was played, and how its reward is weighted."""
         fields = row["tool_extra_fields"]
         return {
@@ -116,7 +116,7 @@ class SearchRewardManager(RewardManagerBase):
 
 
 def round_to_grid(score: float) -> float:
-    """Rounds `score` to a multiple of 2^-16, so that equal rewards equal their mean exactly in 32 bits too.
+    """Round `score` to a multiple of 2^-16, so that equal rewards equal their mean exactly in 32 bits too.
 
     Otherwise the mean of, say, seven equal rewards may differ slightly from that reward. GRPO divides the
     difference by the equally tiny deviation of the group, which turns a tie into an advantage of up to 0.2.

@@ -23,28 +23,28 @@ __all__ = ["KVBatchMeta", "plain_value", "read_rows", "remove_rows", "unpadded_k
 
 
 def unpadded_keys(batch: KVBatchMeta) -> list[str]:
-    """Returns the keys of a batch without those of padding rows that veRL has added."""
+    """Return the keys of a batch without those of padding rows that veRL has added."""
     return [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding")]
 
 
 def read_rows(keys: Sequence[str], partition: str, fields: Sequence[str]) -> TensorDict:
-    """Returns `fields` of the rows in the order of `keys`. Tensors of different lengths are nested."""
+    """Return `fields` of the rows in the order of `keys`. Tensors of different lengths are nested."""
     return tq.kv_batch_get(keys=list(keys), partition_id=partition, select_fields=list(fields))
 
 
 def write_rows(rows: Mapping[str, Mapping[str, Any]], partition: str) -> None:
-    """Replaces fields of existing rows. `rows` maps key -> field -> value, with the same fields for all
+    """Replace fields of existing rows. `rows` maps key -> field -> value, with the same fields for all
     keys."""
     values = list_of_dict_to_tensordict([dict(row) for row in rows.values()])
     tq.kv_batch_put(keys=list(rows), partition_id=partition, fields=values)
 
 
 def plain_value(value: Any) -> Any:
-    """Returns a value as it was stored, without the wrapper of tensordict in which the store may return
+    """Return a value as it was stored, without the wrapper of tensordict in which the store may return
     it."""
     return getattr(value, "data", value)
 
 
 def remove_rows(keys: Sequence[str], partition: str) -> None:
-    """Removes rows with all their fields."""
+    """Remove rows with all their fields."""
     tq.kv_clear(keys=list(keys), partition_id=partition)

@@ -60,7 +60,7 @@ class _SearchSamplerMixin(GroupFilter):
         super().__init__(*args, options=options, sampler_kwargs=sampler_kwargs, **kwargs)
 
     def sample(self, *args: Any, partition_id: str, batch_size: int, **kwargs: Any) -> tuple[Any, dict]:
-        """Returns veRL's batch of `batch_size` prompts without masked trajectories, and its metrics with
+        """Return veRL's batch of `batch_size` prompts without masked trajectories, and its metrics with
         those of the search.
 
         In training, a batch without any usable trajectory is replaced by another one. Raises RuntimeError if
@@ -97,7 +97,7 @@ class _SearchSamplerMixin(GroupFilter):
     def _remove_unusable_rows(
         self, batch: KVBatchMeta, infos_by_session: Mapping[str, dict[str, Any]]
     ) -> tuple[list[str], int]:
-        """Removes the rows that are not trained on from the store. Returns the keys of the others, and the
+        """Remove the rows that are not trained on from the store. Returns the keys of the others, and the
         number of trajectories that were left out."""
         masked = [bool(infos_by_session[sessions.session_of(key)].get("masked")) for key in batch.keys]
         keys = trainable_keys(batch.keys, masked, self.group_size)
@@ -110,7 +110,7 @@ class _SearchSamplerMixin(GroupFilter):
 
 
 def reward_infos(batch: KVBatchMeta) -> dict[str, dict[str, Any]]:
-    """Returns the `reward_extra_info` of each trajectory of a batch, by session."""
+    """Return the `reward_extra_info` of each trajectory of a batch, by session."""
     rows = sessions.last_rows(batch.keys)
     if not rows:
         return {}
@@ -120,7 +120,7 @@ def reward_infos(batch: KVBatchMeta) -> dict[str, dict[str, Any]]:
 
 
 def rows_to_train(keys: Sequence[str], partition_id: str) -> list[str]:
-    """Returns `keys` without the rows in which nothing was generated, if their trajectory has several rows
+    """Return `keys` without the rows in which nothing was generated, if their trajectory has several rows
     (`sessions.trained_rows`). In the store, moves the rewards of such trajectories to generated tokens
     (`sessions.move_rewards`)."""
     session_keys = [key for rows in sessions.group_by_session(keys).values() if len(rows) > 1 for key in rows]
@@ -140,7 +140,7 @@ def rows_to_train(keys: Sequence[str], partition_id: str) -> list[str]:
 
 
 def trainable_keys(keys: Sequence[str], masked: Sequence[bool], group_size: int | None = None) -> list[str]:
-    """Returns the keys of the trajectories that can be trained on, in order.
+    """Return the keys of the trajectories that can be trained on, in order.
 
     `masked` says for each key whether its row is masked. Trajectories with a masked row are left out, and so
     is the only trajectory that remains of a group which had several, or should have had (`group_size`).
@@ -156,7 +156,7 @@ def trainable_keys(keys: Sequence[str], masked: Sequence[bool], group_size: int 
 
 
 def search_metrics(infos: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Returns means over trajectories, each of which has its `reward_extra_info` in `infos`:
+    """Return means over trajectories, each of which has its `reward_extra_info` in `infos`:
 
     - `search/<name>` for each number in these infos,
     - `search/score/<source>`, the score for each data source,
@@ -182,7 +182,7 @@ def search_metrics(infos: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 
 def group_metrics(infos_by_session: Mapping[str, dict[str, Any]]) -> dict[str, float]:
-    """Returns how much the rewards within a group differ, as `search/group_deviation` and
+    """Return how much the rewards within a group differ, as `search/group_deviation` and
     `search/groups_without_signal`. `infos_by_session` is the result of `reward_infos`; masked trajectories
     have no reward there."""
     groups: dict[str, list[float]] = defaultdict(list)

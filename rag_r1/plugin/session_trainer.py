@@ -42,7 +42,7 @@ class WholeSessionMixin(RecordingMixin):
     """Mixin for a trainer of veRL that lays out a batch so that each mini-batch has whole trajectories."""
 
     def _balance_batch(self, batch: KVBatchMeta, metrics: dict, *args: Any, **kwargs: Any) -> KVBatchMeta:
-        """Returns the batch, padded by veRL and reordered so that each rank gets its rows of whole
+        """Return the batch, padded by veRL and reordered so that each rank gets its rows of whole
         trajectories."""
         policy = self.config.actor_rollout_ref
         keys = list(batch.keys)
@@ -62,7 +62,7 @@ class WholeSessionMixin(RecordingMixin):
         return batch
 
     def _get_required_batch_multiple(self, dp_size: int) -> int:
-        """Returns the padded size of this batch. veRL calls this while it balances a batch, and pads the
+        """Return the padded size of this batch. veRL calls this while it balances a batch, and pads the
         batch to a multiple of the result."""
         self._ranks = dp_size
         multiple = dp_size * self._micro_batch_rows()
@@ -70,7 +70,7 @@ class WholeSessionMixin(RecordingMixin):
         return self._mini_batch_rows * len(self._mini_batches)
 
     def _micro_batch_rows(self) -> int:
-        """Returns a number of which the rows of a worker in each mini-batch must be a multiple. It is 1 if
+        """Return a number of which the rows of a worker in each mini-batch must be a multiple. It is 1 if
         all micro-batches are limited by tokens."""
         policy, critic = self.config.actor_rollout_ref, self.config.critic
         sizes = []
@@ -124,7 +124,7 @@ class SessionAdvantages:
 
 
 def write_turn_advantages(batch: KVBatchMeta) -> None:
-    """Replaces the advantages and returns in veRL's store with those of `turn_loo` for whole trajectories."""
+    """Replace the advantages and returns in veRL's store with those of `turn_loo` for whole trajectories."""
     keys = unpadded_keys(batch)
     rows_by_session = sessions.group_by_session(keys)
     if len(rows_by_session) == len(keys):

@@ -35,17 +35,17 @@ from collections.abc import Mapping, Sequence
 
 
 def session_of(key: str) -> str:
-    """Returns the session, `<prompt>_<session>`, of the row with this key."""
+    """Return the session, `<prompt>_<session>`, of the row with this key."""
     return key.rpartition("_")[0]
 
 
 def prompt_of(key: str) -> str:
-    """Returns the prompt of a row's or a session's key. Prompts are UUIDs, which have no underscore."""
+    """Return the prompt of a row's or a session's key. Prompts are UUIDs, which have no underscore."""
     return key.partition("_")[0]
 
 
 def group_by_session(keys: Sequence[str]) -> dict[str, list[str]]:
-    """Returns the keys of each session in the order of its rows. Sessions are in the order of their first
+    """Return the keys of each session in the order of its rows. Sessions are in the order of their first
     keys."""
     rows: dict[str, list[str]] = {}
     for key in keys:
@@ -54,12 +54,12 @@ def group_by_session(keys: Sequence[str]) -> dict[str, list[str]]:
 
 
 def last_rows(keys: Sequence[str]) -> list[str]:
-    """Returns the last row of each session, which represents all of its rows, since they share its reward."""
+    """Return the last row of each session, which represents all of its rows, since they share its reward."""
     return [rows[-1] for rows in group_by_session(keys).values()]
 
 
 def trained_rows(keys: Sequence[str], generated: Mapping[str, bool]) -> list[str]:
-    """Returns `keys`, in order, without the rows in which nothing was generated.
+    """Return `keys`, in order, without the rows in which nothing was generated.
 
     `generated` says for each key whether anything was. There is nothing to train in such a row, and as the
     last one of its session it would set the advantage to 0. A session in which nothing was generated at all
@@ -72,7 +72,7 @@ def trained_rows(keys: Sequence[str], generated: Mapping[str, bool]) -> list[str
 
 
 def move_rewards(rewards: Sequence[float], mask: Sequence[int]) -> list[float]:
-    """Returns the rewards of a row's tokens, with those after the last generated token (`mask` 1) moved onto
+    """Return the rewards of a row's tokens, with those after the last generated token (`mask` 1) moved onto
     that token. The rewards of a row without a generated token are unchanged."""
     new_rewards = list(rewards)
     last_generated = max((i for i, bit in enumerate(mask) if bit), default=None)
@@ -83,7 +83,7 @@ def move_rewards(rewards: Sequence[float], mask: Sequence[int]) -> list[float]:
 
 
 def mini_batches(keys: Sequence[str], sessions: int) -> list[list[str]]:
-    """Returns the rows of each mini-batch, which has `sessions` whole sessions; the last one has the
+    """Return the rows of each mini-batch, which has `sessions` whole sessions; the last one has the
     remaining ones. Which sessions a mini-batch has depends on the order of the keys only, not on their
     numbers of rows."""
     rows = list(group_by_session(keys).values())
@@ -94,7 +94,7 @@ def mini_batches(keys: Sequence[str], sessions: int) -> list[list[str]]:
 
 
 def padded_row_count(batches: Sequence[Sequence[str]], multiple: int) -> int:
-    """Returns the number of rows to which all mini-batches are padded: that of the longest one, rounded up to
+    """Return the number of rows to which all mini-batches are padded: that of the longest one, rounded up to
     a multiple of `multiple`, which is the number of ranks times the rows of a micro-batch."""
     return math.ceil(max(map(len, batches)) / multiple) * multiple
 
@@ -102,7 +102,7 @@ def padded_row_count(batches: Sequence[Sequence[str]], multiple: int) -> int:
 def rank_shares(
     batches: Sequence[Sequence[str]], padding: Sequence[str], ranks: int, lengths: Mapping[str, int]
 ) -> list[list[str]]:
-    """Returns the rows of each rank, in the order in which the rank cuts them into mini-batches.
+    """Return the rows of each rank, in the order in which the rank cuts them into mini-batches.
 
     The rows of `batches` and the padding are distributed so that all mini-batches have the same number of
     rows, and all ranks the same number of rows of each, with about the same number of tokens (`lengths`).
@@ -124,7 +124,7 @@ def rank_shares(
 
 
 def _balance(rows: Sequence[str], ranks: int, lengths: Mapping[str, int]) -> list[list[str]]:
-    """Distributes equal numbers of rows to all ranks. The longest rows come first, and each goes to the rank
+    """Distribute equal numbers of rows to all ranks. The longest rows come first, and each goes to the rank
     that has the fewest tokens so far."""
     rank_rows = len(rows) // ranks
     tokens = [0] * ranks

@@ -61,7 +61,7 @@ class SftDataset(Dataset):
         return len(self.rows)
 
     def __getitem__(self, item: int) -> dict[str, torch.Tensor]:
-        """Returns `input_ids`, `position_ids` and `loss_mask` of a row, each of shape (tokens,). Raises
+        """Return `input_ids`, `position_ids` and `loss_mask` of a row, each of shape (tokens,). Raises
         DataError if the row is too long or has no prompt."""
         row = self.rows[item]
         tokens = self.tokens(row)

@@ -27,8 +27,8 @@ logger = logging.getLogger(__name__)
 
 
 def drop_masked_rows(batch: KVBatchMeta) -> KVBatchMeta:
-    """Removes the masked trajectories of a validation batch from the store, writes their shares into the
-    others, and returns the batch of the others.
+    """Remove the masked trajectories of a validation batch from the store, write their shares into the
+    others, and return the batch of the others.
 
     If all are masked, they stay, because veRL's validation needs rows; the log says that its numbers are
     meaningless.
@@ -65,7 +65,7 @@ def drop_masked_rows(batch: KVBatchMeta) -> KVBatchMeta:
 
 
 def _shares(infos: list[dict[str, Any]], sources: list[str]) -> dict[str, dict[str, float]]:
-    """Returns the share of each data source's trajectories that are masked, and that have each kind of
+    """Return the share of each data source's trajectories that are masked, and that have each kind of
     failure: source -> name -> share."""
     by_source: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for info, source in zip(infos, sources, strict=True):
@@ -80,5 +80,5 @@ def _shares(infos: list[dict[str, Any]], sources: list[str]) -> dict[str, dict[s
 
 
 def _describe(share: dict[str, float]) -> str:
-    """Returns the shares of a data source that are not 0, as percentages."""
+    """Return the shares of a data source that are not 0, as percentages."""
     return ", ".join(f"{name} {value:.0%}" for name, value in sorted(share.items()) if value)

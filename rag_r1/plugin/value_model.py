@@ -29,7 +29,7 @@ class OwnAttentionMixin:
     """
 
     def _build_module(self) -> torch.nn.Module:
-        """Returns the model with a head that gives one value for each token. Raises the errors of
+        """Return the model with a head that gives one value for each token. Raises the errors of
         transformers if the model has no class for token classification."""
         config = self.model_config.hf_config
         config.num_labels = 1

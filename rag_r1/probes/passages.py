@@ -58,7 +58,7 @@ class Passages:
     random: list[Document] = field(default_factory=list)
 
     def gold_passages(self, evidence: GoldEvidence, golds: Sequence[str]) -> tuple[Document, ...]:
-        """Returns the gold passages of a question with the accepted answers `golds`.
+        """Return the gold passages of a question with the accepted answers `golds`.
 
         If all passages that the evidence names by id are known, these are returned, sorted by id. Otherwise
         the passages of its pages are returned, or nothing if a page is missing. Since a page has many
@@ -76,7 +76,7 @@ class Passages:
         return tuple({passage.id: passage for passage in rounds}.values())
 
     def evidence(self, metadata: Mapping[str, Any], golds: Sequence[str], topk: int) -> GoldEvidence:
-        """Returns the gold ids and titles in a row's metadata (rag_r1/data/rows.py), with the passages that
+        """Return the gold ids and titles in a row's metadata (rag_r1/data/rows.py), with the passages that
         the probe `gold` shows. These are at least `topk`, if there are so many, and one per id and page; none
         if a gold passage is unknown."""
         evidence = GoldEvidence.of(metadata)
@@ -84,7 +84,7 @@ class Passages:
         return GoldEvidence.of(metadata, gold[: max(topk, len(evidence.ids), len(evidence.titles))])
 
     def distractors(self, gold: GoldEvidence) -> Sequence[Document]:
-        """Returns the random passages that are not gold passages of a question and not from their pages."""
+        """Return the random passages that are not gold passages of a question and not from their pages."""
         by_id, by_title = self._positions
         excluded = {position for name in gold.ids for position in by_id.get(name, ())}
         excluded |= {position for title in gold.titles for position in by_title.get(title, ())}
@@ -112,7 +112,7 @@ class PassagesFile(BaseModel):
     drawn: list[Drawn]
 
     def passages(self) -> Passages:
-        """Returns the passages in the file."""
+        """Return the passages in the file."""
         return Passages(
             {name: Document(name, contents) for name, contents in self.by_id},
             {key: [Document(*passage) for passage in page] for key, page in self.by_title.items()},
@@ -121,12 +121,12 @@ class PassagesFile(BaseModel):
 
 
 def random_passages(sample: Iterable[Drawn]) -> list[Document]:
-    """Returns the random passages in the order of their numbers, the largest first."""
+    """Return the random passages in the order of their numbers, the largest first."""
     return [Document(name, contents) for _, name, contents in sorted(sample, reverse=True)]
 
 
 def read_passages(path: str | Path) -> Passages:
-    """Returns the passages of a file. Raises DataError if the file is missing or has another shape, or if its
+    """Return the passages of a file. Raises DataError if the file is missing or has another shape, or if its
     scan of the corpus is unfinished."""
     try:
         data = json_file_bytes(Path(os.path.expanduser(path)), MAX_BYTES, MAX_VALUES)

@@ -62,7 +62,7 @@ def probe_setup(
     evidence: GoldEvidence | None = None,
     pool: Sequence[Document] = (),
 ) -> AgentSetup:
-    """Returns the setup of one question's episode under a probe.
+    """Return the setup of one question's episode under a probe.
 
     `topk` is the number of documents per query, and `pool` has the passages for `random`. For `withheld`, the
     search of `setup` must return enough documents to replace those that are left out. Raises ValueError if
@@ -101,37 +101,37 @@ class ProbeAgent:
     passages: Passages = field(default_factory=Passages)
 
     def evidence(self, metadata: Mapping[str, Any], golds: Sequence[str]) -> GoldEvidence:
-        """Returns a question's evidence from the metadata of its row, with the gold passages to show."""
+        """Return a question's evidence from the metadata of its row, with the gold passages to show."""
         return self.passages.evidence(metadata, golds, self.topk)
 
     def under(self, probe: Probe, question_id: str, evidence: GoldEvidence) -> AgentSetup:
-        """Returns the agent that plays a question with this evidence. Raises the errors of `probe_setup`."""
+        """Return the agent that plays a question with this evidence. Raises the errors of `probe_setup`."""
         setup = self.deeper if probe in NEED_GOLD else self.setup
         pool = self.passages.distractors(evidence) if probe == "random" else ()
         return probe_setup(setup, probe, question_id, self.topk, evidence, pool)
 
 
 def topk_of(retriever: Mapping[str, Any]) -> int:
-    """Returns the number of documents that a search with these keys shows; 0 if `topk` is not a number, since
+    """Return the number of documents that a search with these keys shows; 0 if `topk` is not a number, since
     the key may have another meaning for a custom search tool."""
     topk = retriever.get("topk", RetrieverConfig().topk)
     return topk if isinstance(topk, int) else 0
 
 
 def deeper_search(retriever: Mapping[str, Any], topk: int) -> dict[str, Any]:
-    """Returns the keys of a search that fills top-k even after up to SPARE of its documents are removed."""
+    """Return the keys of a search that fills top-k even after up to SPARE of its documents are removed."""
     return {**retriever, "topk": topk + SPARE}
 
 
 def applies(probe: Probe, evidence: GoldEvidence) -> bool:
-    """Returns whether a question with this evidence can be played under a probe."""
+    """Return whether a question with this evidence can be played under a probe."""
     if probe == "gold":
         return bool(evidence.passages)
     return probe not in NEED_GOLD or bool(evidence)
 
 
 def enough_random(passages: Passages, evidence: Iterable[GoldEvidence], topk: int) -> bool:
-    """Returns whether `random` has enough passages: for every question, more random passages must remain
+    """Return whether `random` has enough passages: for every question, more random passages must remain
     without its gold ones than two searches show, so that searches differ."""
     return all(len(passages.distractors(gold)) > 2 * topk for gold in (GoldEvidence(), *evidence))
 
@@ -162,11 +162,11 @@ class _ProbedSearch(SearchTool):
         return getattr(self.tool, "index", "")
 
     def fault(self, arguments: Mapping[str, Any]) -> str | None:
-        """Returns what is wrong with the arguments, or None."""
+        """Return what is wrong with the arguments, or None."""
         return self.tool.fault(arguments)
 
     async def checked(self, arguments: Mapping[str, Any]) -> str | None:
-        """Returns the same as `fault`, without blocking the event loop if `tool` has `checked`, too."""
+        """Return the same as `fault`, without blocking the event loop if `tool` has `checked`, too."""
         check = getattr(self.tool, "checked", None)
         return self.tool.fault(arguments) if check is None else await check(arguments)
 
@@ -186,7 +186,7 @@ class _GoldSearch(_ProbedSearch):
     async def call(
         self, arguments: Sequence[Mapping[str, Any]], context: Context | None = None
     ) -> list[Result]:
-        """Returns the results of the calls, with gold passages first."""
+        """Return the results of the calls, with gold passages first."""
         results = await call_tool(self.tool, arguments, context)
         gold = {_key(passage): passage for passage in self.evidence.passages}
         shown_keys = [self._shown_keys(result) for result in results]
@@ -201,11 +201,11 @@ class _GoldSearch(_ProbedSearch):
         return changed
 
     def _shown_keys(self, result: Result) -> set[tuple[str, str]]:
-        """Returns the keys of the documents that the real run would show. This deeper search returns more."""
+        """Return the keys of the documents that the real run would show. This deeper search returns more."""
         return set() if isinstance(result, Failure) else {_key(document) for document in result[: self.topk]}
 
     def _with_gold(self, query: str, result: Sequence[Document], gold: Sequence[Document]) -> list[Document]:
-        """Returns the gold passages, ranked by their words in common with the query, then other results."""
+        """Return the gold passages, ranked by their words in common with the query, then other results."""
         ranked_gold = sorted(gold, key=partial(_rank, _split_words(query)))
         gold_keys = {_key(passage) for passage in ranked_gold}
         remaining = (document for document in result if _key(document) not in gold_keys)
@@ -218,7 +218,7 @@ class _WithoutGoldSearch(_ProbedSearch):
     async def call(
         self, arguments: Sequence[Mapping[str, Any]], context: Context | None = None
     ) -> list[Result]:
-        """Returns the results of the calls without these documents, each with at most `topk` documents."""
+        """Return the results of the calls without these documents, each with at most `topk` documents."""
         results = await call_tool(self.tool, arguments, context)
         return [
             result
@@ -229,12 +229,12 @@ class _WithoutGoldSearch(_ProbedSearch):
 
 
 def _key(document: Document) -> tuple[str, str]:
-    """Returns what identifies a passage: its id or, in a corpus without ids, its text."""
+    """Return what identifies a passage: its id or, in a corpus without ids, its text."""
     return (document.id, "" if document.id else document.contents)
 
 
 def _rank(words: frozenset[str], document: Document) -> tuple[int, int]:
-    """Returns the sort key of a document: those with more of the words, first in the title, rank higher."""
+    """Return the sort key of a document: those with more of the words, first in the title, rank higher."""
     return -len(words & _split_words(title_of(document))), -len(words & _split_words(document.contents))
 
 
@@ -254,7 +254,7 @@ class _RandomSearch:
         return [self._draw(query) for query in queries]
 
     def _draw(self, query: str) -> list[Document]:
-        """Draws `topk` different passages of the pool for a query."""
+        """Draw `topk` different passages of the pool for a query."""
         sample: dict[int, Document] = {}
         for number in range(64 * self.topk):
             text = f"{self.question_id}\n{query}\n{number}".encode("utf-8", "surrogatepass")
@@ -266,7 +266,7 @@ class _RandomSearch:
 
 
 def _with_search(setup: AgentSetup, search: Callable[[Mapping[str, Tool]], Searcher | Tool]) -> AgentSetup:
-    """Returns the setup with another search, which `search` makes from the setup's tools. It keeps the limits
+    """Return the setup with another search, which `search` makes from the setup's tools. It keeps the limits
     of the real search."""
 
     def tools() -> dict[str, Tool]:

@@ -133,7 +133,7 @@ def read_calls(body: str, form: CallFormat) -> list[Call]:
 
 
 def _json_calls(body: str, form: CallFormat) -> list[Call]:
-    """Returns the calls in a JSON object or in a list of objects, with a result for each, also for equal
+    """Return the calls in a JSON object or in a list of objects, with a result for each, also for equal
     ones: a policy assigns results to its calls by their order. Raises ValueError for anything else."""
     try:
         value = json.loads(body)

@@ -67,12 +67,12 @@ class PassagePool:
 
     @cached_property
     def by_id(self) -> dict[str, SourcePassage]:
-        """Maps the id of each passage to the passage."""
+        """Map the id of each passage to the passage."""
         return {passage.id: passage for passage in self.passages}
 
     @cached_property
     def first_passages(self) -> dict[str, SourcePassage]:
-        """Maps the key of each document to its first passage."""
+        """Map the key of each document to its first passage."""
         return {passage.document: passage for passage in reversed(self.passages)}
 
     @property

@@ -254,7 +254,7 @@ class QuestionsRun:
         return [document.id for document in documents]
 
     async def _check_corpus(self) -> None:
-        """Raises RunError if the first passages of the corpus find no passage of it, or the search fails."""
+        """Raise RunError if the first passages of the corpus find no passage of it, or the search fails."""
         probes = self.pool.passages[:_PROBE_PASSAGES]
         try:
             results = await self.search([passage.contents[:_QUERY_CHARS] for passage in probes])

@@ -79,5 +79,5 @@ class ServedModel(Arguments):
 
 
 def shared_arguments(args: AgentSelection) -> dict[str, Any]:
-    """Returns the arguments of AgentSelection by name, to make the arguments of another command."""
+    """Return the arguments of AgentSelection by name, to make the arguments of another command."""
     return {name: getattr(args, name) for name in AgentSelection.model_fields}

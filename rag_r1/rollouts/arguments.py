@@ -43,7 +43,7 @@ _BODY_EXAMPLE = '{"top_k": 20}'
 
 
 def json_body(flag: str, text: str) -> dict[str, Any]:
-    """Parses the value of a flag that adds keys to a request, a JSON object. Raises ValueError, which names
+    """Parse the value of a flag that adds keys to a request, a JSON object. Raises ValueError, which names
     the flag."""
     try:
         body = json.loads(text, parse_constant=_refuse_constant)
@@ -153,7 +153,7 @@ class RolloutArguments(EndpointArguments, AgentSelection, EpisodeTokens, _Questi
 
 
 def keys_of(args: RolloutArguments) -> dict[str, Any]:
-    """Returns the overrides by their full keys, such as `rag_r1.agent.max_turns`, with values read as YAML.
+    """Return the overrides by their full keys, such as `rag_r1.agent.max_turns`, with values read as YAML.
     Raises ValueError for a key outside rag_r1 or a value that is not YAML."""
     keys = {}
     for override in args.overrides:
@@ -171,7 +171,7 @@ def keys_of(args: RolloutArguments) -> dict[str, Any]:
 
 
 def config_of(args: RolloutArguments, defaults: Mapping[str, Any]) -> RagR1Config:
-    """Returns the checked block rag_r1 of this run. `defaults` has the same meaning as in `block_of`. Raises
+    """Return the checked block rag_r1 of this run. `defaults` has the same meaning as in `block_of`. Raises
     ValueError for a single problem, or StartError with all of them."""
     settings, faults = RagR1Config.read(block_of(args, defaults))
     if settings is not None:
@@ -182,7 +182,7 @@ def config_of(args: RolloutArguments, defaults: Mapping[str, Any]) -> RagR1Confi
 
 
 def block_of(args: RolloutArguments, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the unchecked block rag_r1 of this run. The flags come first; the command's `defaults`, which
+    """Return the unchecked block rag_r1 of this run. The flags come first; the command's `defaults`, which
     are grouped by section, replace them, and the overrides replace both. Raises ValueError for an override
     that cannot be applied."""
     block: dict[str, Any] = {

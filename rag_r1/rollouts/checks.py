@@ -59,7 +59,7 @@ def all_problems(
 def start_problems(
     args: RolloutArguments, defaults: Mapping[str, Any], extra_checks: Sequence[Callable[[], Any]] = ()
 ) -> list[str]:
-    """Returns all problems of the arguments and of the files that they name, and those that the extra checks
+    """Return all problems of the arguments and of the files that they name, and those that the extra checks
     find. Only the extra checks send requests to servers. The parameters are those of `all_problems`."""
     checks = StartChecks()
 
@@ -90,7 +90,7 @@ def _check_questions(args: RolloutArguments, path: Path, protocol: str) -> None:
 
 
 def begin_checks(*checks: Callable[[], Any]) -> list[Callable[[], Any]]:
-    """Starts checks of servers concurrently, each in a thread. Returns one function per check, which waits
+    """Start checks of servers concurrently, each in a thread. Returns one function per check, which waits
     for the check and returns its result or raises its error; calling it twice does not repeat the check."""
     pool = ThreadPoolExecutor(len(checks))
     futures = [pool.submit(check) for check in checks]
@@ -116,7 +116,7 @@ def check_search(args: RolloutArguments, defaults: Mapping[str, Any]) -> None:
 
 
 def _is_valid(args: RolloutArguments, defaults: Mapping[str, Any]) -> bool:
-    """Returns whether these arguments make a valid block rag_r1."""
+    """Return whether these arguments make a valid block rag_r1."""
     try:
         return bool(config_of(args, defaults))
     except FAULTS:

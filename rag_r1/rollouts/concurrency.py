@@ -33,7 +33,7 @@ class JobPool:
     bar: tqdm | None = field(default=None, init=False)
 
     async def run(self, jobs: Iterable[Job[T]], total: int, unit: str) -> list[T | None]:
-        """Runs `total` jobs and returns their results in order, None for jobs that did not finish because the
+        """Run `total` jobs and return their results in order, None for jobs that did not finish because the
         run was stopped (`stop.reason` says why). `unit` is the noun of the progress bar.
 
         If a job raises an exception, the pool stops, waits for the open requests and raises it."""

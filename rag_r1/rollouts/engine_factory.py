@@ -57,7 +57,7 @@ class TokenUnit:
 
     @classmethod
     def of(cls, tokenizer: str | None) -> TokenUnit:
-        """Returns the unit of `--tokenizer`, characters for None. Raises RunError if it cannot be loaded."""
+        """Return the unit of `--tokenizer`, characters for None. Raises RunError if it cannot be loaded."""
         if tokenizer is None:
             return cls("characters")
         try:
@@ -78,7 +78,7 @@ class TokenUnit:
 def agent_setup(
     config: RagR1Config, tokens: TokenUnit, limits: RowLimits, *, validation: bool = False
 ) -> AgentSetup:
-    """Returns the agent that counts lengths in `tokens`, with the limits and the search of training or, with
+    """Return the agent that counts lengths in `tokens`, with the limits and the search of training or, with
     `validation`, of a validation. `limits` are always in tokens and are converted for an agent that counts
     characters. Raises RunError if the protocol needs a chat template that is missing or does not work."""
     if tokens.tokenizer is None:
@@ -96,7 +96,7 @@ def agent_setup(
 
 
 def _setup_in_characters(config: RagR1Config, limits: RowLimits, *, validation: bool) -> AgentSetup:
-    """Returns the agent that counts characters, with its limits converted from tokens. Raises RunError for a
+    """Return the agent that counts characters, with its limits converted from tokens. Raises RunError for a
     protocol that needs the model's chat template."""
     if config.protocol.turns == "chat":
         raise RunError(
@@ -128,14 +128,14 @@ def engine_maker(
     logprobs: bool = False,
     on_text: OnText | None = None,
 ) -> MakeEngine:
-    """Returns a function that makes the engine of an episode.
+    """Return a function that makes the engine of an episode.
 
     `answers` is the result of `response_format`. Each request has the keys of `sampling`, the temperature and
     seed of its episode, and the user's keys `extra_body`. `on_text` is called when a generation starts, and
     returns the function for its pieces (rag_r1/inference/streaming.py)."""
 
     def make(request: EpisodeRequest) -> MeteredEngine:
-        """Returns a new engine, which sends the requests of one episode."""
+        """Return a new engine, which sends the requests of one episode."""
         client = EpisodeClient(request.id, endpoint, cache, on_text)
         agent = request.setup or setup
         keys = {**sampling, "temperature": request.temperature}

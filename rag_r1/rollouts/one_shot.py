@@ -57,7 +57,7 @@ class OneShotRequest:
         return self.failure is not None and self.failure.kind in self.setup.failures.mask
 
     def failed_trajectory(self) -> Trajectory:
-        """Returns the trajectory of an episode that ended with the failed search. Requires `is_masked`."""
+        """Return the trajectory of an episode that ended with the failed search. Requires `is_masked`."""
         assert self.failure is not None  # guaranteed by `is_masked`
         protocol = self.setup.protocol.name
         trajectory = Trajectory(self.request.id, self.request.question, protocol, [self.turn])
@@ -114,7 +114,7 @@ async def prepare_one_shot(request: EpisodeRequest, setup: AgentSetup) -> OneSho
 def _fit_passages(
     request: EpisodeRequest, setup: AgentSetup, documents: Sequence[Document]
 ) -> tuple[str, list[Document]]:
-    """Returns the text of the passages that fit into the prompt, and the documents in that text."""
+    """Return the text of the passages that fit into the prompt, and the documents in that text."""
     protocol = replace(setup.protocol, format=_FORMAT, turns="text", chat_turns=None)
     limit = _passage_tokens(request, setup)
     fitted = None
@@ -125,7 +125,7 @@ def _fit_passages(
 
 
 def _passage_tokens(request: EpisodeRequest, setup: AgentSetup) -> int:
-    """Returns how many tokens the passages may have: the limit of a search of the agent, or less if the
+    """Return how many tokens the passages may have: the limit of a search of the agent, or less if the
     prompt has less room."""
     search_tokens = setup.budget.max_query_observation_tokens
     prompt_limit = setup.budget.prompt_limit
@@ -140,7 +140,7 @@ def _passage_tokens(request: EpisodeRequest, setup: AgentSetup) -> int:
 
 
 def _messages(request: EpisodeRequest, setup: AgentSetup, passages: str) -> tuple[dict[str, str], ...]:
-    """Returns the messages of the prompt. Both placeholders are replaced in one pass, so that a placeholder
+    """Return the messages of the prompt. Both placeholders are replaced in one pass, so that a placeholder
     inside the question or the passages is not replaced."""
     protocol = setup.protocol
     parts = {"{question}": protocol.neutralise(request.question), PASSAGES_FIELD: passages}

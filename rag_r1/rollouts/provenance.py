@@ -145,7 +145,7 @@ class Provenance(_ProvenancePart):
         return None if not counts or None in counts else sum(count for count in counts if count is not None)
 
     def flat(self) -> dict[str, Any]:
-        """Returns all values but empty sections, by their dotted keys, such as `retriever.ready.encoder`."""
+        """Return all values but empty sections, by their dotted keys, such as `retriever.ready.encoder`."""
         return {key: value for key, value in flatten(self.model_dump(mode="json")).items() if value != {}}
 
     def write(self, folder: Path) -> Path:
@@ -155,7 +155,7 @@ class Provenance(_ProvenancePart):
 
     @classmethod
     def read(cls, folder: Path) -> Provenance | None:
-        """Returns the card in a run's folder; None if there is none. Raises RunError for a file that is not
+        """Return the card in a run's folder; None if there is none. Raises RunError for a file that is not
         a card."""
         for path in (folder / PROVENANCE, folder / _OLD_FILE):
             if path.is_file() and (card := cls._read(path)) is not None:
@@ -164,7 +164,7 @@ class Provenance(_ProvenancePart):
 
     @classmethod
     def _read(cls, path: Path) -> Provenance | None:
-        """Returns the card in a file; None if the file only has a run's settings (rag_r1/runs/folder.py)."""
+        """Return the card in a file; None if the file only has a run's settings (rag_r1/runs/folder.py)."""
         try:
             content = read_json_file(path)
             if isinstance(content, dict) and content.pop("settings", None) is not None and not content:
@@ -181,7 +181,7 @@ class Provenance(_ProvenancePart):
 
 
 def find_differences(cards: Sequence[Provenance]) -> dict[str, list[Any]]:
-    """Returns the keys in which cards differ, with one value per card. A missing key counts as null."""
+    """Return the keys in which cards differ, with one value per card. A missing key counts as null."""
     flat_cards = [card.flat() for card in cards]
     keys = sorted(set().union(*flat_cards) - set(_NOT_COMPARED))
     values_by_key = {key: [card.get(key) for card in flat_cards] for key in keys}
@@ -207,7 +207,7 @@ def make_provenance(
     data: Sequence[Path] = (),
     started: datetime | None = None,
 ) -> Provenance:
-    """Returns the card of a run that starts now (or at `started`).
+    """Return the card of a run that starts now (or at `started`).
 
     `model` is a folder, whose files are hashed, or a name on the Hub; `budget` is a Budget or a mapping;
     `engine` has further facts about the engine. `retriever` is None for a run without a search; otherwise its
@@ -241,7 +241,7 @@ def make_provenance(
 
 
 def retriever_part(retriever: RetrieverConfig) -> RetrieverPart:
-    """Returns the provenance of a search: its address and request, and its server's description of itself.
+    """Return the provenance of a search: its address and request, and its server's description of itself.
     Raises RunError if no server answers."""
     url = provenance_facts.public_address(retriever.base)
     facts = provenance_facts.describe_server(retriever.base)
@@ -249,7 +249,7 @@ def retriever_part(retriever: RetrieverConfig) -> RetrieverPart:
 
 
 def protocol_part(protocol: Protocol) -> ProtocolPart:
-    """Returns the name and the hashes of a protocol. The special tokens that it neutralises are left out,
+    """Return the name and the hashes of a protocol. The special tokens that it neutralises are left out,
     since they depend on the model."""
     prompt = [protocol.system_prompt, protocol.user_prompt, protocol.opening, protocol.prompt_form]
     definition = {name: value for name, value in asdict(protocol).items() if name != "special_tokens"}
@@ -259,7 +259,7 @@ def protocol_part(protocol: Protocol) -> ProtocolPart:
 def _corpus_sha256(
     server: RetrieverPart | None, manifest: Mapping[str, Any] | None, index: Path | None
 ) -> str | None:
-    """Returns the hash of the corpus that the server or the index names; None if neither names one. Raises
+    """Return the hash of the corpus that the server or the index names; None if neither names one. Raises
     RunError if they name different corpora."""
     served = (server.ready or {}).get("corpus_sha256") if server else None
     indexed = (manifest or {}).get("corpus", {}).get("sha256")
@@ -272,12 +272,12 @@ def _corpus_sha256(
 
 
 def _sha256(value: Any) -> str:
-    """Returns the hash of a value's JSON with sorted keys."""
+    """Return the hash of a value's JSON with sorted keys."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _public_values(settings: Any) -> dict[str, Any]:
-    """Returns a dataclass or mapping of settings as JSON values without secrets."""
+    """Return a dataclass or mapping of settings as JSON values without secrets."""
     values = vars(settings) if is_dataclass(settings) else dict(settings)
     return without_secrets(json_roundtrip(values))

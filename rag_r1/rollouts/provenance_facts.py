@@ -57,7 +57,7 @@ VOLATILE_KEYS = ("index_version", "paged_in")
 
 
 def describe_server(base: str) -> dict[str, Any]:
-    """Returns the fields `healthy` and `ready` of RetrieverPart for the server at `base`. A field is None if
+    """Return the fields `healthy` and `ready` of RetrieverPart for the server at `base`. A field is None if
     the server lacks its route. Raises RunError if nothing answers there."""
     try:
         with bounded_http_client(TIMEOUT_S, token_header()) as client:
@@ -79,13 +79,13 @@ def describe_server(base: str) -> dict[str, Any]:
 
 
 def index_identity(ready: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Returns the part of a server's description that identifies the index. It stays the same when the
+    """Return the part of a server's description that identifies the index. It stays the same when the
     server restarts or reloads the folder, and changes with the corpus and the encoder."""
     return None if ready is None else {key: value for key, value in ready.items() if key not in VOLATILE_KEYS}
 
 
 def get_json(client: httpx.Client, url: str) -> tuple[int, Any]:
-    """Returns the status and the JSON of the answer to a GET; the JSON is None if it is missing, broken or
+    """Return the status and the JSON of the answer to a GET; the JSON is None if it is missing, broken or
     too large. Raises httpx's errors, and DecodingError for a web page, since many servers answer every
     request with one."""
     status, body = get_body(client, url)
@@ -96,7 +96,7 @@ def get_json(client: httpx.Client, url: str) -> tuple[int, Any]:
 
 
 def get_body(client: httpx.Client, url: str, payload: Any = None) -> tuple[int, bytes | None]:
-    """Returns the status and the body of an answer; the body is None if it is too long. With a `payload`, the
+    """Return the status and the body of an answer; the body is None if it is too long. With a `payload`, the
     request is a POST with that JSON. Raises the errors of `get_json`."""
     body = b""
     with client.stream("GET" if payload is None else "POST", url, json=payload) as answer:
@@ -110,7 +110,7 @@ def get_body(client: httpx.Client, url: str, payload: Any = None) -> tuple[int, 
 
 
 def manifest_facts(index: Path) -> dict[str, Any]:
-    """Returns the fields of an index's `manifest.json` without its list of files, and the file's hash as
+    """Return the fields of an index's `manifest.json` without its list of files, and the file's hash as
     `sha256`. Raises RunError if it cannot be read."""
     path = index / "manifest.json"
     try:
@@ -126,7 +126,7 @@ def manifest_facts(index: Path) -> dict[str, Any]:
 
 
 def model_facts(name: str | Path) -> dict[str, Any]:
-    """Returns the `name` and `sha256` of a model. For a folder these are the folder's name and a hash over
+    """Return the `name` and `sha256` of a model. For a folder these are the folder's name and a hash over
     the relative paths and contents of all files that are not hidden. Anything else is a name on the Hub,
     whose hash is None."""
     folder = Path(name)
@@ -147,7 +147,7 @@ def model_facts(name: str | Path) -> dict[str, Any]:
 
 
 def file_facts(paths: Sequence[Path]) -> dict[str, dict[str, Any]]:
-    """Returns the `sha256` and the number of `rows` of each file, by its short name. Raises RunError."""
+    """Return the `sha256` and the number of `rows` of each file, by its short name. Raises RunError."""
     facts = {}
     for name, path in zip(short_names(paths), paths, strict=True):
         try:
@@ -158,7 +158,7 @@ def file_facts(paths: Sequence[Path]) -> dict[str, dict[str, Any]]:
 
 
 def short_names(paths: Sequence[Path]) -> list[str]:
-    """Returns the names of files or folders, with as many parent folders as are needed to tell them apart."""
+    """Return the names of files or folders, with as many parent folders as are needed to tell them apart."""
     paths_parts = [path.resolve().parts for path in paths]
     names: list[str] = []
     for length in range(1, max(map(len, paths_parts), default=0) + 1):
@@ -169,7 +169,7 @@ def short_names(paths: Sequence[Path]) -> list[str]:
 
 
 def _row_count(path: Path) -> int | None:
-    """Returns the number of rows in parquet or JSON lines; None for other formats. Raises RunError."""
+    """Return the number of rows in parquet or JSON lines; None for other formats. Raises RunError."""
     if path.suffix == ".jsonl":
         with path.open("rb") as file:
             return sum(bool(line.strip()) for line in file)
@@ -185,7 +185,7 @@ def _row_count(path: Path) -> int | None:
 
 
 def package_versions() -> dict[str, str]:
-    """Returns the version of Python, and of each of the PACKAGES that is installed."""
+    """Return the version of Python, and of each of the PACKAGES that is installed."""
     facts = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -196,7 +196,7 @@ def package_versions() -> dict[str, str]:
 
 
 def commit_facts() -> dict[str, Any] | None:
-    """Returns the fields of CommitPart for the working tree that contains this package; None if there is no
+    """Return the fields of CommitPart for the working tree that contains this package; None if there is no
     working tree or no git."""
     package = Path(rag_r1.__file__).parent
     sha = _git(package, "rev-parse", "HEAD")
@@ -208,12 +208,12 @@ def commit_facts() -> dict[str, Any] | None:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """Returns the output of a read-only git command; None if it fails."""
+    """Return the output of a read-only git command; None if it fails."""
     return _output(["git", "-C", str(folder), *arguments], {"GIT_OPTIONAL_LOCKS": "0"})
 
 
 def machine_facts() -> dict[str, Any]:
-    """Returns the platform, processor, cores, memory in GiB and GPUs, but no name or address."""
+    """Return the platform, processor, cores, memory in GiB and GPUs, but no name or address."""
     gpus = None
     if shutil.which("nvidia-smi"):
         gpus = _output(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], {})
@@ -227,7 +227,7 @@ def machine_facts() -> dict[str, Any]:
 
 
 def _output(command: list[str], env: Mapping[str, str]) -> str | None:
-    """Returns the output of a command; None if it fails or takes more than 30 seconds."""
+    """Return the output of a command; None if it fails or takes more than 30 seconds."""
     try:
         process = subprocess.run(
             command, capture_output=True, text=True, timeout=30, env={**os.environ, **env}, errors="replace"
@@ -238,7 +238,7 @@ def _output(command: list[str], env: Mapping[str, str]) -> str | None:
 
 
 def _processor() -> str:
-    """Returns the name of the processor; from /proc/cpuinfo on Linux, where `platform` only has its type."""
+    """Return the name of the processor; from /proc/cpuinfo on Linux, where `platform` only has its type."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -248,7 +248,7 @@ def _processor() -> str:
 
 
 def _memory_gib() -> float | None:
-    """Returns the size of the memory in GiB; None if the system does not report it."""
+    """Return the size of the memory in GiB; None if the system does not report it."""
     try:
         return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
     except (ValueError, OSError, AttributeError):

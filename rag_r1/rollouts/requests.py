@@ -79,7 +79,7 @@ class QuestionSet:
 def read_questions(
     paths: Sequence[str | Path], protocol: Protocol, *, skip_bad_rows: bool = False, limit: int | None = None
 ) -> QuestionSet:
-    """Returns the questions of all files, or the first `limit` of them. Raises DataError if there is no
+    """Return the questions of all files, or the first `limit` of them. Raises DataError if there is no
     question, or if a row cannot be used and `skip_bad_rows` is false; the message names the first bad
     rows."""
     if not paths:
@@ -104,7 +104,7 @@ def read_questions(
 
 
 def _file_rows(path: Path, protocol: Protocol, result: QuestionSet) -> Iterable[tuple[str, QuestionRow]]:
-    """Yields the usable rows of a file, each with its location for messages, and adds the other rows to
+    """Yield the usable rows of a file, each with its location for messages, and add the other rows to
     `result`. Raises DataError for a file that cannot be read."""
     if not path.is_file():
         fault = "is a folder" if path.is_dir() else "there is no such file"
@@ -129,7 +129,7 @@ def _file_rows(path: Path, protocol: Protocol, result: QuestionSet) -> Iterable[
 
 
 def _is_data_set(path: Path) -> bool:
-    """Returns whether a file is parquet with a data set's columns. Raises DataError for a file that is named
+    """Return whether a file is parquet with a data set's columns. Raises DataError for a file that is named
     `.parquet` but is not parquet."""
     if path.suffix.lower() != ".parquet":
         return False
@@ -155,7 +155,7 @@ def make_request(
     own_prompt: bool = False,
     **fields: Any,
 ) -> EpisodeRequest:
-    """Returns the request for episode number `sample` of a row. `seed` is the seed of the run. With
+    """Return the request for episode number `sample` of a row. `seed` is the seed of the run. With
     `own_prompt` the protocol's prompt is used even if the row has one. `fields` are further fields of
     EpisodeRequest."""
     has_prompt = row.prompt and row.protocol == protocol.name and not own_prompt
@@ -173,12 +173,12 @@ def make_request(
 
 
 def seeded_fraction(seed: int, purpose: str, key: str) -> float:
-    """Returns a pseudo-random number in [0, 1) that depends only on the three arguments."""
+    """Return a pseudo-random number in [0, 1) that depends only on the three arguments."""
     text = json.dumps([seed, purpose, key])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big") / (1 << 48)
 
 
 def questions_hash(rows: Iterable[QuestionRow]) -> str:
-    """Returns a hash of the rows' ids, questions, golds and prompts that does not depend on their order."""
+    """Return a hash of the rows' ids, questions, golds and prompts that does not depend on their order."""
     keys = sorted(json.dumps([row.id, row.question, row.golds, row.prompt]) for row in rows)
     return hashlib.sha256("\n".join(keys).encode()).hexdigest()

@@ -23,7 +23,7 @@ CHAT, IDS, TEXT = "chat", "token ids", "text"
 async def response_format(
     engine: str, endpoint: Endpoint, model: str, extra_body: Mapping[str, Any], setup: AgentSetup
 ) -> str:
-    """Returns CHAT, IDS or TEXT, the form of the endpoint's answers to the requests of an engine. Raises
+    """Return CHAT, IDS or TEXT, the form of the endpoint's answers to the requests of an engine. Raises
     RunError if the endpoint does not have the engine's API, or if no model server answers."""
     if engine == "chat" and setup.protocol.turns == "chat":
         raise RunError(
@@ -48,7 +48,7 @@ async def response_format(
 
 
 def requires_token_ids(setup: AgentSetup, answers: str) -> bool:
-    """Returns whether the agent needs the log-probs of tokens, which only an endpoint with token ids returns.
+    """Return whether the agent needs the log-probs of tokens, which only an endpoint with token ids returns.
     Raises RunError if it needs them and the endpoint's answers have another form."""
     if setup.budget.max_state is None:
         return False

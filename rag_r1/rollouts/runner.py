@@ -48,7 +48,7 @@ class CorrectnessRule:
     threshold: float = 1.0
 
     def is_right(self, rewards: dict[str, float | None]) -> bool | None:
-        """Returns whether an answer with these rewards is right; None if the term has no value."""
+        """Return whether an answer with these rewards is right; None if the term has no value."""
         value = rewards.get(self.term)
         return None if value is None else value >= self.threshold
 
@@ -78,7 +78,7 @@ class RunCounts:
         self.statuses[outcome.status] += 1
 
     def bar_fields(self, cost: float | None, share_done: float) -> dict[str, str]:
-        """Returns the texts of the progress bar by name: accuracy, failed episodes, the share of episodes
+        """Return the texts of the progress bar by name: accuracy, failed episodes, the share of episodes
         with a failed tool, and the cost so far with the total to expect at this rate. `share_done` is the
         share of the jobs that are done, from 0 to 1."""
         figures = {"right": f"{self.right / self.judged:.3f}" if self.judged else "-"}
@@ -119,7 +119,7 @@ class EpisodeRunner:
         self.pool = JobPool(self.in_flight, self.stop, self.wait_until_idle)
 
     async def play(self, request: EpisodeRequest) -> EpisodeOutcome:
-        """Returns the outcome of a request, from the folder or by playing its episode now."""
+        """Return the outcome of a request, from the folder or by playing its episode now."""
         outcome = self.folder.outcome(request.id)
         is_retry = outcome is not None and self.is_open(outcome) and request.id not in self._played
         if outcome is None or is_retry:
@@ -130,11 +130,11 @@ class EpisodeRunner:
         return outcome
 
     def is_open(self, outcome: EpisodeOutcome) -> bool:
-        """Returns whether the next run of the command plays the episode again."""
+        """Return whether the next run of the command plays the episode again."""
         return outcome.is_open(self.tries)
 
     async def run(self, jobs: Iterable[Job[T]], total: int, unit: str) -> list[T | None]:
-        """Runs `total` jobs and returns their results in order, None for jobs that were cancelled."""
+        """Run `total` jobs and return their results in order, None for jobs that were cancelled."""
         return await self.pool.run(jobs, total, unit)
 
     async def _play_episode(self, request: EpisodeRequest, try_number: int) -> EpisodeOutcome:
@@ -204,14 +204,14 @@ class EpisodeRunner:
 
 
 def _path_request(request: EpisodeRequest, number: int) -> EpisodeRequest:
-    """Returns the request with the seed of path `number`; path 0 keeps the seed of the request."""
+    """Return the request with the seed of path `number`; path 0 keeps the seed of the request."""
     if number == 0:
         return request
     return replace(request, seed=int(seeded_fraction(request.seed, "path", str(number)) * (1 << 31)))
 
 
 def _usage(engines: Sequence[MeteredEngine]) -> dict[str, int]:
-    """Returns the numbers of requests and tokens, summed over the engines; empty if there are none."""
+    """Return the numbers of requests and tokens, summed over the engines; empty if there are none."""
     total = Usage()
     for engine in engines:
         total.add(engine.usage)
@@ -219,6 +219,6 @@ def _usage(engines: Sequence[MeteredEngine]) -> dict[str, int]:
 
 
 async def _prompt_ids(request: EpisodeRequest, setup: AgentSetup) -> list[int]:
-    """Makes the prompt when it is awaited. The episode awaits it, so a prompt that cannot be made fails this
+    """Make the prompt when it is awaited. The episode awaits it, so a prompt that cannot be made fails this
     row only."""
     return setup.prompt_ids(request.question, request.messages)

@@ -39,7 +39,7 @@ _REFUSAL_STATUSES = {402, 403, 404, 405}
 def check_endpoint(
     url: str, key_variable: str, server: str, flag: str, model: str | None = None
 ) -> Mapping[str, Any]:
-    """Returns the entries of a server's list of models, by name; empty if it has no list. `server` is its
+    """Return the entries of a server's list of models, by name; empty if it has no list. `server` is its
     name in messages, such as "judge", and `flag` the option with its address.
 
     Raises RunError if no model server answers at the address, or if its list lacks `model`."""
@@ -99,7 +99,7 @@ def _send(
 
 
 def _models(body: bytes, server: str, address: str, flag: str) -> Mapping[str, Any]:
-    """Returns the models in a body by name; empty for a list that cannot be read. Raises RunError if the body
+    """Return the models in a body by name; empty for a list that cannot be read. Raises RunError if the body
     is not a list of models."""
     try:
         reply = read_json(body, MAX_ANSWER_VALUES)
@@ -117,7 +117,7 @@ def _models(body: bytes, server: str, address: str, flag: str) -> Mapping[str, A
 
 
 def get_answer(address: str, key_variable: str) -> Any:
-    """Returns the JSON of the answer to a GET; None if there is no answer, an error, or no JSON."""
+    """Return the JSON of the answer to a GET; None if there is no answer, an error, or no JSON."""
     try:
         with _client(key_variable) as client:
             status, reply = get_json(client, address)
@@ -127,6 +127,6 @@ def get_answer(address: str, key_variable: str) -> Any:
 
 
 def _client(key_variable: str) -> httpx.Client:
-    """Returns an HTTP client that sends the key in the environment variable, if it is set."""
+    """Return an HTTP client that sends the key in the environment variable, if it is set."""
     key = os.environ.get(key_variable, "").strip()
     return bounded_http_client(TIMEOUT_S, {"Authorization": f"Bearer {key}"} if key else {})

@@ -91,7 +91,7 @@ def prepare(args: RolloutArguments, defaults: Mapping[str, Any], *, validation: 
 def prepare_agent(
     args: RolloutArguments, defaults: Mapping[str, Any], *, validation: bool
 ) -> tuple[RagR1Config, TokenUnit, AgentSetup]:
-    """Returns the block rag_r1, the unit of lengths and the agent that the arguments select. `defaults` and
+    """Return the block rag_r1, the unit of lengths and the agent that the arguments select. `defaults` and
     `validation` have the same meaning as in `prepare`. Raises ValueError or RunError."""
     config = config_of(args, defaults)
     tokens = TokenUnit.of(args.tokenizer)
@@ -117,7 +117,7 @@ def _prepare_setup(args: RolloutArguments, defaults: Mapping[str, Any], *, valid
 
 
 def _reward_of(args: RolloutArguments, config: RagR1Config) -> tuple[RewardSum, CorrectnessRule]:
-    """Returns the reward terms of every record, and the rule that decides which answers are right. Without a
+    """Return the reward terms of every record, and the rule that decides which answers are right. Without a
     key rag_r1.reward, the terms are the default ones and --term. Raises ValueError."""
     entries = [dict(entry) for entry in config.reward]
     if "rag_r1.reward" not in keys_of(args):
@@ -132,7 +132,7 @@ def _reward_of(args: RolloutArguments, config: RagR1Config) -> tuple[RewardSum, 
 
 
 def settings_of(args: RolloutArguments, run_setup: RunSetup, command: str, **settings: Any) -> dict[str, Any]:
-    """Returns the settings that decide which episodes are played and how, as the run's folder records them.
+    """Return the settings that decide which episodes are played and how, as the run's folder records them.
     `settings` are further settings of the command, which may replace those of the run."""
     protocol = json.dumps(dataclasses.asdict(run_setup.config.protocol), sort_keys=True, default=str)
     return {
@@ -158,7 +158,7 @@ def settings_of(args: RolloutArguments, run_setup: RunSetup, command: str, **set
 
 
 def search_settings(retriever: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the keys of a search that affect its results."""
+    """Return the keys of a search that affect its results."""
     return {key: value for key, value in retriever.items() if key not in _SPEED_KEYS}
 
 
@@ -229,7 +229,7 @@ async def open_session(
 
 
 def endpoint_options(args: EndpointArguments, url: str, key_variable: str) -> EndpointOptions:
-    """Returns the options for requests to the server at `url`, whose API key is in the environment variable
+    """Return the options for requests to the server at `url`, whose API key is in the environment variable
     `key_variable`."""
     return EndpointOptions(
         url,
@@ -271,7 +271,7 @@ async def _try_model(args: RolloutArguments, run_setup: RunSetup, endpoint: Endp
 
 
 def sampling_of(args: RolloutArguments) -> dict[str, Any]:
-    """Returns the sampling keys of every request, without the temperature.
+    """Return the sampling keys of every request, without the temperature.
 
     vLLM fills in missing keys from the model's generation_config.json (Qwen's sets a repetition penalty,
     top-p and top-k), so the completions engine sends all of them, as training does."""
@@ -281,7 +281,7 @@ def sampling_of(args: RolloutArguments) -> dict[str, Any]:
 
 
 def usage_line(session: RunSession) -> str:
-    """Returns a line with the requests, tokens and cost of a run, summed over all runs of its command."""
+    """Return a line with the requests, tokens and cost of a run, summed over all runs of its command."""
     spending = session.spending
     usage = spending.usage
     text = (

@@ -39,7 +39,7 @@ class CancelToken:
 
 
 async def unless_cancelled(stop: CancelToken, work: Awaitable[Any]) -> Any:
-    """Returns the result of work that does not check `stop` itself. Raises RunError with the reason if `stop`
+    """Return the result of work that does not check `stop` itself. Raises RunError with the reason if `stop`
     is cancelled first. The work is then cancelled, and also if this call is cancelled."""
     task = asyncio.ensure_future(work)
     stopped = asyncio.ensure_future(stop.wait())

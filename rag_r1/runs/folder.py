@@ -56,7 +56,7 @@ class EpisodeOutcome:
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> EpisodeOutcome:
-        """Returns the outcome of a record in the journal. Raises KeyError or TypeError for anything else."""
+        """Return the outcome of a record in the journal. Raises KeyError or TypeError for anything else."""
         right = record["right"]
         if right not in (True, False, None):
             raise TypeError(f"`right` is {right!r}")
@@ -71,7 +71,7 @@ class EpisodeOutcome:
         )
 
     def is_open(self, tries: int) -> bool:
-        """Returns whether an invocation that allows this many `tries` must play the request again: it failed,
+        """Return whether an invocation that allows this many `tries` must play the request again: it failed,
         has tries left, and its row can be played."""
         return self.failed and self.tries < tries and self.status != "bad_row"
 
@@ -108,7 +108,7 @@ class RunFolder:
         self._opened.close()
 
     def outcome(self, request_id: str) -> EpisodeOutcome | None:
-        """Returns the outcome of a request; None if it was not played to its end."""
+        """Return the outcome of a request; None if it was not played to its end."""
         return self._outcomes.get(request_id)
 
     def write(self, record: Mapping[str, Any]) -> EpisodeOutcome:
@@ -118,12 +118,12 @@ class RunFolder:
         return outcome
 
     def record(self, request_id: str) -> dict[str, Any] | None:
-        """Returns the last record of a request; None if there is none."""
+        """Return the last record of a request; None if there is none."""
         position = self._positions.get(request_id)
         return None if position is None else self._records.at(position)
 
     def records(self, request_ids: Sequence[str]) -> Iterator[dict[str, Any]]:
-        """Yields the last record of each request that has one, in the order of `request_ids`."""
+        """Yield the last record of each request that has one, in the order of `request_ids`."""
         return (record for request_id in request_ids if (record := self.record(request_id)) is not None)
 
     def _index(self, record: dict[str, Any], position: LinePosition) -> None:
@@ -155,12 +155,12 @@ def write_provenance(out: Path, parts: Mapping[str, Any]) -> Path:
 
 
 def _read_marker(path: Path) -> dict[str, Any]:
-    """Returns the object in a file of the run; {} if there is no file. Raises RunError."""
+    """Return the object in a file of the run; {} if there is no file. Raises RunError."""
     return read_marker(path, "choose another --out")
 
 
 def _without_secrets(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings without their secrets, and with a hash of the secrets."""
+    """Return the settings without their secrets, and with a hash of the secrets."""
     public = without_secrets(settings)
     public_values = flatten(public)
     if hidden := {key: value for key, value in flatten(settings).items() if public_values.get(key) != value}:

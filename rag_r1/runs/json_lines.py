@@ -66,7 +66,7 @@ class JsonLinesFile:
         self._on_line(value, (self._end - len(data), len(data)))
 
     def at(self, position: LinePosition) -> dict[str, Any]:
-        """Returns the object at a position."""
+        """Return the object at a position."""
         data = position if isinstance(position, bytes) else os.pread(self._file, position[1], position[0])
         return json.loads(data.decode("utf-8", "surrogatepass"))
 
@@ -160,7 +160,7 @@ class SharedJsonLines(JsonLinesFile):
         return False
 
     def _ends_whole(self) -> bool:
-        """Returns whether the file is empty or its last line is complete."""
+        """Return whether the file is empty or its last line is complete."""
         size = os.fstat(self._file).st_size
         return size == 0 or os.pread(self._file, 1, size - 1) == b"\n"
 

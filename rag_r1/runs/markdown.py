@@ -19,7 +19,7 @@ _MARKUP = str.maketrans({c: f"\\{c}" for c in "\\`*_[]|#~$"} | {"<": "&lt;", ">"
 
 
 def one_line_text(text: object) -> str:
-    """Returns a text on one line of at most 120 characters, with `?` for characters that cannot be
+    """Return a text on one line of at most 120 characters, with `?` for characters that cannot be
     printed."""
     line = " ".join(str(text).split())
     line = "".join(c if c.isprintable() else "?" for c in line)
@@ -27,13 +27,13 @@ def one_line_text(text: object) -> str:
 
 
 def cell(text: object) -> str:
-    """Returns a text, as by `one_line_text`, escaped for a table cell, so that none of its characters are
+    """Return a text, as by `one_line_text`, escaped for a table cell, so that none of its characters are
     Markdown or HTML markup."""
     return one_line_text(text).translate(_MARKUP)
 
 
 def number(value: float | None, decimals: int = 3, *, signed: bool = False) -> str:
-    """Returns a number as text; a dash for None or NaN. A number that rounds to 0 has no sign."""
+    """Return a number as text; a dash for None or NaN. A number that rounds to 0 has no sign."""
     if value is None or math.isnan(value):
         return "–"
     text = f"{value:+.{decimals}f}" if signed else f"{value:.{decimals}f}"
@@ -41,14 +41,14 @@ def number(value: float | None, decimals: int = 3, *, signed: bool = False) -> s
 
 
 def integer(count: int | None) -> str:
-    """Returns a count with thousands separators; a dash for None."""
+    """Return a count with thousands separators; a dash for None."""
     return "–" if count is None else f"{count:,}"
 
 
 def with_interval(
     figure: Mapping[str, float | None] | None, decimals: int = 3, *, signed: bool = False
 ) -> str:
-    """Returns a figure and its confidence interval as text, such as `0.423 [0.391, 0.455]`, or a dash if it
+    """Return a figure and its confidence interval as text, such as `0.423 [0.391, 0.455]`, or a dash if it
     has no value. `figure` has the keys `value`, `low` and `high`, as in report.json and compare.json."""
     if not figure or figure["value"] is None:
         return "–"
@@ -60,19 +60,19 @@ def with_interval(
 
 
 def p_value(p: float | None) -> str:
-    """Returns a p-value with three decimals, or `<0.001`; a dash for None."""
+    """Return a p-value with three decimals, or `<0.001`; a dash for None."""
     if p is None:
         return "–"
     return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def table_row(cells: Iterable[object]) -> str:
-    """Returns a table row with these cells."""
+    """Return a table row with these cells."""
     return f"| {' | '.join(map(str, cells))} |"
 
 
 def table(header: Sequence[str], rows: Iterable[Iterable[object]], align: str | None = None) -> list[str]:
-    """Returns the lines of a table, whose cells are Markdown. `align` has a letter for each column: `l` for
+    """Return the lines of a table, whose cells are Markdown. `align` has a letter for each column: `l` for
     left-aligned text, or `r` for right-aligned numbers. By default, only the first column is text."""
     align = align or "l" + "r" * (len(header) - 1)
     rule = "".join("---|" if column == "l" else "---:|" for column in align)

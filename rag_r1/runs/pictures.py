@@ -75,7 +75,7 @@ def line(axes: Any, points: Iterable[tuple[float, float]], label: str, color: st
 
 
 def reach(points: Sequence[Mapping[str, Any]]) -> list[list[float]]:
-    """Returns the lengths of the error bars below and above the values of `points`, as matplotlib expects
+    """Return the lengths of the error bars below and above the values of `points`, as matplotlib expects
     them, with the shape (2, points). A missing end of an interval has length 0."""
     return [
         [0.0 if point[end] is None else max(0.0, sign * (point[end] - point["value"])) for point in points]

@@ -140,7 +140,7 @@ def stop_leftovers(out: Path) -> int:
 
 
 def find_leftovers(out: Path) -> list[int]:
-    """Returns the ids of all running processes with the mark of OUT, except this one; [] if there is no
+    """Return the ids of all running processes with the mark of OUT, except this one; [] if there is no
     /proc."""
     mark = f"{MARK}={out}".encode()
     pids = []

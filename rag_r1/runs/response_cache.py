@@ -44,7 +44,7 @@ class Usage:
             setattr(self, name, getattr(self, name) + int(values.get(name, 0)))
 
     def cost(self, price_in: float, price_out: float) -> float:
-        """Returns the cost at these prices per million tokens."""
+        """Return the cost at these prices per million tokens."""
         return (self.prompt_tokens * price_in + self.completion_tokens * price_out) / 1e6
 
 
@@ -60,21 +60,21 @@ class ResponseCache:
 
     @classmethod
     def open(cls, folder: Path) -> ResponseCache:
-        """Opens the cache in a folder, for this process only. Raises RunError."""
+        """Open the cache in a folder, for this process only. Raises RunError."""
         cache = cls()
         cache.lines = JsonLinesFile(folder / EXCHANGES, cache.index)
         return cache
 
     @classmethod
     def shared(cls, path: Path | None) -> ResponseCache:
-        """Opens a cache that several processes may use at the same time; None for one in memory. Raises
+        """Open a cache that several processes may use at the same time; None for one in memory. Raises
         OSError."""
         cache = cls()
         cache.lines = SharedJsonLines(path, cache.index)
         return cache
 
     def get(self, request_id: str, turn: int, request: bytes) -> dict[str, Any] | None:
-        """Returns the answer to a request; None if it is not in the cache."""
+        """Return the answer to a request; None if it is not in the cache."""
         if self.lines is None:
             return None
         key = _key(request_id, turn, _sha256(request))
@@ -113,7 +113,7 @@ class ResponseCache:
 
 
 def _line(line: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns a line in the current format, also if an earlier version wrote it to the cache of the reward's
+    """Return a line in the current format, also if an earlier version wrote it to the cache of the reward's
     judge."""
     if "reply" not in line:
         return line
@@ -126,6 +126,6 @@ def _sha256(request: bytes) -> str:
 
 
 def _key(request_id: str, turn: int, sha256: str) -> bytes:
-    """Returns a short key, which is the same for equal requests of the same episode and turn."""
+    """Return a short key, which is the same for equal requests of the same episode and turn."""
     text = f"{len(request_id)}/{request_id}/{turn}/{sha256}"
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()

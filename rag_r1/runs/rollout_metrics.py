@@ -18,12 +18,12 @@ METRICS = "metrics-"
 
 
 def rollouts_file(metrics: Path) -> Path:
-    """Returns the file for rollout metrics that belongs to a file of veRL's logger."""
+    """Return the file for rollout metrics that belongs to a file of veRL's logger."""
     return metrics.with_name(f"rollouts-{metrics.name.removeprefix(METRICS)}")
 
 
 def rollouts_file_here() -> Path | None:
-    """Returns the file for the rollout metrics of this process; None if its logger has no file named by this
+    """Return the file for the rollout metrics of this process; None if its logger has no file named by this
     project."""
     metrics = Path(os.environ.get(FILE_VARIABLE, ""))
     return rollouts_file(metrics) if metrics.name.startswith(METRICS) else None

@@ -23,7 +23,7 @@ from rag_r1.runs.errors import RunError
 
 
 def read_marker(path: Path, remedy: str) -> dict[str, Any]:
-    """Returns the JSON object in a marker file, which describes the work that was started or done in a
+    """Return the JSON object in a marker file, which describes the work that was started or done in a
     folder; {} if there is no file. Raises RunError, with the remedy, if it cannot be read."""
     if not path.exists():
         return {}
@@ -34,13 +34,13 @@ def read_marker(path: Path, remedy: str) -> dict[str, Any]:
 
 
 def json_roundtrip(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns settings as they are after writing and reading them as JSON. Values that JSON cannot represent,
+    """Return settings as they are after writing and reading them as JSON. Values that JSON cannot represent,
     such as paths, become texts."""
     return json.loads(json.dumps(dict(settings), default=str))
 
 
 def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Returns nested settings by their full keys, such as `budget.max_turns`. An empty mapping remains a
+    """Return nested settings by their full keys, such as `budget.max_turns`. An empty mapping remains a
     value."""
     values: dict[str, Any] = {}
     for key, value in settings.items():
@@ -52,7 +52,7 @@ def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def changed_settings(before: Mapping[str, Any], current: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Returns the keys whose values differ, each with its old and new value."""
+    """Return the keys whose values differ, each with its old and new value."""
     pairs = {key: (before.get(key), current.get(key)) for key in dict.fromkeys([*before, *current])}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
@@ -63,7 +63,7 @@ def refuse_changes(
     current: Mapping[str, Any],
     remedy: str = "Give the same ones to go on, or choose another --out",
 ) -> None:
-    """Raises RunError if settings have changed since the work in `subject` was started. `subject` is a
+    """Raise RunError if settings have changed since the work in `subject` was started. `subject` is a
     folder, or the option that names it. The message has both values of each changed setting, and the
     remedy."""
     if changed := changed_settings(before, current):

@@ -43,7 +43,7 @@ class MissingPackageError(RunError):
 
 
 def check_packages(command: str, *modules: str) -> None:
-    """Raises MissingPackageError for the first of these modules that is not installed."""
+    """Raise MissingPackageError for the first of these modules that is not installed."""
     if (fault := missing_package(command, *modules)) is not None:
         raise MissingPackageError(fault)
 
@@ -62,7 +62,7 @@ class StartChecks:
         return list(self._problems)
 
     def run(self, check: Callable[_P, Result], *args: _P.args, **kwargs: _P.kwargs) -> Result | None:
-        """Runs a check and returns its result. Returns None if the check fails, if one of its arguments is
+        """Run a check and return its result. Returns None if the check fails, if one of its arguments is
         UNKNOWN, or if it needs a package and one was already reported as missing."""
         if any(value is UNKNOWN for value in (*args, *kwargs.values())):
             return None
@@ -86,7 +86,7 @@ class StartChecks:
         self._problems |= dict.fromkeys(texts)
 
     def run_on_all(self, read: Callable[[Sequence[Any]], Result], items: Sequence[Any]) -> Result | None:
-        """Reads all items together and returns the result. If that fails, returns None and reads each item
+        """Read all items together and return the result. If that fails, returns None and reads each item
         alone, so that no problem hides another."""
         result = self.run(read, items)
         for item in items if result is None and len(items) > 1 else ():
@@ -97,7 +97,7 @@ class StartChecks:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, *unused: Any) -> None:
-        """Raises StartError if a check failed. It includes an error that ended the block if the user can
+        """Raise StartError if a check failed. It includes an error that ended the block if the user can
         correct that one; any other error is passed on."""
         if self._problems and (error is None or isinstance(error, FAULTS)):
             if error is not None:
@@ -106,7 +106,7 @@ class StartChecks:
 
 
 async def try_servers(*attempts: Awaitable[Any]) -> list[Any]:
-    """Awaits all attempts and returns their results.
+    """Await all attempts and return their results.
 
     Raises the RunError of a failed attempt, or a StartError if several fail. Any other error and a
     cancellation are raised unchanged. Logging is switched off meanwhile, since it would repeat the errors.

@@ -37,7 +37,7 @@ class StateFile:
     refuses: bool = False
 
     def read(self, parse: Callable[[dict[str, Any]], T]) -> T | None:
-        """Returns the result of `parse` for the object in the file. Returns None if there is no file of this
+        """Return the result of `parse` for the object in the file. Returns None if there is no file of this
         work, or if `parse` raises an error about wrong data. Raises RunError if the work was made from other
         values and these are refused."""
         try:

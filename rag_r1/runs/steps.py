@@ -98,23 +98,23 @@ class PipelineFolder:
         return state
 
     def status(self, step: Step) -> StepState:
-        """Returns the state in which `run` would find a step; `waiting` if a step that it builds on is not
+        """Return the state in which `run` would find a step; `waiting` if a step that it builds on is not
         done. Raises RunError if `run` would refuse the step."""
         if not all(self._record(need) for need in step.needs):
             return "waiting"
         return self._state_of(step, self._plan(step))
 
     def facts(self, name: str) -> dict[str, Any]:
-        """Returns the facts of a finished step; {} for an unfinished one."""
+        """Return the facts of a finished step; {} for an unfinished one."""
         return self._record(name).get("facts", {})
 
     def seconds(self, name: str) -> float | None:
-        """Returns the duration, in seconds, of the invocation that finished the step; None for an unfinished
+        """Return the duration, in seconds, of the invocation that finished the step; None for an unfinished
         one."""
         return self._record(name).get("seconds")
 
     def _plan(self, step: Step) -> dict[str, Any]:
-        """Returns the content for begun.json. Raises RunError if a step that this one builds on is not
+        """Return the content for begun.json. Raises RunError if a step that this one builds on is not
         done."""
         inputs = {}
         for need in step.needs:
@@ -125,7 +125,7 @@ class PipelineFolder:
         return json.loads(json.dumps({"settings": dict(step.settings), "inputs": inputs}))
 
     def _state_of(self, step: Step, plan: Mapping[str, Any]) -> StepState:
-        """Returns the state of a step by comparing its markers with its plan. Raises RunError if its settings
+        """Return the state of a step by comparing its markers with its plan. Raises RunError if its settings
         differ or results are missing."""
         begun = _read_marker(self.out / step.name, BEGUN)
         if not begun:
@@ -147,12 +147,12 @@ class PipelineFolder:
         return "done"
 
     def _record(self, name: str) -> dict[str, Any]:
-        """Returns the content of done.json; {} for an unfinished step."""
+        """Return the content of done.json; {} for an unfinished step."""
         return _read_marker(self.out / name, DONE)
 
 
 def fingerprint(folder: Path, names: Sequence[str]) -> str:
-    """Returns a hash of the names and contents of files, and of all files in folders. Raises RunError if one
+    """Return a hash of the names and contents of files, and of all files in folders. Raises RunError if one
     of them is missing."""
     digest = hashlib.sha256()
     for name in names:
@@ -167,7 +167,7 @@ def fingerprint(folder: Path, names: Sequence[str]) -> str:
 
 
 def _free_name(folder: Path) -> Path:
-    """Returns the first of OUT/<step>.old-1, .old-2 and so on that does not exist."""
+    """Return the first of OUT/<step>.old-1, .old-2 and so on that does not exist."""
     number = 1
     while (candidate := folder.with_name(f"{folder.name}.old-{number}")).exists():
         number += 1
@@ -175,10 +175,10 @@ def _free_name(folder: Path) -> Path:
 
 
 def _hash(plan: Mapping[str, Any]) -> str:
-    """Returns a hash of the content of begun.json."""
+    """Return a hash of the content of begun.json."""
     return hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()
 
 
 def _read_marker(folder: Path, name: str) -> dict[str, Any]:
-    """Returns the content of a marker; {} if there is none. Raises RunError if it cannot be read."""
+    """Return the content of a marker; {} if there is none. Raises RunError if it cannot be read."""
     return read_marker(folder / name, f"remove the folder {folder}")

@@ -27,7 +27,7 @@ def _compiled(template: str) -> Any:
 
 
 def environment() -> Any:
-    """Returns a Jinja2 environment with the extensions, filters and globals that transformers provides to
+    """Return a Jinja2 environment with the extensions, filters and globals that transformers provides to
     templates."""
     from jinja2.ext import loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -41,7 +41,7 @@ def environment() -> Any:
 
 
 def _generation_extension() -> type:
-    """Returns the Jinja2 extension for `{% generation %}`, which marks the trained text and does not change
+    """Return the Jinja2 extension for `{% generation %}`, which marks the trained text and does not change
     it."""
     from jinja2 import nodes
     from jinja2.ext import Extension

@@ -65,7 +65,7 @@ class ChatTemplate:
         self._variables = variables
 
     def text(self, messages: Messages, tools: Messages | None = None) -> str:
-        """Returns the text of a prompt, up to the beginning of the model's next turn.
+        """Return the text of a prompt, up to the beginning of the model's next turn.
 
         Raises DataError if the template cannot be rendered, ValueError if it refuses the chat or has an error
         with it, OSError or RuntimeError if no worker can be started, and whatever a tokenizer raises that
@@ -88,7 +88,7 @@ class ChatTemplate:
         return _render(template, values)
 
     def ids(self, messages: Messages, tools: Messages | None = None) -> list[int]:
-        """Returns the token ids of a prompt. Raises the same errors as `text`."""
+        """Return the token ids of a prompt. Raises the same errors as `text`."""
         if not self._uses_worker:
             return self._tokenizer.apply_chat_template(
                 list(messages), tools=tools, add_generation_prompt=True, return_dict=False, **self._arguments
@@ -98,14 +98,14 @@ class ChatTemplate:
 
 
 def refuse_empty_tokenizer(tokenizer: Any) -> None:
-    """Raises ValueError for a tokenizer without tokens, which transformers returns for a folder without
+    """Raise ValueError for a tokenizer without tokens, which transformers returns for a folder without
     tokenizer files."""
     if not tokenizer("Who?")["input_ids"]:
         raise ValueError("it has no tokens: its tokenizer.json, or what takes its place, is missing")
 
 
 def refuse_endless_template(tokenizer: Any) -> None:
-    """Raises DataError if the tokenizer's template cannot render a question within its limits."""
+    """Raise DataError if the tokenizer's template cannot render a question within its limits."""
     if not getattr(tokenizer, "chat_template", None):
         return
     try:
@@ -138,7 +138,7 @@ def refuse_endless_files(folder: str | Path) -> None:
 
 
 def _render(template: str, values: dict[str, Any]) -> str:
-    """Returns the text rendered by a worker. Raises DataError if the template is not valid or exceeds its
+    """Return the text rendered by a worker. Raises DataError if the template is not valid or exceeds its
     limits, and ValueError for every error while it is rendered, an undefined variable included."""
     if _endings[template] >= MAX_ENDINGS:
         raise DataError("the chat template was ended by its limits before: use another model's")
@@ -154,7 +154,7 @@ def _render(template: str, values: dict[str, Any]) -> str:
 
 
 def _as_texts(tokens: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns special tokens as texts; some versions of transformers represent them as objects."""
+    """Return special tokens as texts; some versions of transformers represent them as objects."""
     return {
         name: [str(item) for item in value] if isinstance(value, list | tuple) else str(value)
         for name, value in tokens.items()

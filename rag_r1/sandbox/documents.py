@@ -79,7 +79,7 @@ def read_all(files: list[list[str]]) -> list[list[Any]]:
 
 
 def within_limits(document: DocumentText) -> DocumentText:
-    """Returns the document unchanged. Raises DataError if it has too much text or too many sections."""
+    """Return the document unchanged. Raises DataError if it has too much text or too many sections."""
     if sum(len(section.text) for section in document.sections) > MAX_CHARS:
         raise DataError(f"its text has more than {MAX_CHARS:,} characters: split it")
     if len(document.sections) > MAX_SECTIONS:
@@ -92,7 +92,7 @@ def _read_html(data: bytes) -> DocumentText:
 
 
 def html_text(markup: str) -> DocumentText:
-    """Returns the text of an HTML page. Raises DataError if Python's parser cannot read it."""
+    """Return the text of an HTML page. Raises DataError if Python's parser cannot read it."""
     page = _PageParser()
     try:
         page.feed(markup)
@@ -105,13 +105,13 @@ def html_text(markup: str) -> DocumentText:
 
 
 def _declared_encoding(data: bytes) -> str | None:
-    """Returns the encoding that an HTML page declares in its first kilobytes; None if it declares none."""
+    """Return the encoding that an HTML page declares in its first kilobytes; None if it declares none."""
     match = _CHARSET.search(data[:4096])
     return match[1].decode("ascii") if match else None
 
 
 def decode_text(data: bytes, encoding: str | None = None) -> str:
-    """Returns the text of a file in UTF-8, in UTF-16 with a byte order mark, or in the declared encoding.
+    """Return the text of a file in UTF-8, in UTF-16 with a byte order mark, or in the declared encoding.
     Raises DataError if it cannot be decoded."""
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         encoding = "utf-16"
@@ -173,14 +173,14 @@ class _PageParser(HTMLParser):
             (self._sections[-1][1] if self._open_heading is None else self._open_heading).append(data)
 
     def document(self) -> DocumentText:
-        """Returns the title and the sections that were read. The title is by default the first heading."""
+        """Return the title and the sections that were read. The title is by default the first heading."""
         sections = [Section("".join(text), one_line("".join(heading))) for heading, text in self._sections]
         title = one_line("".join(self._title)) or next((s.heading for s in sections if s.heading), "")
         return DocumentText(title, sections)
 
 
 def _read_pdf(stream: BinaryIO) -> DocumentText:
-    """Returns the text of a PDF, with a section for each page. Raises DataError and OSError."""
+    """Return the text of a PDF, with a section for each page. Raises DataError and OSError."""
     try:
         import pypdf
     except ImportError:
@@ -205,7 +205,7 @@ def _read_pdf(stream: BinaryIO) -> DocumentText:
 
 
 def _pages(reader: Any) -> Iterator[Section]:
-    """Yields the pages of a PDF. Raises DataError if they have too much text."""
+    """Yield the pages of a PDF. Raises DataError if they have too much text."""
     characters_left = MAX_CHARS
     for number, page in enumerate(reader.pages, 1):
         text = page.extract_text() or ""
@@ -216,5 +216,5 @@ def _pages(reader: Any) -> Iterator[Section]:
 
 
 def one_line(text: str) -> str:
-    """Returns a text on one line of at most 200 characters."""
+    """Return a text on one line of at most 200 characters."""
     return " ".join(text.split())[:200]

@@ -11,10 +11,10 @@ from pathlib import Path
 
 
 def path_argument(path: str | Path) -> str:
-    """Returns a path, made absolute, as an argument of a job."""
+    """Return a path, made absolute, as an argument of a job."""
     return os.fsencode(Path(path).absolute()).decode("latin-1")
 
 
 def path_of(argument: str) -> str:
-    """Returns the path of which `path_argument` returned this argument."""
+    """Return the path of which `path_argument` returned this argument."""
     return os.fsdecode(argument.encode("latin-1"))

@@ -28,7 +28,7 @@ def fault(schema: str, arguments: dict[str, Any], patterns: bool) -> str | None:
 
 
 def argument_fault(validator: Validator, arguments: dict[str, Any]) -> str | None:
-    """Returns what is wrong with the arguments, as a sentence for the policy, or None."""
+    """Return what is wrong with the arguments, as a sentence for the policy, or None."""
     from jsonschema.exceptions import best_match
 
     try:
@@ -42,7 +42,7 @@ def argument_fault(validator: Validator, arguments: dict[str, Any]) -> str | Non
 
 
 def make_validator(schema: dict[str, Any], patterns: bool = True) -> Validator:
-    """Returns a validator of arguments by a schema. References are not fetched, since the registry is empty.
+    """Return a validator of arguments by a schema. References are not fetched, since the registry is empty.
     `patterns` says whether regular expressions are checked. Raises DataError if it is not a valid schema."""
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import SchemaError

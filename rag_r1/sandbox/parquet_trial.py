@@ -50,7 +50,7 @@ def try_out(path: str, columns: Sequence[str], batch_rows: int) -> None:
 
 
 def _check_column(file: Any, group: int, column: str, batch_rows: int, bytes_left: int) -> int:
-    """Returns the expanded bytes of a column in a row group; 0 if it is broken. Raises DataError, which names
+    """Return the expanded bytes of a column in a row group; 0 if it is broken. Raises DataError, which names
     the row group and the column."""
     import pyarrow as pa
 
@@ -66,7 +66,7 @@ def _check_column(file: Any, group: int, column: str, batch_rows: int, bytes_lef
 
 
 def _unpacked_bytes(file: Any, group: int, column: str, batch_rows: int, bytes_left: int) -> int:
-    """Returns the expanded bytes of a column in a row group. Raises DataError if a batch is too large, or the
+    """Return the expanded bytes of a column in a row group. Raises DataError if a batch is too large, or the
     column has more than `bytes_left`."""
     total = 0
     batches = file.iter_batches(batch_rows, row_groups=[group], columns=[column], use_threads=False)
@@ -83,7 +83,7 @@ def _unpacked_bytes(file: Any, group: int, column: str, batch_rows: int, bytes_l
 
 
 def _values_in(array: Any) -> int:
-    """Returns the number of values in an Arrow array, including those inside its lists and structs."""
+    """Return the number of values in an Arrow array, including those inside its lists and structs."""
     import pyarrow.types as kinds
 
     if kinds.is_struct(array.type):

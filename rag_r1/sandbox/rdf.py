@@ -43,7 +43,7 @@ def read(path: str, form: str) -> list[list[Any]]:
 
 
 def _terms_and_triples(graph: Any) -> list[list[Any]]:
-    """Returns the terms of a graph, and its triples as a flat list of term numbers, three for each triple.
+    """Return the terms of a graph, and its triples as a flat list of term numbers, three for each triple.
 
     A term is an address `[address]`, a blank node `[name, 0]`, or a literal `[text, language, datatype]`.
     Raises ValueError for a term that is too long.
@@ -70,7 +70,7 @@ def _terms_and_triples(graph: Any) -> list[list[Any]]:
 
 
 def _reject_doctype(path: str) -> None:
-    """Raises ValueError if an XML file declares a document type, and OSError."""
+    """Raise ValueError if an XML file declares a document type, and OSError."""
 
     def refuse(*_: Any) -> None:
         raise ValueError(

@@ -61,7 +61,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def plain_values(path: str) -> Any:
-    """Returns the plain values of a `torch.save` file. Raises ValueError for any other file, OSError and
+    """Return the plain values of a `torch.save` file. Raises ValueError for any other file, OSError and
     MemoryError."""
     try:
         with zipfile.ZipFile(path) as archive:

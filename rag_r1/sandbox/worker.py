@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def _run_job(request: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-    """Returns the answer to a request, `{"value": ...}` or `{"error": [kind, message]}`, and whether this
+    """Return the answer to a request, `{"value": ...}` or `{"error": [kind, message]}`, and whether this
     process exits after sending it."""
     _set_limits(request["cpu_s"], request["memory"])
     try:
@@ -53,7 +53,7 @@ def _run_job(request: dict[str, Any]) -> tuple[dict[str, Any], bool]:
 
 
 def _read(stream: BinaryIO) -> Any:
-    """Returns the next message; None at the end of the stream."""
+    """Return the next message; None at the end of the stream."""
     header = stream.read(8)
     return json.loads(stream.read(int.from_bytes(header, "big"))) if len(header) == 8 else None
 
@@ -80,7 +80,7 @@ def _set_limit(kind: int, value: int) -> None:
 
 
 def _peak_bytes() -> int:
-    """Returns the peak memory of this program in bytes. On Linux, getrusage is not used, since its figure
+    """Return the peak memory of this program in bytes. On Linux, getrusage is not used, since its figure
     includes the parent's memory."""
     try:
         with open("/proc/self/status", "rb") as status:

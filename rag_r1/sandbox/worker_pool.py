@@ -76,7 +76,7 @@ class WorkerPool:
         self._idle: list[_Worker] = []
 
     def call(self, job: str, arguments: Sequence[Any], limits: JobLimits) -> Any:
-        """Returns the result of the job `module:function`. Raises LimitError and JobError, OSError if no
+        """Return the result of the job `module:function`. Raises LimitError and JobError, OSError if no
         worker can be started, and RuntimeError if none can be started because the interpreter shuts down."""
         return self.start(job, arguments, limits).result()
 
@@ -116,7 +116,7 @@ class WorkerPool:
         return JobHandle(self, slots, worker, limits)
 
     def _take_worker(self) -> _Worker:
-        """Returns an idle worker, or a new one."""
+        """Return an idle worker, or a new one."""
         while (worker := self._pop_idle()) is not None:
             if worker.is_alive():
                 return worker
@@ -125,7 +125,7 @@ class WorkerPool:
         return _starter.submit(_Worker).result()
 
     def _pop_idle(self) -> _Worker | None:
-        """Returns an idle worker, or None. This is a single step, since another thread may take the last
+        """Return an idle worker, or None. This is a single step, since another thread may take the last
         one."""
         try:
             return self._idle.pop()
@@ -190,7 +190,7 @@ class _Worker:
             raise
 
     def is_alive(self) -> bool:
-        """Returns whether the process is running."""
+        """Return whether the process is running."""
         return self._process.poll() is None
 
     def end(self) -> None:
@@ -202,7 +202,7 @@ class _Worker:
             stream.close()
 
     def answer(self, limits: JobLimits) -> tuple[dict[str, Any], bool]:
-        """Returns the answer to the last request, and whether the worker exits now. Raises LimitError."""
+        """Return the answer to the last request, and whether the worker exits now. Raises LimitError."""
         # The kernel limits the processor time. On a busy machine, several times as much wall time may pass.
         deadline = time.monotonic() + 4 * limits.cpu_s + _WAIT_S
         try:
@@ -223,7 +223,7 @@ class _Worker:
             view = view[self._process.stdin.write(view) or 0 :]
 
     def _read(self, size: int, deadline: float) -> bytes:
-        """Returns the next `size` bytes. Raises EOFError if the process has ended, and LimitError after the
+        """Return the next `size` bytes. Raises EOFError if the process has ended, and LimitError after the
         deadline."""
         assert self._process.stdout is not None
         descriptor = self._process.stdout.fileno()
@@ -240,7 +240,7 @@ class _Worker:
         return bytes(data)
 
     def _exit_reason(self, limits: JobLimits) -> str:
-        """Returns the reason why the process ended by itself, as the message of a LimitError."""
+        """Return the reason why the process ended by itself, as the message of a LimitError."""
         status = self._process.wait()
         if status in (-signal.SIGPROF, -signal.SIGXCPU):
             return f"it takes more than {limits.cpu_s:,.4g} s of processor time"

@@ -62,7 +62,7 @@ class AdmissionQueue:
         return ticket
 
     def _retry_after_s(self) -> int:
-        """Returns the estimated number of whole seconds until another chat would get a slot."""
+        """Return the estimated number of whole seconds until another chat would get a slot."""
         rounds = (self.waiting + 1) / self.max_running
         return max(MIN_RETRY_S, min(MAX_RETRY_S, math.ceil(self._mean_chat_s * rounds)))
 

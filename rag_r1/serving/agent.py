@@ -61,7 +61,7 @@ class ChatAgent:
         self._endpoint = self._connect()
 
     def prompt_fits(self, question: str) -> bool:
-        """Returns whether the prompt with this question is within the token limit. A prompt that cannot be
+        """Return whether the prompt with this question is within the token limit. A prompt that cannot be
         made does not fit."""
         limit = self.setup.budget.prompt_limit
         try:
@@ -119,7 +119,7 @@ class ChatAgent:
         await self._endpoint.close()
 
     async def _open_endpoint(self) -> Endpoint:
-        """Returns the endpoint, which is replaced by a new connection if a refusal has ended the old one."""
+        """Return the endpoint, which is replaced by a new connection if a refusal has ended the old one."""
         if (current := self._endpoint).stop.reason is not None:
             self._endpoint = self._connect()
             await current.close()
@@ -168,7 +168,7 @@ def _try_model(args: EvalArguments, url: str) -> None:
 
 @asynccontextmanager
 async def open_agent(args: EvalArguments) -> AsyncIterator[ChatAgent]:
-    """Yields an agent whose servers have answered a test request, and closes it after the block. Raises
+    """Yield an agent whose servers have answered a test request, and close it after the block. Raises
     RunError."""
     add_working_directory()
     try:
@@ -186,7 +186,7 @@ async def open_agent(args: EvalArguments) -> AsyncIterator[ChatAgent]:
 
 
 async def _prompt_ids(setup: AgentSetup, question: str) -> list[int]:
-    """Returns the prompt's token ids. The episode awaits this coroutine, so a prompt that cannot be made
+    """Return the prompt's token ids. The episode awaits this coroutine, so a prompt that cannot be made
     fails only this question."""
     # In a thread, because the model's chat template may take long.
     return await asyncio.to_thread(setup.prompt_ids, question)

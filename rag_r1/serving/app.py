@@ -47,7 +47,7 @@ def create_app(
     allowed: Iterable[str] = (),
     token: str | None = None,
 ) -> FastAPI:
-    """Returns the app. RequestGuard checks requests by `names` and `allowed`, the host names that they may
+    """Return the app. RequestGuard checks requests by `names` and `allowed`, the host names that they may
     use, and by `token`, which they must send as their bearer token."""
     # Without FastAPI's pages of documentation, which load scripts from a CDN.
     app = FastAPI(title="RAG-R1 chat", docs_url=None, redoc_url=None)
@@ -99,7 +99,7 @@ def _add_chat(app: FastAPI, chats: ChatSessions) -> None:
 
 
 def _chat_parameters(chats: ChatSessions, body: ChatRequest) -> ChatParameters:
-    """Returns the question and the options of a request. Raises RequestError for those that are
+    """Return the question and the options of a request. Raises RequestError for those that are
     unsupported."""
     if body.model is not None and body.model != chats.name:
         raise RequestError(404, "model_not_found", f"the only model is {chats.name!r}")
@@ -144,7 +144,7 @@ async def _await_trajectory(request: Request, chat: ChatSession) -> Trajectory |
 
 
 def _require_success(trajectory: Trajectory) -> Trajectory:
-    """Returns the trajectory. Raises RequestError if its episode has failed."""
+    """Return the trajectory. Raises RequestError if its episode has failed."""
     if trajectory.status in FAILURES:
         raise RequestError(*FAILURES[trajectory.status])
     return trajectory

@@ -118,7 +118,7 @@ class ServeArguments(ChatAgentArguments):
 
 
 def check_agent(args: ChatAgentArguments) -> None:
-    """Raises ValueError, which names the flags, unless the arguments select exactly one agent."""
+    """Raise ValueError, which names the flags, unless the arguments select exactly one agent."""
     if args.demo:
         refuse_unused(args, _UNUSED_BY_DEMO, "--demo brings its own")
     elif args.model is None:
@@ -130,7 +130,7 @@ def check_agent(args: ChatAgentArguments) -> None:
 
 
 def refuse_unused(args: ChatAgentArguments, names: Iterable[str], reason: str) -> None:
-    """Raises ValueError if one of the arguments `names` was given, since it would have no effect. The message
+    """Raise ValueError if one of the arguments `names` was given, since it would have no effect. The message
     begins with `reason`."""
     if unused := sorted(args.model_fields_set & set(names)):
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in unused)
@@ -138,7 +138,7 @@ def refuse_unused(args: ChatAgentArguments, names: Iterable[str], reason: str) -
 
 
 def to_eval_arguments(args: ChatAgentArguments) -> EvalArguments:
-    """Returns the arguments with which `rag-r1 eval` would play questions as this server does."""
+    """Return the arguments with which `rag-r1 eval` would play questions as this server does."""
     return EvalArguments(
         questions=[],
         model=args.model,
@@ -158,7 +158,7 @@ def to_eval_arguments(args: ChatAgentArguments) -> EvalArguments:
 def with_demo_limits(
     args: ChatAgentArguments, evaluation: EvalArguments, vllm: tuple[str, ...]
 ) -> EvalArguments:
-    """Returns the demo's arguments of `rag-r1 eval` (`evaluation`, from rag_r1/demo/eval_spec.py) with the
+    """Return the demo's arguments of `rag-r1 eval` (`evaluation`, from rag_r1/demo/eval_spec.py) with the
     user's limits and overrides in `args`. `vllm` are the flags of the demo's vLLM server, which the user's
     flags follow."""
     return evaluation.changed(

@@ -49,7 +49,7 @@ class Citations(TypedDict):
 
 
 def citations(trajectory: Trajectory, golds: Sequence[str] = ()) -> Citations:
-    """Returns the passages that contain an episode's answer, in the order in which they were shown. With
+    """Return the passages that contain an episode's answer, in the order in which they were shown. With
     `golds`, the accepted answers, the result also has a verdict."""
     answer = trajectory.answer
     passages: list[CitedPassage] = []
@@ -69,7 +69,7 @@ def citations(trajectory: Trajectory, golds: Sequence[str] = ()) -> Citations:
 
 
 def _documents(trajectory: Trajectory) -> Iterator[tuple[int, int, int, Document]]:
-    """Yields each document with the indices of its turn and call, and its rank."""
+    """Yield each document with the indices of its turn and call, and its rank."""
     for turn_index, turn in enumerate(trajectory.turns):
         for call_index, call in enumerate(turn.calls):
             for rank, document in enumerate(call.documents or (), 1):
@@ -77,7 +77,7 @@ def _documents(trajectory: Trajectory) -> Iterator[tuple[int, int, int, Document
 
 
 def episode_searches(trajectory: Trajectory) -> list[dict[str, Any]]:
-    """Returns all calls of an episode in the form of the event `passages`, each with its turn."""
+    """Return all calls of an episode in the form of the event `passages`, each with its turn."""
     return [
         {"turn": turn_index, **call_for_client(call.to_dict())}
         for turn_index, turn in enumerate(trajectory.turns)
@@ -86,7 +86,7 @@ def episode_searches(trajectory: Trajectory) -> list[dict[str, Any]]:
 
 
 def call_for_client(call: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a call's record (CallRecord.to_dict) in the form of the API, with the titles of documents."""
+    """Return a call's record (CallRecord.to_dict) in the form of the API, with the titles of documents."""
     return {
         "tool": call["tool"],
         "arguments": call["arguments"],
@@ -97,6 +97,6 @@ def call_for_client(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _document_for_client(document: Document) -> dict[str, Any]:
-    """Returns a document with its title and the text without the title."""
+    """Return a document with its title and the text without the title."""
     title, text = title_of(document), document.text or document.contents
     return {"id": document.id, "title": title, "text": text, "score": document.score}

@@ -79,7 +79,7 @@ def _check_start(args: ServeArguments) -> None:
 
 
 def check_extras(command: str, args: ChatAgentArguments) -> None:
-    """Raises RunError if a package that the arguments need is missing. vLLM comes first, because the message
+    """Raise RunError if a package that the arguments need is missing. vLLM comes first, because the message
     names the extra of the first missing package, and the extra with vLLM has the others too."""
     check_packages(command, *(["vllm"] if args.demo or args.base_url is None else []), "fastapi", "uvicorn")
 

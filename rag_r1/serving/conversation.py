@@ -41,7 +41,7 @@ class Conversation:
 
 
 def read_conversation(messages: Sequence[Message]) -> Conversation:
-    """Returns the question and the history in a request's messages. Earlier questions without an answer,
+    """Return the question and the history in a request's messages. Earlier questions without an answer,
     which were stopped or failed, are left out. Raises ValueError if the last message is not a question of the
     user, or if a message is not text."""
     if not messages or messages[-1].role != "user" or not messages[-1].text.strip():
@@ -62,7 +62,7 @@ def read_conversation(messages: Sequence[Message]) -> Conversation:
 
 
 def with_history(conversation: Conversation) -> str:
-    """Returns the text to put in place of the question in the prompt: the question with its history."""
+    """Return the text to put in place of the question in the prompt: the question with its history."""
     if not conversation.earlier:
         return conversation.question
     earlier = (f"Question: {past.question}\nAnswer: {past.answer}" for past in conversation.earlier)
@@ -70,7 +70,7 @@ def with_history(conversation: Conversation) -> str:
 
 
 def fit_history(conversation: Conversation, max_history: int, fits: Callable[[str], bool]) -> tuple[str, int]:
-    """Returns the question with as many of the latest questions and answers as fit, at most `max_history`,
+    """Return the question with as many of the latest questions and answers as fit, at most `max_history`,
     and their number. `fits` decides whether a text fits. If no history fits, the question alone is
     returned."""
     for count in range(min(max_history, len(conversation.earlier)), 0, -1):

@@ -76,7 +76,7 @@ def check_launch(args: ChatAgentArguments, checks: Sequence[Callable[[], Any]] =
 
 
 def _check_documents(folder: Path) -> None:
-    """Raises RunError for a folder of --documents that cannot be used."""
+    """Raise RunError for a folder of --documents that cannot be used."""
     try:
         document_files(folder)
     except RunError as error:
@@ -103,7 +103,7 @@ def launch_agent(args: ChatAgentArguments) -> Iterator[LaunchedAgent]:
 
 
 def _start_search(args: ChatAgentArguments, stack: ExitStack) -> tuple[EvalArguments, PageInfo]:
-    """Returns the agent's arguments and its description. With --documents, the folder is indexed anew and a
+    """Return the agent's arguments and its description. With --documents, the folder is indexed anew and a
     retrieval server is started for it."""
     evaluation = to_eval_arguments(args)
     if args.documents is None:

@@ -40,5 +40,5 @@ class ChatMetrics:
         self.tokens.labels("observed").inc(trajectory.observed_tokens)
 
     def page(self) -> bytes:
-        """Returns all metrics in Prometheus' text format, whose type is `CONTENT_TYPE_LATEST`."""
+        """Return all metrics in Prometheus' text format, whose type is `CONTENT_TYPE_LATEST`."""
         return generate_latest(self._registry)

@@ -15,7 +15,7 @@ _ACTIONS = ("call", "answer")
 
 
 def turn_reasoning(text: str, protocol: Protocol) -> str:
-    """Returns the text of a turn without its call or answer, and without the protocol's tags."""
+    """Return the text of a turn without its call or answer, and without the protocol's tags."""
     ends = [(end, i) for i, block in enumerate(protocol.acting) if (end := text.find(block.close)) >= 0]
     if ends:
         end, i = min(ends)
@@ -44,7 +44,7 @@ class StreamingReasoning:
         self.ended = False
 
     def feed(self, piece: str) -> str:
-        """Returns the reasoning in the next piece of the turn."""
+        """Return the reasoning in the next piece of the turn."""
         if self.ended:
             return ""
         text = self._possible_tag + piece
@@ -64,12 +64,12 @@ class StreamingReasoning:
         return self._hold_back_trailing_space("".join(parts))
 
     def _tag_start_length(self, text: str) -> int:
-        """Returns the number of characters at the end of a text that may be the beginning of a tag."""
+        """Return the number of characters at the end of a text that may be the beginning of a tag."""
         lengths = range(min(len(text), self._longest_tag), 0, -1)
         return next((length for length in lengths if text[-length:] in self._tag_starts), 0)
 
     def _hold_back_trailing_space(self, text: str) -> str:
-        """Returns the text without leading white space of the reasoning. Trailing white space is held back
+        """Return the text without leading white space of the reasoning. Trailing white space is held back
         until more text arrives."""
         visible = text.rstrip()
         space = text[len(visible) :]
@@ -84,10 +84,10 @@ class StreamingReasoning:
 
 
 def _tags(protocol: Protocol) -> list[str]:
-    """Returns all tags of the protocol's blocks."""
+    """Return all tags of the protocol's blocks."""
     return [tag for block in protocol.blocks for tag in (block.open, block.close) if tag]
 
 
 def _any_of(tags: list[str]) -> str:
-    """Returns a pattern that matches any of the tags."""
+    """Return a pattern that matches any of the tags."""
     return "|".join(map(re.escape, tags))

@@ -146,7 +146,7 @@ class ChatSessions:
             logger.error("%s failed", chat.id, exc_info=task.exception())
 
     async def stream(self, chat: ChatSession) -> AsyncIterator[bytes]:
-        """Yields the chat as server-sent events, up to the answer and [DONE]."""
+        """Yield the chat as server-sent events, up to the answer and [DONE]."""
         chunks = ChunkBuilder(chat.id, self.name)
         yield chunks.delta(role="assistant", content="")
         if not chat.ticket.is_admitted:
@@ -170,7 +170,7 @@ class ChatSessions:
         yield DONE
 
     def _last_chunks(self, chat: ChatSession, chunks: ChunkBuilder) -> list[bytes]:
-        """Returns the last chunks of a chat whose task is done: its answer with citations and status, or its
+        """Return the last chunks of a chat whose task is done: its answer with citations and status, or its
         error."""
         if chat.task.cancelled() or chat.task.exception() is not None:
             _, code, message = STOPPING if self.stopped and chat.task.cancelled() else FAILURES["error"]
@@ -190,7 +190,7 @@ class ChatSessions:
 
 
 def take_reasoning(chat: ChatSession) -> str:
-    """Empties the events of a chat that has ended, and returns the reasoning as a stream would send it."""
+    """Empty the events of a chat that has ended, and return the reasoning as a stream would send it."""
     text = ""
     while not chat.events.empty():
         event = chat.events.get_nowait()
@@ -200,5 +200,5 @@ def take_reasoning(chat: ChatSession) -> str:
 
 
 def _reasoning_text(piece: Reasoning, *, is_first: bool) -> str:
-    """Returns a piece of reasoning for clients, separated from the reasoning of an earlier turn."""
+    """Return a piece of reasoning for clients, separated from the reasoning of an earlier turn."""
     return _TURN_BREAK + piece.text if piece.starts_turn and not is_first else piece.text

@@ -70,7 +70,7 @@ class EventStreamer:
             self.show(EpisodeEvent("rewrite", {"turn": turn, "removed": data["removed"]}))
 
     def generation_started(self) -> Callable[[str], None]:
-        """Returns the function to call with each piece of a generation.
+        """Return the function to call with each piece of a generation.
 
         A generation may be another attempt at the same turn. Text that was shown before is then skipped, and
         if the attempt differs from that text, nothing of it is shown."""

@@ -79,7 +79,7 @@ class ChatRequest(BaseModel):
     tools: list[Any] | None = None
 
     def refusal(self) -> str | None:
-        """Returns the reason to refuse the request; None if it can be answered."""
+        """Return the reason to refuse the request; None if it can be answered."""
         if self.n not in (None, 1):
             return "n: there is one answer to a question; leave it out"
         if self.tools:
@@ -99,7 +99,7 @@ class TextRequest(BaseModel):
 
 
 def sse(data: Mapping[str, Any]) -> bytes:
-    """Returns a server-sent event. JSON escapes line breaks, so a text cannot end the event early."""
+    """Return a server-sent event. JSON escapes line breaks, so a text cannot end the event early."""
     return b"data: " + json.dumps(data, ensure_ascii=True, separators=(",", ":")).encode() + b"\n\n"
 
 
@@ -110,29 +110,29 @@ class ChunkBuilder:
         self._head = _head(chat_id, "chat.completion.chunk", model)
 
     def delta(self, finish: str | None = None, **delta: str) -> bytes:
-        """Returns a chunk with text, or with the reason for the end of the answer (`finish`)."""
+        """Return a chunk with text, or with the reason for the end of the answer (`finish`)."""
         choice = {"index": 0, "delta": delta, "finish_reason": finish}
         return sse({**self._head, "choices": [choice]})
 
     def event(self, name: str, data: Mapping[str, Any]) -> bytes:
-        """Returns a chunk with an event of the episode."""
+        """Return a chunk with an event of the episode."""
         choice = {"index": 0, "delta": {}, "finish_reason": None}
         return sse({**self._head, "choices": [choice], "rag_r1": {"event": name, **data}})
 
     def usage(self, trajectory: Trajectory) -> bytes:
-        """Returns the last chunk for clients that request the numbers of tokens."""
+        """Return the last chunk for clients that request the numbers of tokens."""
         return sse({**self._head, "choices": [], "usage": usage_of(trajectory)})
 
 
 def _head(chat_id: str, kind: str, model: str) -> dict[str, Any]:
-    """Returns the keys that every answer and every chunk has."""
+    """Return the keys that every answer and every chunk has."""
     return {"id": chat_id, "object": kind, "created": int(time.time()), "model": model}
 
 
 def completion(
     chat_id: str, model: str, trajectory: Trajectory, reasoning: str, extra_keys: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Returns the body of an answer in one piece. `extra_keys` are further keys under `rag_r1`."""
+    """Return the body of an answer in one piece. `extra_keys` are further keys under `rag_r1`."""
     message: dict[str, Any] = {"role": "assistant", "content": trajectory.answer or ""}
     if reasoning:
         message["reasoning_content"] = reasoning
@@ -150,18 +150,18 @@ def completion(
 
 
 def episode_ending(trajectory: Trajectory) -> dict[str, Any]:
-    """Returns an episode's status (rag_r1/agent/trajectory.py), number of turns and seconds."""
+    """Return an episode's status (rag_r1/agent/trajectory.py), number of turns and seconds."""
     seconds = round(trajectory.seconds, 3)
     return {"status": trajectory.status, "turns": len(trajectory.turns), "seconds": seconds}
 
 
 def finish_reason(trajectory: Trajectory) -> str:
-    """Returns `stop` for an answer. Returns `length` if the episode ended without one, because turns or
+    """Return `stop` for an answer. Returns `length` if the episode ended without one, because turns or
     tokens were used up or a turn had no action."""
     return "stop" if trajectory.status == "answered" else "length"
 
 
 def usage_of(trajectory: Trajectory) -> dict[str, int]:
-    """Returns the numbers of tokens with OpenAI's keys. Observations count as tokens of the prompt."""
+    """Return the numbers of tokens with OpenAI's keys. Observations count as tokens of the prompt."""
     prompt, generated = trajectory.prompt_tokens + trajectory.observed_tokens, trajectory.generated_tokens
     return {"prompt_tokens": prompt, "completion_tokens": generated, "total_tokens": prompt + generated}

@@ -139,7 +139,7 @@ def check_start(args: SftDataArguments) -> SftTokens:
 
 
 def _check_sample(row: Any, protocol: Protocol | None) -> None:
-    """Raises DataError if a row is not a published sample."""
+    """Raise DataError if a row is not a published sample."""
     with suppress(UnusableSampleError):  # it is a sample; `make` counts it as left out
         sample_of(row, protocol or load_protocol("rag_r1_mq"), "")
 

@@ -90,7 +90,7 @@ class Trace:
 
 
 def check_right(record: Trajectory, golds: Sequence[str], metric: Metric = "em") -> None:
-    """Raises UnusableSampleError unless the trajectory's answer is right."""
+    """Raise UnusableSampleError unless the trajectory's answer is right."""
     if record.answer is None or record.status != "answered":
         raise UnusableSampleError("unanswered", f"it ended as {record.status}")
     if not golds:
@@ -179,7 +179,7 @@ def _observation(turn: Turn, number: int, protocol: Protocol) -> str:
 
 
 def check_text(*texts: str) -> None:
-    """Raises UnusableSampleError if a text has a lone surrogate, which no tokenizer accepts."""
+    """Raise UnusableSampleError if a text has a lone surrogate, which no tokenizer accepts."""
     if any(map(has_lone_surrogate, texts)):
         raise UnusableSampleError("control_text", "half a character, which no tokenizer accepts")
 
@@ -212,7 +212,7 @@ def _kind(position: int, pieces: int) -> str:
 
 
 def check_targets(row: SftRow, documents: Sequence[Document]) -> None:
-    """Raises UnusableSampleError if a target quotes a document (copy_check.py)."""
+    """Raise UnusableSampleError if a target quotes a document (copy_check.py)."""
     for target in row.targets:
         if quotation := find_quotation(target, documents):
             raise UnusableSampleError("quotes", f"{quotation!r}")

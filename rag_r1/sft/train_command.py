@@ -132,7 +132,7 @@ def _check_recipe(args: SftArguments) -> tuple[Any, list[str], Path, PreflightRe
 
 
 def _check_start(args: SftArguments) -> None:
-    """Raises StartError with all errors of the preflight, or RunError if the recipe cannot be composed."""
+    """Raise StartError with all errors of the preflight, or RunError if the recipe cannot be composed."""
     *_, report = _check_recipe(args)
     if report.errors:
         raise StartError(report.sentences)

@@ -63,7 +63,7 @@ _NEEDED_ADDRESS = re.compile(r".*_proxy|HF_ENDPOINT", re.IGNORECASE)
 
 
 def server_environment(*tokens: str) -> dict[str, str]:
-    """Returns the environment variables that a server of this project needs. `tokens` are the names of secret
+    """Return the environment variables that a server of this project needs. `tokens` are the names of secret
     variables that it needs, too."""
     return {
         name: value
@@ -73,7 +73,7 @@ def server_environment(*tokens: str) -> dict[str, str]:
 
 
 def environment_without_secrets(keep: Collection[str], hidden: Collection[str] = ()) -> dict[str, str]:
-    """Returns the environment of this process without its secrets: the variables with the name of a secret or
+    """Return the environment of this process without its secrets: the variables with the name of a secret or
     a password in an address, unless they are in `keep`. The variables in `hidden` are left out as well."""
     return {
         name: value
@@ -83,13 +83,13 @@ def environment_without_secrets(keep: Collection[str], hidden: Collection[str] =
 
 
 def _is_secret(name: str, value: str) -> bool:
-    """Returns whether a variable has the name of a secret, or an address with a password as its value."""
+    """Return whether a variable has the name of a secret, or an address with a password as its value."""
     has_password = _PASSWORD_IN_ADDRESS.search(value) and not _NEEDED_ADDRESS.fullmatch(name)
     return bool(_SECRET.fullmatch(name) or has_password)
 
 
 def bind_to_parent(command: Sequence[str], folder: Path | str | None = None) -> list[str]:
-    """Returns the command, wrapped so that it ends when the thread or process that starts it ends.
+    """Return the command, wrapped so that it ends when the thread or process that starts it ends.
 
     `folder` is the folder in which the command is started. A command whose program does not exist is returned
     unchanged, so that starting it fails.
@@ -191,7 +191,7 @@ def end(process: subprocess.Popen, ending: Ending) -> None:
 
 
 def _has_exited(process: subprocess.Popen) -> bool:
-    """Returns whether a child has ended. It stays a zombie, which keeps its process number, until it is
+    """Return whether a child has ended. It stays a zombie, which keeps its process number, until it is
     waited for."""
     if process.returncode is not None:
         return True
@@ -223,13 +223,13 @@ def wait_until_ready(
 
 
 def last_lines(log: Path | str, count: int = 25) -> str:
-    """Returns the last lines of a file, or of a text."""
+    """Return the last lines of a file, or of a text."""
     text = log if isinstance(log, str) else log.read_text(encoding="utf-8", errors="replace")
     return "\n".join(text.strip().splitlines()[-count:])
 
 
 def free_port() -> int:
-    """Returns a port of the loopback interface on which no server listens."""
+    """Return a port of the loopback interface on which no server listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]

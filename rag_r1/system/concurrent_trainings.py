@@ -19,7 +19,7 @@ TRAINER = "verl.trainer.main_ppo"
 
 
 def find_other_trainings(processes: Iterable[tuple[int, Sequence[str]]] | None = None) -> list[int]:
-    """Returns the ids of other processes that run veRL's trainer. `processes` has the id and command line of
+    """Return the ids of other processes that run veRL's trainer. `processes` has the id and command line of
     each process to consider; None for all processes that this one can see."""
     if processes is None:
         all_processes = psutil.process_iter(["cmdline"])

@@ -14,18 +14,18 @@ _TINY_BYTES = 64 << 20
 
 
 def usable_cores() -> int:
-    """Returns the number of cores that this process may use, at least 1."""
+    """Return the number of cores that this process may use, at least 1."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cpu_threads(model: Path) -> int:
-    """Returns the number of threads with which vLLM runs a model on the CPU: 1 for a tiny model, else one per
+    """Return the number of threads with which vLLM runs a model on the CPU: 1 for a tiny model, else one per
     usable core."""
     return 1 if _is_tiny(model) else usable_cores()
 
 
 def trainer_threads(model: Path, workers: int) -> int:
-    """Returns the number of threads for each of a trainer's workers, which share the usable cores.
+    """Return the number of threads for each of a trainer's workers, which share the usable cores.
 
     For a tiny model one core is left to the retrieval server and all other processes. OpenMP threads spin
     while they wait for each other: on two busy cores, two threads took ten times as long as one. The
@@ -36,6 +36,6 @@ def trainer_threads(model: Path, workers: int) -> int:
 
 
 def _is_tiny(model: Path) -> bool:
-    """Returns whether the weights in a model's folder are tiny; False if there are none."""
+    """Return whether the weights in a model's folder are tiny; False if there are none."""
     sizes = [file.stat().st_size for pattern in ("*.safetensors", "*.bin") for file in model.glob(pattern)]
     return bool(sizes) and sum(sizes) < _TINY_BYTES

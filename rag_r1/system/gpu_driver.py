@@ -20,37 +20,37 @@ OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}
 
 
 def driver_version() -> str | None:
-    """Returns the driver version that nvidia-smi reports, e.g. "580.65.06"; None without nvidia-smi or a
+    """Return the driver version that nvidia-smi reports, e.g. "580.65.06"; None without nvidia-smi or a
     driver."""
     version = next(iter(_of_each_gpu("driver_version")), "")
     return version if re.match(r"\d+\.", version) else None
 
 
 def gpu_memory() -> float | None:
-    """Returns the memory of this machine's smallest GPU in bytes, as nvidia-smi reports it; None without a
+    """Return the memory of this machine's smallest GPU in bytes, as nvidia-smi reports it; None without a
     GPU."""
     return min(_memory_bytes("total"), default=None)
 
 
 def gpu_memory_used() -> float | None:
-    """Returns the memory in use by all processes on this machine's fullest GPU in bytes, as nvidia-smi
+    """Return the memory in use by all processes on this machine's fullest GPU in bytes, as nvidia-smi
     reports it; None without a GPU."""
     return max(_memory_bytes("used"), default=None)
 
 
 def _memory_bytes(kind: str) -> list[float]:
-    """Returns the `total` or `used` memory of each GPU in bytes; [] without nvidia-smi or a driver."""
+    """Return the `total` or `used` memory of each GPU in bytes; [] without nvidia-smi or a driver."""
     return [int(mib) * 2.0**20 for mib in _of_each_gpu(f"memory.{kind}") if mib.isdigit()]
 
 
 def _of_each_gpu(field: str) -> list[str]:
-    """Returns nvidia-smi's text for a field of each GPU; [] without nvidia-smi or a driver."""
+    """Return nvidia-smi's text for a field of each GPU; [] without nvidia-smi or a driver."""
     output = _output(["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader,nounits"])
     return [line.strip() for line in output.strip().splitlines()]
 
 
 def _output(command: Sequence[str]) -> str:
-    """Returns the output of a command; "" if the command does not exist, fails, or takes longer than 30 s."""
+    """Return the output of a command; "" if the command does not exist, fails, or takes longer than 30 s."""
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
@@ -59,20 +59,20 @@ def _output(command: Sequence[str]) -> str:
 
 
 def oldest_driver(cuda: str | None) -> int:
-    """Returns the oldest driver series that supports a torch built for `cuda` ("13.0"); None stands for the
+    """Return the oldest driver series that supports a torch built for `cuda` ("13.0"); None stands for the
     CUDA of the locked environment."""
     major = int(cuda.partition(".")[0]) if cuda else CUDA
     return OLDEST_DRIVER.get(major, OLDEST_DRIVER[CUDA])
 
 
 def too_old(driver: str, needed: int) -> bool:
-    """Returns whether a driver is older than the needed series. RAG_R1_OLD_DRIVER=1 declares any driver new
+    """Return whether a driver is older than the needed series. RAG_R1_OLD_DRIVER=1 declares any driver new
     enough."""
     return int(driver.partition(".")[0]) < needed and os.environ.get("RAG_R1_OLD_DRIVER") != "1"
 
 
 def nvcc_release() -> tuple[str | None, str | None]:
-    """Returns the path and the release of the CUDA compiler in CUDA_HOME, in PATH or in /usr/local/cuda. The
+    """Return the path and the release of the CUDA compiler in CUDA_HOME, in PATH or in /usr/local/cuda. The
     release is None if it cannot be determined, and both are None without a compiler."""
     home = os.environ.get("CUDA_HOME")
     candidate = f"{home}/bin/nvcc" if home else shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"

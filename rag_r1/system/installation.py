@@ -44,12 +44,12 @@ _COMMANDS = {
 
 
 def version() -> str:
-    """Returns the version of this installation, or "(not installed)"."""
+    """Return the version of this installation, or "(not installed)"."""
     return version_of(DISTRIBUTION) or "(not installed)"
 
 
 def version_of(distribution: str) -> str | None:
-    """Returns the installed version of a distribution; None if it is not installed."""
+    """Return the installed version of a distribution; None if it is not installed."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
@@ -57,13 +57,13 @@ def version_of(distribution: str) -> str | None:
 
 
 def clone() -> Path | None:
-    """Returns the root of the clone that contains this code; None if the code was installed from a wheel."""
+    """Return the root of the clone that contains this code; None if the code was installed from a wheel."""
     root = Path(__file__).resolve().parents[2]
     return root if (root / "scripts" / "setup_env.sh").is_file() else None
 
 
 def setup_command(platform: Literal["cpu", "gpu"] | None = None) -> str:
-    """Returns the command that installs all packages of a training for a platform; None selects the platform
+    """Return the command that installs all packages of a training for a platform; None selects the platform
     of this machine."""
     if clone():
         return (f"RAG_R1_PLATFORM={platform} " if platform else "") + "bash scripts/setup_env.sh"
@@ -75,12 +75,12 @@ def setup_command(platform: Literal["cpu", "gpu"] | None = None) -> str:
 
 
 def flash_attn_command() -> str:
-    """Returns the command that compiles flash-attn for the installed torch."""
+    """Return the command that compiles flash-attn for the installed torch."""
     return setup_command("gpu") if clone() else f"{pip_command('flash-attn')} --no-build-isolation"
 
 
 def pip_command(*extras: str) -> str:
-    """Returns the pip command that adds extras to this installation, from the same source: a repository, a
+    """Return the pip command that adds extras to this installation, from the same source: a repository, a
     file, the clone, or a package index."""
     names = f"[{','.join(extras)}]" if extras else ""
     if clone():
@@ -92,7 +92,7 @@ def pip_command(*extras: str) -> str:
 
 
 def remedy_for(module: str, command: str) -> str | None:
-    """Returns the command that installs a module which a command (such as `rag-r1 serve`) could not import;
+    """Return the command that installs a module which a command (such as `rag-r1 serve`) could not import;
     None if no extra contains the module."""
     name = module.partition(".")[0]
     extra = next((extra for extra, modules in _MODULES.items() if name in modules), None)
@@ -103,7 +103,7 @@ def remedy_for(module: str, command: str) -> str | None:
 
 
 def missing_package(command: str, *modules: str) -> str | None:
-    """Returns a sentence about the first of these modules that is not installed, with the command that
+    """Return a sentence about the first of these modules that is not installed, with the command that
     installs it. Returns None if all are installed, or no extra contains the module."""
     name = next((name for name in modules if find_spec(name) is None), "")
     remedy = remedy_for(name, command)
@@ -111,7 +111,7 @@ def missing_package(command: str, *modules: str) -> str | None:
 
 
 def require(*modules: str) -> None:
-    """Raises ModuleNotFoundError if one of these modules is not installed. This is for modules that only a
+    """Raise ModuleNotFoundError if one of these modules is not installed. This is for modules that only a
     process started later imports."""
     for name in modules:
         if find_spec(name) is None:
@@ -120,7 +120,7 @@ def require(*modules: str) -> None:
 
 @cache
 def _source() -> str | None:
-    """Returns the source from which pip installed this distribution, as a URL for pip; None if it was a
+    """Return the source from which pip installed this distribution, as a URL for pip; None if it was a
     package index or is unknown. See https://packaging.python.org/en/latest/specifications/direct-url."""
     try:
         text = metadata.distribution(DISTRIBUTION).read_text("direct_url.json")

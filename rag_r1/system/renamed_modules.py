@@ -28,7 +28,7 @@ _MOVED = "import sys; sys.exit('python -m {old} is now, in a clone of the reposi
 
 @cache
 def renamed_modules() -> dict[str, str]:
-    """Returns the new dotted name of each old one."""
+    """Return the new dotted name of each old one."""
     text = files("rag_r1.system").joinpath("renamed_modules.txt").read_text(encoding="utf-8")
     return dict(line.split() for line in text.splitlines() if line)
 
@@ -41,7 +41,7 @@ def _warn(old: str, new: str) -> None:
 
 
 def _is_outside_package(new: str) -> bool:
-    """Returns whether a module has moved into a clone's examples, which a wheel does not contain."""
+    """Return whether a module has moved into a clone's examples, which a wheel does not contain."""
     return new.startswith("examples.")
 
 
@@ -61,7 +61,7 @@ class _Loader(importlib.abc.InspectLoader):
         module.__spec__ = self._spec  # importlib has replaced it by the spec of the old name
 
     def get_source(self, fullname: str) -> str:
-        """Returns the source that `python -m old` runs."""
+        """Return the source that `python -m old` runs."""
         text = _MOVED if _is_outside_package(self.new) else _RUN
         return text.format(old=fullname, new=self.new)
 
@@ -95,7 +95,7 @@ def install() -> None:
 
 
 def forwarding_getattr(package: str, new: str) -> Callable[[str], Any]:
-    """Returns the `__getattr__` of a package that has the name of an old module, whose contents are now in
+    """Return the `__getattr__` of a package that has the name of an old module, whose contents are now in
     `new`."""
 
     def getattr_of_package(name: str) -> Any:

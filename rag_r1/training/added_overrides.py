@@ -24,12 +24,12 @@ _THREADS = "OMP_NUM_THREADS"
 
 
 def added_overrides(config: Any, overrides: Sequence[str]) -> list[str]:
-    """Returns all overrides to add to the user's `overrides`, with which `config` was composed."""
+    """Return all overrides to add to the user's `overrides`, with which `config` was composed."""
     return [*trainer_overrides(config), *_thread_overrides(config), *config_overrides(config, overrides)]
 
 
 def trainer_overrides(config: Any) -> list[str]:
-    """Returns the override that makes veRL's processes load our trainers; none if a trainer of veRL is used.
+    """Return the override that makes veRL's processes load our trainers; none if a trainer of veRL is used.
     The shipped recipes set this key, but a recipe that builds only on veRL's configuration may lack it."""
     if not str(config.trainer.v1.trainer_mode).startswith(("search_", "sessions_")):
         return []
@@ -37,7 +37,7 @@ def trainer_overrides(config: Any) -> list[str]:
 
 
 def vllm_threads(config: Any) -> int:
-    """Returns the number of vLLM's threads on a CPU: the number that the user has set, or the best one for
+    """Return the number of vLLM's threads on a CPU: the number that the user has set, or the best one for
     the model."""
     from omegaconf import OmegaConf
 
@@ -54,7 +54,7 @@ def _thread_overrides(config: Any) -> list[str]:
 
 
 def config_overrides(config: Any, overrides: Sequence[str]) -> list[str]:
-    """Returns the override that makes Hydra write the composed configuration into the run's folder, where
+    """Return the override that makes Hydra write the composed configuration into the run's folder, where
     `rag-r1 eval` reads it. There is none if the user names another folder."""
     if any(override.lstrip("+").startswith("hydra.run.dir=") for override in overrides):
         return []

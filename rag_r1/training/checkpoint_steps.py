@@ -17,13 +17,13 @@ _CHECKPOINT = re.compile(r"global_step_(\d+)")
 
 
 def saved_checkpoints(folder: Path) -> dict[int, Path]:
-    """Returns the checkpoints in a folder by step, in ascending order, including incomplete ones."""
+    """Return the checkpoints in a folder by step, in ascending order, including incomplete ones."""
     matches = ((_CHECKPOINT.fullmatch(path.name), path) for path in folder.glob("global_step_*"))
     return dict(sorted((int(match[1]), path) for match, path in matches if match))
 
 
 def last_whole_step(folder: Path) -> int | None:
-    """Returns the step of the newest whole checkpoint in a run's folder; None if there is none."""
+    """Return the step of the newest whole checkpoint in a run's folder; None if there is none."""
     try:
         return int((folder / TRACKER).read_text())
     except (OSError, ValueError):
@@ -31,7 +31,7 @@ def last_whole_step(folder: Path) -> int | None:
 
 
 def mend_tracker(folder: Path) -> None:
-    """Repairs a tracker that a killed training has left empty, with which veRL could not resume.
+    """Repair a tracker that a killed training has left empty, with which veRL could not resume.
 
     veRL empties the tracker before it writes the new step (verl 0.9.1, trainer_base.py, `_save_checkpoint`).
     By then the new checkpoint is complete, so the tracker gets the newest step whose checkpoint has the data

@@ -60,7 +60,7 @@ example:
 
 
 def absolute_paths(config: DictConfig) -> list[str]:
-    """Returns overrides that make the paths of existing files and folders absolute, if they are relative or
+    """Return overrides that make the paths of existing files and folders absolute, if they are relative or
     begin with `~`."""
     from omegaconf import ListConfig, OmegaConf
 
@@ -103,7 +103,7 @@ class TrainArguments(Arguments):
 
 
 def _check_recipe(args: TrainArguments) -> tuple[Recipe, DictConfig, PreflightReport]:
-    """Runs all checks. Returns the recipe, its configuration without wrong overrides, and the report. Raises
+    """Run all checks. Returns the recipe, its configuration without wrong overrides, and the report. Raises
     RunError if the recipe cannot be composed."""
     add_working_directory()
     recipe = Recipe.find(args.recipe)
@@ -130,14 +130,14 @@ def _check_recipe(args: TrainArguments) -> tuple[Recipe, DictConfig, PreflightRe
 
 
 def _check_start(args: TrainArguments) -> None:
-    """Raises StartError with all errors of the preflight, or RunError if the recipe cannot be composed."""
+    """Raise StartError with all errors of the preflight, or RunError if the recipe cannot be composed."""
     _, _, report = _check_recipe(args)
     if report.errors:
         raise StartError(report.sentences)
 
 
 def _launch_command(args: TrainArguments, recipe: Recipe, config: DictConfig) -> list[str]:
-    """Returns the command that runs launch.py, with the user's overrides and those that are added to them."""
+    """Return the command that runs launch.py, with the user's overrides and those that are added to them."""
     from rag_r1.training.guard.watched_run import WatchedRun
 
     overrides = [*args.overrides, *absolute_paths(config), *added_overrides(config, args.overrides)]
@@ -154,7 +154,7 @@ def _launch_command(args: TrainArguments, recipe: Recipe, config: DictConfig) ->
 
 @command_main(RunError)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Checks a recipe and starts its training. Returns 1 if the preflight finds an error, and 0 after
+    """Check a recipe and start its training. Returns 1 if the preflight finds an error, and 0 after
     --check-only and --estimate. Otherwise launch.py replaces this process."""
     args = read_arguments(
         TrainArguments, arguments, prog="rag-r1 train", description=_DESCRIPTION, check=_check_start

@@ -29,7 +29,7 @@ _SECTIONS = ("actor_rollout_ref", "algorithm", "critic", "data", "trainer")
 
 
 def compose_recipe(recipe: Recipe, overrides: Sequence[str]) -> DictConfig:
-    """Returns the whole configuration, as veRL will see it.
+    """Return the whole configuration, as veRL will see it.
 
     Raises RunError naming the key or file if the recipe cannot be composed, or if the block `rag_r1` refers
     to an environment variable that is not set.
@@ -62,14 +62,14 @@ def compose_recipe(recipe: Recipe, overrides: Sequence[str]) -> DictConfig:
 
 
 def _yaml_fault(recipe: Recipe, fault: Exception) -> str:
-    """Returns the message on wrong YAML in a recipe, or in a file that it is built on."""
+    """Return the message on wrong YAML in a recipe, or in a file that it is built on."""
     mark = getattr(fault, "problem_mark", None)
     location = f"{mark.name}, line {mark.line + 1}" if mark is not None else str(recipe.path)
     return f"{location}: not YAML ({getattr(fault, 'problem', None) or fault}): correct it"
 
 
 def check_training(recipe: Recipe, config: DictConfig) -> None:
-    """Raises RunError unless a composed recipe has all sections of a training by reinforcement learning."""
+    """Raise RunError unless a composed recipe has all sections of a training by reinforcement learning."""
     if any(section not in config for section in _SECTIONS):
         kind = kind_of(recipe.path) or "train"
         training_remedy = "begin its defaults with - /ppo_trainer, or with a shipped recipe"
@@ -78,7 +78,7 @@ def check_training(recipe: Recipe, config: DictConfig) -> None:
 
 
 def compose_valid(recipe: Recipe, overrides: Sequence[str]) -> tuple[DictConfig, list[Problem]]:
-    """Returns the configuration without the wrong overrides, so that the rest can be checked as well, and a
+    """Return the configuration without the wrong overrides, so that the rest can be checked as well, and a
     Problem for each wrong override. Raises RunError if the fault is not in an override."""
     valid, faults = list(overrides), []
     while True:
@@ -95,7 +95,7 @@ def compose_valid(recipe: Recipe, overrides: Sequence[str]) -> tuple[DictConfig,
 
 
 def check_composition(recipe: Recipe, overrides: Sequence[str]) -> DictConfig:
-    """Returns the whole configuration. Raises StartError with all wrong overrides, or RunError if the recipe
+    """Return the whole configuration. Raises StartError with all wrong overrides, or RunError if the recipe
     does not compose without them."""
     config, problems = compose_valid(recipe, overrides)
     if problems:
@@ -104,7 +104,7 @@ def check_composition(recipe: Recipe, overrides: Sequence[str]) -> DictConfig:
 
 
 def check_overrides(recipe: Recipe, overrides: Sequence[str]) -> DictConfig:
-    """Returns the whole configuration. Raises StartError with all wrong overrides, including those whose
+    """Return the whole configuration. Raises StartError with all wrong overrides, including those whose
     value has a wrong type, or RunError if the recipe does not compose without them.
 
     Without overrides, types are not checked, since that requires veRL, whose import takes half a minute on a
@@ -126,7 +126,7 @@ def check_overrides(recipe: Recipe, overrides: Sequence[str]) -> DictConfig:
 
 
 def _is_at_fault(override: str, fault: BaseException | None) -> bool:
-    """Returns whether Hydra's error is about this override, i.e. names it, its key or its group's file."""
+    """Return whether Hydra's error is about this override, i.e. names it, its key or its group's file."""
     key, _, value = override.lstrip("+~").partition("=")
     if getattr(fault, "override", None) == override:
         return True
@@ -136,7 +136,7 @@ def _is_at_fault(override: str, fault: BaseException | None) -> bool:
 
 
 def _override_problem(config: DictConfig, override: str, fault: BaseException) -> Problem:
-    """Returns the Problem of an override for which Hydra raised `fault`. `config` is composed without it."""
+    """Return the Problem of an override for which Hydra raised `fault`. `config` is composed without it."""
     from hydra.errors import OverrideParseException
 
     key, _, value = override.lstrip("+~").partition("=")
@@ -154,7 +154,7 @@ def _override_problem(config: DictConfig, override: str, fault: BaseException) -
 
 
 def _key_hint(config: DictConfig, key: str) -> str:
-    """Returns a sentence with the existing keys beside an unknown one, and the most similar of them."""
+    """Return a sentence with the existing keys beside an unknown one, and the most similar of them."""
     from omegaconf import OmegaConf
 
     node, path, names = config, [], key.split(".")

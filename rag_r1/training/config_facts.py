@@ -16,38 +16,38 @@ NF4_ENGINE = "rag_r1.plugin.nf4.register"
 
 
 def gpu_count(config: DictConfig) -> int:
-    """Returns the number of GPUs that train."""
+    """Return the number of GPUs that train."""
     return int(config.trainer.nnodes) * int(config.trainer.n_gpus_per_node)
 
 
 def verls_mode(mode: str) -> str:
-    """Returns veRL's own name of a trainer mode, e.g. `sync` for `search_sync` and `sessions_sync`."""
+    """Return veRL's own name of a trainer mode, e.g. `sync` for `search_sync` and `sessions_sync`."""
     return mode.removeprefix("sessions_").removeprefix("search_")
 
 
 def is_separate(config: DictConfig) -> bool:
-    """Returns whether training and generation use separate GPUs."""
+    """Return whether training and generation use separate GPUs."""
     return verls_mode(config.trainer.v1.trainer_mode) == "separate_async"
 
 
 def needs_critic(config: DictConfig) -> bool:
-    """Returns whether a critic is trained."""
+    """Return whether a critic is trained."""
     enabled = config.critic.enable
     return bool(enabled) if enabled is not None else config.algorithm.adv_estimator == "gae"
 
 
 def needs_reference(config: DictConfig) -> bool:
-    """Returns whether a KL term needs the reference policy."""
+    """Return whether a KL term needs the reference policy."""
     return bool(config.algorithm.get("use_kl_in_reward") or config.actor_rollout_ref.actor.use_kl_loss)
 
 
 def adapter_rank(config: DictConfig) -> int:
-    """Returns the rank of the policy's LoRA adapters; 0 if all weights are trained."""
+    """Return the rank of the policy's LoRA adapters; 0 if all weights are trained."""
     model = config.actor_rollout_ref.model
     return int((model.get("lora") or {}).get("rank") or 0) or int(model.get("lora_rank") or 0)
 
 
 def is_nf4(config: DictConfig) -> bool:
-    """Returns whether adapters are trained over weights in nf4 (rag_r1/plugin/nf4/register.py)."""
+    """Return whether adapters are trained over weights in nf4 (rag_r1/plugin/nf4/register.py)."""
     model = config.actor_rollout_ref.get("model") or {}
     return NF4_ENGINE in str(model.get("external_lib") or "")

@@ -74,7 +74,7 @@ def _print_next_steps(recipe: Recipe, overrides: Sequence[str]) -> None:
 def _supervise(
     run: WatchedRun, recipe: Recipe, overrides: Sequence[str], band: BandCheck | None, limit: TimeLimit | None
 ) -> int | None:
-    """Trains with a supervisor. Returns the exit status, or None if the limit ended the training."""
+    """Train with a supervisor. Returns the exit status, or None if the limit ended the training."""
 
     def command(changes: Sequence[str], metrics: Path) -> list[str]:
         return recipe.command([*overrides, *changes, metrics_override(metrics)])
@@ -90,7 +90,7 @@ def _watch(
     band: BandCheck | None,
     limit: TimeLimit | None,
 ) -> int | None:
-    """Trains once, and prints the signs in the file `metrics` if there is one. Returns the exit status, or
+    """Train once, and print the signs in the file `metrics` if there is one. Returns the exit status, or
     None if the limit ended the training."""
     source = None if metrics is None else StartMetrics(metrics)
     guard = Guard(run.options, run.facts)

@@ -36,7 +36,7 @@ class MetricsFile:
         self._position = 0
 
     def new_lines(self) -> Iterator[Line]:
-        """Yields the step and the metrics of each line that was completed since the last call. A metric may
+        """Yield the step and the metrics of each line that was completed since the last call. A metric may
         be NaN."""
         try:
             with self.path.open("rb") as file:
@@ -66,7 +66,7 @@ class StartMetrics:
         self._steps, self._rollouts = MetricsFile(path), MetricsFile(rollouts_file(path))
 
     def new_lines(self) -> Iterator[StepMetrics]:
-        """Yields the metrics written since the last call, first those of whole steps and then those of
+        """Yield the metrics written since the last call, first those of whole steps and then those of
         batches, which may belong to the same steps."""
         for step, metrics in self._steps.new_lines():
             yield StepMetrics(step, metrics)
@@ -75,7 +75,7 @@ class StartMetrics:
 
 
 def _parsed(line: bytes) -> Line | None:
-    """Returns the step and the metrics of a line; None if the line is not veRL's."""
+    """Return the step and the metrics of a line; None if the line is not veRL's."""
     try:
         entry = json.loads(line)
         step, metrics = entry["step"], entry["data"]
@@ -85,19 +85,19 @@ def _parsed(line: bytes) -> Line | None:
 
 
 def next_metrics_file(folder: Path) -> Path:
-    """Returns the file for the next start in a run's folder."""
+    """Return the file for the next start in a run's folder."""
     numbers = [int(path.stem.rpartition("-")[2]) for path in earlier_files(folder)]
     return folder / f"{METRICS}{max(numbers, default=0) + 1}.jsonl"
 
 
 def earlier_files(folder: Path) -> list[Path]:
-    """Returns the files of all starts in a run's folder, in order: metrics-1.jsonl, metrics-2.jsonl, ..."""
+    """Return the files of all starts in a run's folder, in order: metrics-1.jsonl, metrics-2.jsonl, ..."""
     numbered = [(path.stem.rpartition("-")[2], path) for path in folder.glob(f"{METRICS}*.jsonl")]
     return [path for _, path in sorted((int(n), path) for n, path in numbered if n.isdecimal())]
 
 
 def metrics_file(config: Any) -> Path | None:
-    """Returns the file in the run's folder for veRL's logger `file` at the next start.
+    """Return the file in the run's folder for veRL's logger `file` at the next start.
 
     veRL empties its file at each start, so each start gets a new one: metrics-1.jsonl, metrics-2.jsonl, ...
     Returns None if the logger is off, or if the user has named a file.
@@ -108,13 +108,13 @@ def metrics_file(config: Any) -> Path | None:
 
 
 def logs_to_file(config: Any) -> bool:
-    """Returns whether veRL's logger `file` is on."""
+    """Return whether veRL's logger `file` is on."""
     logger = config.trainer.logger
     return "file" in ([logger] if isinstance(logger, str) else logger or ())
 
 
 def log_variable(config: Any) -> str | None:
-    """Returns the variable by which the user has named the file or the folder of all projects; None if there
+    """Return the variable by which the user has named the file or the folder of all projects; None if there
     is none."""
     from omegaconf import OmegaConf
 
@@ -123,6 +123,6 @@ def log_variable(config: Any) -> str | None:
 
 
 def metrics_override(path: Path) -> str:
-    """Creates the folder of `path`, and returns the override that makes veRL write its metrics to `path`."""
+    """Create the folder of `path`, and return the override that makes veRL write its metrics to `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     return f"++{RAY_VARIABLES}.{FILE_VARIABLE}={hydra_quoted(path)}"

@@ -23,7 +23,7 @@ _EVALUATE = "evaluate it (with --card: does it search, or does it already know?)
 
 
 def after_training(config: Any) -> list[str]:
-    """Returns the last lines of a training by reinforcement learning. `config` is the composed configuration
+    """Return the last lines of a training by reinforcement learning. `config` is the composed configuration
     (composition.py), whose paths are relative to the working directory."""
     folder = Path(config.trainer.default_local_dir).expanduser()
     checkpoint = newest_checkpoint(folder)
@@ -42,7 +42,7 @@ def after_training(config: Any) -> list[str]:
 
 
 def after_sft(model: Path) -> list[str]:
-    """Returns the last lines of a supervised fine-tuning. `model` is the chosen model's Hugging Face
+    """Return the last lines of a supervised fine-tuning. `model` is the chosen model's Hugging Face
     folder."""
     evaluation = EvalArguments(
         questions=[Path("QUESTIONS")], model=str(model), protocol="PROTOCOL", out=model.parent / "evaluation"
@@ -60,7 +60,7 @@ def after_sft(model: Path) -> list[str]:
 
 
 def after_demo(out: Path, checkpoint: Path | None, base: Path | None = None) -> list[str]:
-    """Returns the last lines of a demo run in the folder `out`. `base` is the policy that was quantised, if
+    """Return the last lines of a demo run in the folder `out`. `base` is the policy that was quantised, if
     adapters over weights in nf4 were trained."""
     lines = _reports(out / "trajectories")
     if checkpoint is None:
@@ -79,7 +79,7 @@ def after_demo(out: Path, checkpoint: Path | None, base: Path | None = None) -> 
 
 
 def _evaluation_arguments(config: Any, checkpoint: Path, folder: Path) -> list[str]:
-    """Returns the arguments that evaluate a checkpoint in the same way as the training's validation. The
+    """Return the arguments that evaluate a checkpoint in the same way as the training's validation. The
     training's folder is enough if it contains the configuration."""
     if config_file(folder) is not None:
         return [str(folder)]
@@ -88,7 +88,7 @@ def _evaluation_arguments(config: Any, checkpoint: Path, folder: Path) -> list[s
 
 
 def _nf4_lines(config: Any, checkpoint: Path, folder: Path) -> list[str]:
-    """Returns the commands that export adapters over nf4 as one model, and that evaluate it."""
+    """Return the commands that export adapters over nf4 as one model, and that evaluate it."""
     values = validation_arguments(config)
     evaluation = EvalArguments(model=str(_export_folder(checkpoint)), out=folder / "evaluation", **values)
     return [
@@ -100,7 +100,7 @@ def _nf4_lines(config: Any, checkpoint: Path, folder: Path) -> list[str]:
 
 
 def _export_nf4(checkpoint: Path, base: str) -> str:
-    """Returns the command that exports adapters over nf4 and their `base` as one model."""
+    """Return the command that exports adapters over nf4 and their `base` as one model."""
     words = ["rag-r1", "model", "export-nf4", str(checkpoint), "--base", base, "--merged"]
     return command([*words, "--out", str(_export_folder(checkpoint))])
 
@@ -110,13 +110,13 @@ def _export_folder(checkpoint: Path) -> Path:
 
 
 def _inspection(config: Any) -> list[str]:
-    """Returns the commands that show the trajectories; none if trajectories are not recorded."""
+    """Return the commands that show the trajectories; none if trajectories are not recorded."""
     folder = config.rag_r1.get("trajectory_dir")
     return _reports(Path(folder).expanduser()) if folder else []
 
 
 def _reports(folder: Path) -> list[str]:
-    """Returns the commands that show the trajectories in a folder, and the last report of each validation."""
+    """Return the commands that show the trajectories in a folder, and the last report of each validation."""
     # `rag-r1 view` also shows the curves of the metrics if it gets the folder of the whole run.
     run = folder.parent if folder.name == "trajectories" else folder
     lines = [
@@ -133,13 +133,13 @@ def _reports(folder: Path) -> list[str]:
 
 
 def _last_step(split: Path) -> int | None:
-    """Returns the last step with records in a split's folder; None if there is none."""
+    """Return the last step with records in a split's folder; None if there is none."""
     files = split.iterdir() if split.is_dir() else ()
     return max((int(match[1]) for path in files if (match := _RECORDS.match(path.name))), default=None)
 
 
 def _export_lines(config: Any, checkpoint: Path) -> list[str]:
-    """Returns lines with the exported model, or with the command that exports it with veRL's merger."""
+    """Return lines with the exported model, or with the command that exports it with veRL's merger."""
     actor = checkpoint / "actor"
     exported = actor / "huggingface"
     if any(exported.glob("*.safetensors")):
@@ -153,5 +153,5 @@ def _export_lines(config: Any, checkpoint: Path) -> list[str]:
 
 
 def command(words: Sequence[str]) -> str:
-    """Returns a command as an indented line, quoted for the shell."""
+    """Return a command as an indented line, quoted for the shell."""
     return f"  {shlex.join(words)}"

@@ -26,7 +26,7 @@ from rag_r1.training.guard.history import is_held_out
 
 
 def train(command: Sequence[str], out: Path, timeout_s: float = math.inf) -> None:
-    """Runs a training of veRL and shows its progress. Writes `train.log` and `metrics.jsonl` into `out`.
+    """Run a training of veRL and show its progress. Writes `train.log` and `metrics.jsonl` into `out`.
     Raises RunError if the training fails or takes longer than `timeout_s`."""
     metrics, log = out / "metrics.jsonl", out / "train.log"
     metrics.unlink(missing_ok=True)
@@ -50,7 +50,7 @@ def train(command: Sequence[str], out: Path, timeout_s: float = math.inf) -> Non
 
 
 def _watch(process: subprocess.Popen, metrics: Path, timeout_s: float) -> None:
-    """Shows new lines of the file of metrics until the process ends. Raises RunError after `timeout_s`."""
+    """Show new lines of the file of metrics until the process ends. Raises RunError after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     lines_shown = 0
     # A progress bar on a terminal; one line per step in a file or a pipe.
@@ -69,7 +69,7 @@ def _watch(process: subprocess.Popen, metrics: Path, timeout_s: float) -> None:
 
 
 def _show(bar: tqdm, entry: dict[str, Any]) -> None:
-    """Shows the figures of a validation and of a training step in a line of metrics, if it has them."""
+    """Show the figures of a validation and of a training step in a line of metrics, if it has them."""
     metrics = entry["data"]
     if held_out := [value for key, value in metrics.items() if is_held_out(key, "/em/mean@1")]:
         bar.write(f"  step {entry['step']:>3}  held-out exact match {fmean(held_out):.2f}")

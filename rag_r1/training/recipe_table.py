@@ -46,13 +46,13 @@ Compose = Callable[[str, Sequence[str]], DictConfig]
 
 
 def size_for(name: str) -> str:
-    """Returns the size of the model that a recipe is for, a key of SHAPES; 7B for a recipe that is not
+    """Return the size of the model that a recipe is for, a key of SHAPES; 7B for a recipe that is not
     shipped."""
     return next((size for prefix, size in _SIZES.items() if name.startswith(prefix)), "7B")
 
 
 def recipe_row(name: str, config: DictConfig, size: str, folder: str = "") -> tuple[str, ...]:
-    """Returns the row of the table for the recipe `name`, whose configuration is `config`, with a model of
+    """Return the row of the table for the recipe `name`, whose configuration is `config`, with a model of
     this size. `folder` is left out of the recipe's name in the row."""
     if config.get("actor_rollout_ref") is None:
         dtype, lora, rates = str(config.engine.model_dtype), "-", _rate(config.optim.lr)
@@ -64,7 +64,7 @@ def recipe_row(name: str, config: DictConfig, size: str, folder: str = "") -> tu
 
 
 def memory_for(name: str, config: DictConfig, size: str) -> MemoryEstimate:
-    """Estimates the memory of the recipe `name` with a model of this size, on the GPU that the recipe names,
+    """Estimate the memory of the recipe `name` with a model of this size, on the GPU that the recipe names,
     or else on one of 80 GB. The critic has the size in `_CRITICS`, or else that of the policy."""
     gpu_bytes = 1e9 * float(OmegaConf.select(config, "rag_r1.gpu_memory_gb") or 80)
     if config.get("actor_rollout_ref") is None:
@@ -73,7 +73,7 @@ def memory_for(name: str, config: DictConfig, size: str) -> MemoryEstimate:
 
 
 def _trained_columns(config: DictConfig) -> tuple[str, str, str]:
-    """Returns the columns with the dtypes, the adapters and the learning rates of policy and critic."""
+    """Return the columns with the dtypes, the adapters and the learning rates of policy and critic."""
     policy = config.actor_rollout_ref
     critic = config.critic if needs_critic(config) else None
     policy_dtype = "nf4" if is_nf4(config) else policy.actor.fsdp_config.model_dtype
@@ -91,7 +91,7 @@ def _rate(value: Any) -> str:
 
 
 def _memory_columns(memory: MemoryEstimate) -> tuple[str, ...]:
-    """Returns the last four columns, in GB and rows, with a dash for what the training does not have."""
+    """Return the last four columns, in GB and rows, with a dash for what the training does not have."""
     update = _gb(memory.phase_bytes("update"))
     if critic_bytes := memory.phase_bytes("critic"):
         update += f", critic {_gb(critic_bytes)}"
@@ -105,19 +105,19 @@ def _gb(n_bytes: float, decimals: int = 0) -> str:
 
 
 def recipe_table(rows: Sequence[Sequence[str]]) -> str:
-    """Returns the table with these rows in Markdown."""
+    """Return the table with these rows in Markdown."""
     return "\n".join(table(_COLUMNS, rows, "lllllrrrrr"))
 
 
 def folder_of(name: str) -> str:
-    """Returns the folder whose README has a recipe's row. It is "" for the demo's recipes, which are in the
+    """Return the folder whose README has a recipe's row. It is "" for the demo's recipes, which are in the
     README of all recipes."""
     folder = name.partition("/")[0]
     return "" if folder == "demo" else folder
 
 
 def recipe_tables(compose: Compose, folders: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
-    """Yields the name and the table of each of the `folders` of recipes, by default of all. `compose` is
+    """Yield the name and the table of each of the `folders` of recipes, by default of all. `compose` is
     called with each recipe and its overrides."""
     names = shipped_names("train", "sft")
     for folder in folders or sorted({folder_of(name) for name in names}):

@@ -40,7 +40,7 @@ _SENTENCE = re.compile(r"(?<=[.!?])\s")
 
 @command_main(RunError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a subcommand, by default `list`. Returns its exit status, or 2 if the subcommand does not
+    """Run a subcommand, by default `list`. Returns its exit status, or 2 if the subcommand does not
     exist."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     return run("rag-r1 recipes", _DESCRIPTION, COMMANDS, arguments or ["list"])
@@ -51,7 +51,7 @@ class ListArguments(Arguments):
 
 
 def list_recipes(arguments: Sequence[str]) -> int:
-    """Prints the name and the first sentence of each recipe, below the command that takes it."""
+    """Print the name and the first sentence of each recipe, below the command that takes it."""
     read_arguments(ListArguments, arguments, prog="rag-r1 recipes list", description="List the recipes.")
     width = max(map(len, shipped_names()), default=0)
     for kind, command in KINDS.items():
@@ -64,7 +64,7 @@ def list_recipes(arguments: Sequence[str]) -> int:
 
 
 def _first_sentence(path: Path) -> str:
-    """Returns the first sentence of the comment at the top of a recipe."""
+    """Return the first sentence of the comment at the top of a recipe."""
     lines = takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8").splitlines())
     comment = [line.removeprefix("#").strip() for line in lines if not line.startswith("# @package")]
     return _SENTENCE.split(" ".join(comment), maxsplit=1)[0]
@@ -81,7 +81,7 @@ class ShowArguments(Arguments):
 
 
 def show_recipe(arguments: Sequence[str]) -> int:
-    """Prints a recipe. Raises RunError if no recipe has the name, if the recipe cannot be composed, or if
+    """Print a recipe. Raises RunError if no recipe has the name, if the recipe cannot be composed, or if
     there are overrides without --composed."""
     args = read_arguments(ShowArguments, arguments, prog="rag-r1 recipes show", description="Show a recipe.")
     if not args.composed:
@@ -119,7 +119,7 @@ example, for two GPUs:
 
 
 def print_recipe_table(arguments: Sequence[str]) -> int:
-    """Prints the tables of the recipes' READMEs, or the rows of one recipe with overrides. Raises RunError
+    """Print the tables of the recipes' READMEs, or the rows of one recipe with overrides. Raises RunError
     for arguments that do not go together, and for a recipe that cannot be composed."""
     description = "Compose recipes, and print their dtype, adapters, learning rates and calculated memory."
     args = read_arguments(
@@ -158,7 +158,7 @@ class CopyArguments(Arguments):
 
 
 def copy_recipe(arguments: Sequence[str]) -> int:
-    """Copies a recipe. Raises RunError if no recipe has the name, or if the copy would replace a file."""
+    """Copy a recipe. Raises RunError if no recipe has the name, or if the copy would replace a file."""
     description = "Copy a recipe into a file of your own, which can be changed and used from any folder."
     args = read_arguments(
         CopyArguments, arguments, prog="rag-r1 recipes copy", description=description, check=_check_copy
@@ -179,7 +179,7 @@ def copy_recipe(arguments: Sequence[str]) -> int:
 
 
 def _check_copy(args: CopyArguments) -> tuple[Path, Path]:
-    """Returns the files of the recipe and of the copy. Raises StartError with all faults of the arguments."""
+    """Return the files of the recipe and of the copy. Raises StartError with all faults of the arguments."""
     with StartChecks() as checks:
         source = checks.run(_recipe_file, args.name)
         target = checks.run(_new_file, args.to, args.name)
@@ -188,7 +188,7 @@ def _check_copy(args: CopyArguments) -> tuple[Path, Path]:
 
 
 def _recipe_file(name: str) -> Path:
-    """Returns the file of a recipe. Raises RunError if there is none, or if the file is not a recipe."""
+    """Return the file of a recipe. Raises RunError if there is none, or if the file is not a recipe."""
     path = find_file(name, ".yaml")
     if path.suffix != ".yaml":
         raise RunError(f"{name} is not a recipe but the file {path}: name one of `rag-r1 recipes`")
@@ -196,7 +196,7 @@ def _recipe_file(name: str) -> Path:
 
 
 def _new_file(to: Path, name: str) -> Path:
-    """Returns the file of the copy. Raises RunError if it exists already or cannot be created."""
+    """Return the file of the copy. Raises RunError if it exists already or cannot be created."""
     target = to / Path(name).name if to.is_dir() else to
     target = target if target.suffix == ".yaml" else Path(f"{target}.yaml")
     if target.exists():
@@ -206,7 +206,7 @@ def _new_file(to: Path, name: str) -> Path:
 
 
 def _recipe_name(path: Path) -> str:
-    """Returns the name by which commands take a recipe: that of a shipped one, or the path of a user's
+    """Return the name by which commands take a recipe: that of a shipped one, or the path of a user's
     file."""
     is_shipped = path.is_relative_to(RECIPES)
     return (path.relative_to(RECIPES) if is_shipped else path).with_suffix("").as_posix()
@@ -221,7 +221,7 @@ class PathArguments(Arguments):
 
 
 def print_paths(arguments: Sequence[str]) -> int:
-    """Prints the paths of the named files, or of the folder of all recipes. Raises RunError for a name that
+    """Print the paths of the named files, or of the folder of all recipes. Raises RunError for a name that
     is not a file of the recipes."""
     description = "Print where the recipes are, or some of them."
     args = read_arguments(PathArguments, arguments, prog="rag-r1 recipes path", description=description)

@@ -61,7 +61,7 @@ Train = Callable[[str, Sequence[str]], int]
 
 
 def run_stages(recipes: Sequence[str], out: Path, overrides: Sequence[str], train: Train) -> Path:
-    """Trains the stages that are not finished yet, and returns the folder of the last stage's model.
+    """Train the stages that are not finished yet, and return the folder of the last stage's model.
 
     `train` is called with each stage's recipe and overrides. Raises RunError if a training fails or exports
     no model, or if another training is running in a stage's folder.
@@ -92,7 +92,7 @@ def run_stages(recipes: Sequence[str], out: Path, overrides: Sequence[str], trai
 
 
 def _model_of(stage: Path) -> Path:
-    """Returns `finished_model(stage)`. Raises RunError if the file `finished` does not name a model."""
+    """Return `finished_model(stage)`. Raises RunError if the file `finished` does not name a model."""
     try:
         return finished_model(stage)
     except ValueError as error:
@@ -102,7 +102,7 @@ def _model_of(stage: Path) -> Path:
 
 
 def finished_model(stage: Path) -> Path:
-    """Returns the folder of the model that a finished stage has exported, even if the stage's folder has been
+    """Return the folder of the model that a finished stage has exported, even if the stage's folder has been
     moved since then.
 
     Raises OSError if the stage is not finished, and ValueError if its file `finished` does not name a folder
@@ -113,7 +113,7 @@ def finished_model(stage: Path) -> Path:
 
 
 def check_stage_overrides(overrides: Sequence[str], stages: int) -> None:
-    """Raises StartError naming every override that is not key=value or belongs to a stage that does not
+    """Raise StartError naming every override that is not key=value or belongs to a stage that does not
     exist."""
     with StartChecks() as checks:
         for override in overrides:
@@ -129,7 +129,7 @@ def _check_stage_override(override: str, stages: int) -> None:
 
 
 def stage_overrides(overrides: Sequence[str], number: int, folder: Path, model: Path | None) -> list[str]:
-    """Returns the overrides of one stage, in the order in which later ones take precedence.
+    """Return the overrides of one stage, in the order in which later ones take precedence.
 
     These are the user's overrides for all stages and for this one, between defaults for the folders of
     records and of Hydra, which the user may override, and the two that connect the stages and come last so
@@ -153,7 +153,7 @@ def stage_overrides(overrides: Sequence[str], number: int, folder: Path, model: 
 
 
 def exported_model(checkpoints: Path) -> Path:
-    """Returns the Hugging Face model folder in the last checkpoint. Raises RunError if there is none."""
+    """Return the Hugging Face model folder in the last checkpoint. Raises RunError if there is none."""
     checkpoint = newest_checkpoint(checkpoints)
     folder = checkpoint and checkpoint / "actor" / "huggingface"
     if folder is None or not any(folder.glob("*.safetensors")):
@@ -167,7 +167,7 @@ def exported_model(checkpoints: Path) -> Path:
 def check_stages(
     recipes: Sequence[str], out: Path, overrides: Sequence[str], check: Train, *, all_stages: bool = False
 ) -> None:
-    """Runs `check(recipe, overrides)` for every stage before the first one is trained.
+    """Run `check(recipe, overrides)` for every stage before the first one is trained.
 
     Without `all_stages`, finished stages are skipped, and nothing is checked if only one stage remains,
     because `rag-r1 train` checks that stage itself. The model of a later stage does not exist yet, so each
@@ -189,18 +189,18 @@ def check_stages(
 
 
 def run_training(recipe: str, overrides: Sequence[str], *flags: str) -> int:
-    """Runs `rag-r1 train` in a process that ends with this one, and returns its exit status."""
+    """Run `rag-r1 train` in a process that ends with this one, and return its exit status."""
     command = [sys.executable, "-m", "rag_r1.cli", "train", "--leave-model", "--recipe", recipe]
     return run_child([*command, *flags, *overrides])
 
 
 def run_check(recipe: str, overrides: Sequence[str]) -> int:
-    """Runs only the checks of `rag-r1 train`, as `run_training` does, and returns their exit status."""
+    """Run only the checks of `rag-r1 train`, as `run_training` does, and return their exit status."""
     return run_training(recipe, overrides, "--check-only")
 
 
 def lock_folder(folder: Path) -> AbstractContextManager[None]:
-    """Returns a context manager that holds the folder's lock.
+    """Return a context manager that holds the folder's lock.
 
     The training process inherits the lock, which is therefore held as long as either process lives. Entering
     raises RunError if the lock is held already.
@@ -223,7 +223,7 @@ class StagesArguments(Arguments):
 
 @command_main(RunError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Trains the stages. Returns 0 when all of them are finished, or passed their checks."""
+    """Train the stages. Returns 0 when all of them are finished, or passed their checks."""
     args = read_arguments(
         StagesArguments, arguments, prog="rag-r1 stages", description=_DESCRIPTION, check=check_start
     )
@@ -238,7 +238,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def check_start(args: StagesArguments) -> None:
-    """Raises StartError with all faults of the arguments. `check_stages` checks the configurations."""
+    """Raise StartError with all faults of the arguments. `check_stages` checks the configurations."""
     with StartChecks() as checks:
         checks.run(check_out, args.out, "rag-r1 stages")
         for recipe in args.recipe:

@@ -68,7 +68,7 @@ class Probe:
 
 
 def step_parts(config: DictConfig, probe: Probe) -> dict[str, float]:
-    """Returns the seconds of each part of a step."""
+    """Return the seconds of each part of a step."""
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     trajectories = config.data.train_batch_size * rollout.n
     tokens = trajectories * probe.tokens
@@ -85,7 +85,7 @@ def step_parts(config: DictConfig, probe: Probe) -> dict[str, float]:
 
 
 def estimate_lines(config: DictConfig, probe: Probe) -> list[str]:
-    """Returns lines with the parts of a step and, if the number of steps is set, the length of the
+    """Return lines with the parts of a step and, if the number of steps is set, the length of the
     training."""
     parts = step_parts(config, probe)
     step_s = sum(parts.values())
@@ -105,7 +105,7 @@ def estimate_lines(config: DictConfig, probe: Probe) -> list[str]:
 
 
 def _validation_questions(data: DictConfig) -> int:
-    """Returns the number of questions in a validation. `data` is that block of a configuration."""
+    """Return the number of questions in a validation. `data` is that block of a configuration."""
     import pyarrow.parquet as pq
 
     rows = sum(pq.read_metadata(file).num_rows for file in files_of(data, "val_files"))
@@ -117,7 +117,7 @@ def _duration(seconds: float) -> str:
 
 
 def print_estimate(config: DictConfig) -> None:
-    """Measures and prints how long a step takes. Raises RunError if the training is not on a CPU, or if no
+    """Measure and print how long a step takes. Raises RunError if the training is not on a CPU, or if no
     trajectory can be played."""
     if config.trainer.get("device") != "cpu":
         remedy = "on a GPU run two steps instead, trainer.total_training_steps=2"
@@ -135,7 +135,7 @@ def print_estimate(config: DictConfig) -> None:
 
 
 async def _play(config: DictConfig, folder: Path) -> tuple[int, float, float]:
-    """Plays training questions, and writes their records into `folder`.
+    """Play training questions, and write their records into `folder`.
 
     Returns the number of trajectories, the seconds from the first request to the last answer, and the mean
     number of tokens of a trajectory. Raises RunError if no trajectory could be played.
@@ -169,7 +169,7 @@ async def _play(config: DictConfig, folder: Path) -> tuple[int, float, float]:
 
 
 def _model_rates(model: Path, row_tokens: int, threads: int) -> tuple[float, float]:
-    """Measures the rates of log-probs and of an update in tokens per second, in 32 bits, on rows of
+    """Measure the rates of log-probs and of an update in tokens per second, in 32 bits, on rows of
     `row_tokens`."""
     import torch
     from transformers import AutoModelForCausalLM
@@ -194,7 +194,7 @@ def _model_rates(model: Path, row_tokens: int, threads: int) -> tuple[float, flo
 
 
 def _repeats_per_second(compute: Callable[[], object]) -> float:
-    """Measures how many times per second a function can be called."""
+    """Measure how many times per second a function can be called."""
     compute()  # the first call is slower, since it allocates memory
     start = time.monotonic()
     for repeats in itertools.count(1):

@@ -54,7 +54,7 @@ class TimeLimit:
         remove_older_checkpoints(self.folder, self.keep)
 
     def is_over(self) -> bool:
-        """Returns whether the training has to end: the time is over or, right after a checkpoint, would end
+        """Return whether the training has to end: the time is over or, right after a checkpoint, would end
         before the next one. Must be called every few seconds."""
         now = self.clock()
         end = self._start + 3600 * self.hours
@@ -67,7 +67,7 @@ class TimeLimit:
         return now + self._longest_interval_s > end
 
     def finish(self) -> str:
-        """Removes older checkpoints of the ended training, and returns a sentence on how to resume it."""
+        """Remove older checkpoints of the ended training, and return a sentence on how to resume it."""
         self._step = last_whole_step(self.folder)
         remove_older_checkpoints(self.folder, self.keep)
         hours = (self.clock() - self._start) / 3600
@@ -79,14 +79,14 @@ class TimeLimit:
 
 
 def check_resume(config: Any) -> Iterator[Problem]:
-    """Yields a Problem if a training in pieces would not resume from its last checkpoint."""
+    """Yield a Problem if a training in pieces would not resume from its last checkpoint."""
     if config.trainer.get("resume_mode") == "disable":
         text = "is disable, so each piece of --hours would begin anew"
         yield error("trainer.resume_mode", text, "set it to auto")
 
 
 def remove_older_checkpoints(folder: Path, keep: int | None) -> None:
-    """Removes all checkpoints except the last `keep` whole ones, including incomplete ones after these."""
+    """Remove all checkpoints except the last `keep` whole ones, including incomplete ones after these."""
     last = last_whole_step(folder)
     if not keep or last is None:
         return
@@ -97,5 +97,5 @@ def remove_older_checkpoints(folder: Path, keep: int | None) -> None:
 
 
 def folder_bytes(folder: Path) -> int:
-    """Returns the size of all files in a folder in bytes, without following links."""
+    """Return the size of all files in a folder in bytes, without following links."""
     return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file() or path.is_symlink())

@@ -45,7 +45,7 @@ class BadRows:
         return f"{self._count_text()}: {self.named()}. Repair them, or leave them out with --skip-bad-rows."
 
     def refuse(self, skip_bad_rows: bool, consequence: str) -> None:
-        """Raises DataError if there are bad rows, unless `skip_bad_rows` says to leave them out. The message
+        """Raise DataError if there are bad rows, unless `skip_bad_rows` says to leave them out. The message
         begins with `consequence`, such as "no report was written"."""
         if self.count and not skip_bad_rows:
             raise DataError(f"{consequence}, because of {self.refusal()}")

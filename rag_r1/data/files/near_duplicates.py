@@ -56,7 +56,7 @@ class SimilarPair:
 
 
 def require_library() -> None:
-    """Raises DataError, which names the extra to install, if rensa is missing."""
+    """Raise DataError, which names the extra to install, if rensa is missing."""
     try:
         import rensa  # noqa: F401
     except ImportError as error:

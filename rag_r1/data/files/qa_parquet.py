@@ -186,7 +186,7 @@ def write_splits(
 
 
 def refuse_leftovers(written: Collection[str], folder: Path) -> None:
-    """Raises DataError if the folder has the file of a split that is not among `written`, the names of the
+    """Raise DataError if the folder has the file of a split that is not among `written`, the names of the
     splits that are written now."""
     for name, option in (("train", "--train"), ("test", "--validation")):
         if name not in written and (folder / f"{name}.parquet").exists():

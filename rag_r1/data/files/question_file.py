@@ -69,7 +69,7 @@ def collect(
 
 
 def _check_columns(name: str, columns: Collection[str]) -> None:
-    """Raises DataError if a table has no column of questions, or none of answers."""
+    """Raise DataError if a table has no column of questions, or none of answers."""
     present = f"its columns are {keys_of(columns)}"
     if "question" not in columns:
         raise DataError(f"{name} has no column `question`: {present}. Rename the column of questions")

@@ -82,7 +82,7 @@ def open_rows(
 
 
 def refuse_repeated(paths: Sequence[str | Path]) -> None:
-    """Raises DataError for a file that is named twice."""
+    """Raise DataError for a file that is named twice."""
     if repeated := next((path for path, times in Counter(map(Path, paths)).items() if times > 1), None):
         raise DataError(f"{repeated} is given twice: leave one out")
 

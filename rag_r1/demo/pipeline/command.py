@@ -67,7 +67,7 @@ def check_start(args: PipelineArguments) -> None:
 
 
 def _check_base(args: PipelineArguments) -> None:
-    """Raises RunError if the folder of `--base` has no usable weights, or no usable tokenizer."""
+    """Raise RunError if the folder of `--base` has no usable weights, or no usable tokenizer."""
     from rag_r1.inference.tokenizer import check_tokenizer
 
     if args.base_folder and not (args.base_folder / "config.json").is_file():

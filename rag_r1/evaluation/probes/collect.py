@@ -79,7 +79,7 @@ class _PassageScan:
     done: bool = False
 
     def fingerprint(self, corpus: Corpus) -> str:
-        """Returns a hash of the corpus's files and of what the scan looks for in them."""
+        """Return a hash of the corpus's files and of what the scan looks for in them."""
         target = [_VERSION, corpus.fingerprint(), sorted(self.ids), sorted(self.titles)]
         target += [self.sample_size, self.seed, MAX_PASSAGES_PER_PAGE]
         return hashlib.sha256(json.dumps(target).encode()).hexdigest()
@@ -108,7 +108,7 @@ class _PassageScan:
             heapq.heapreplace(self.drawn, entry)
 
     def state(self) -> dict[str, Any]:
-        """Returns the state as JSON values, for `restore`."""
+        """Return the state as JSON values, for `restore`."""
         return {
             "place": list(self.position),
             "done": self.done,
@@ -141,7 +141,7 @@ def find_passages(
     save_interval: int = SAVE_INTERVAL,
     progress: bool = True,
 ) -> tuple[Passages, BadRows]:
-    """Scans the corpus; returns the gold passages of the questions with `sample_size` random passages, and
+    """Scan the corpus; return the gold passages of the questions with `sample_size` random passages, and
     the bad rows that were left out. Both are also written to the file `out`. If that file belongs to a
     scan with the same parameters, an interrupted scan is continued, and the result of a finished one is
     returned.
@@ -197,7 +197,7 @@ def _save(scan: _PassageScan, file: StateFile) -> None:
 
 
 def _legacy_position_text(position: CorpusPosition) -> str:
-    """Returns a position as earlier releases wrote it, so that their scans continue with the same sample."""
+    """Return a position as earlier releases wrote it, so that their scans continue with the same sample."""
     return "Place(file={}, offset={}, row={})".format(*position)
 
 

@@ -32,7 +32,7 @@ _HEAD = (
 
 
 def markdown(card: Card, pictures: Sequence[Path] = ()) -> str:
-    """Returns the page, with links to the pictures."""
+    """Return the page, with links to the pictures."""
     first, verdict, *remarks = card["sentences"]
     page = Page("Does it search, or does it already know?")
     page.text(f"**{verdict}** {' '.join([first, *remarks])}").pictures(pictures).table(_HEAD, _rows(card))
@@ -48,12 +48,12 @@ def markdown(card: Card, pictures: Sequence[Path] = ()) -> str:
 
 
 def table_lines(card: Card) -> list[str]:
-    """Returns the lines of the table of conditions, over all questions."""
+    """Return the lines of the table of conditions, over all questions."""
     return table(_HEAD, _rows(card))
 
 
 def _rows(card: Card) -> list[list[str]]:
-    """Returns the cells of the table: a row for each condition."""
+    """Return the cells of the table: a row for each condition."""
     return [
         [
             CONDITION_NAMES[name],
@@ -69,7 +69,7 @@ def _rows(card: Card) -> list[list[str]]:
 
 
 def _excluded_lines(card: Card) -> Iterator[str]:
-    """Yields sentences about conditions that were not played, and questions that were left out of others."""
+    """Yield sentences about conditions that were not played, and questions that were left out of others."""
     for name, reasons in card["left_out"].items():
         for reason, count in reasons.items():
             if count is None:
@@ -79,7 +79,7 @@ def _excluded_lines(card: Card) -> Iterator[str]:
 
 
 def _foot(card: Card) -> list[str]:
-    """Returns the paragraphs about the intervals, the model and the corpus."""
+    """Return the paragraphs about the intervals, the model and the corpus."""
     interval, model = card["interval"], card["model"] or {}
     facts = {
         "model": model.get("name"),

@@ -64,7 +64,7 @@ class ConditionRun:
 
     @classmethod
     def of(cls, table: RunTable) -> ConditionRun:
-        """Returns the figures in the table of a run's records."""
+        """Return the figures in the table of a run's records."""
         values = {key: row for key, row in by_question(table, _MEASURES).items() if not np.isnan(row[0])}
         return cls(values, int(table.failed.sum()))
 
@@ -72,7 +72,7 @@ class ConditionRun:
 def figures(
     runs: Mapping[str, ConditionRun], rows: Sequence[QuestionRow], bootstrap: Bootstrap = DEFAULT_BOOTSTRAP
 ) -> dict[str, Any]:
-    """Returns the conditions with their figures, and the verdict, as search_card.json has them. `runs` has
+    """Return the conditions with their figures, and the verdict, as search_card.json has them. `runs` has
     the run of each condition, including the real run; `rows` are the questions."""
     groups = groups_of(rows)
     all_questions = groups.pop("all")
@@ -90,7 +90,7 @@ def figures(
 
 
 def groups_of(rows: Iterable[QuestionRow]) -> dict[str, list[QuestionKey]]:
-    """Returns the questions of each group: `all`, each data source in the papers' order, and each kind of
+    """Return the questions of each group: `all`, each data source in the papers' order, and each kind of
     question. A group with the same questions as an earlier one is left out."""
     sources: dict[str, list[QuestionKey]] = {}
     kinds: dict[str, list[QuestionKey]] = {}
@@ -109,21 +109,21 @@ def groups_of(rows: Iterable[QuestionRow]) -> dict[str, list[QuestionKey]]:
 
 
 def kind_of(row: QuestionRow) -> str:
-    """Returns the kind of question that the row's metadata name; empty if they name none."""
+    """Return the kind of question that the row's metadata name; empty if they name none."""
     kind = row.metadata.get("kind") or row.metadata.get("question_type")
     hops = row.metadata.get("hops")
     return str(kind) if kind else f"{hops} hops" if hops else ""
 
 
 def _means(run: ConditionRun, keys: Iterable[QuestionKey], bootstrap: Bootstrap) -> dict[str, Any]:
-    """Returns the means of a run's figures over the questions `keys`, by name."""
+    """Return the means of a run's figures over the questions `keys`, by name."""
     values = {key: run.values[key] for key in keys if key in run.values}
     estimates = _estimates(values, [measure.share for measure in _MEASURES], bootstrap)
     return dict(zip(_FIGURES, estimates, strict=True))
 
 
 def _comparison(run: ConditionRun, real: ConditionRun, bootstrap: Bootstrap) -> dict[str, Any]:
-    """Returns both differences from the real run, and the EM of the real run, on the questions of both."""
+    """Return both differences from the real run, and the EM of the real run, on the questions of both."""
     pairs = {key: (row[0], real.values[key][0]) for key, row in run.values.items() if key in real.values}
     differences = {key: np.array([em - real_em, em - real_em / 2]) for key, (em, real_em) in pairs.items()}
     difference, over_half = _estimates(differences, [False, False], bootstrap)
@@ -135,7 +135,7 @@ def _comparison(run: ConditionRun, real: ConditionRun, bootstrap: Bootstrap) -> 
 def _estimates(
     values: Mapping[QuestionKey, np.ndarray], shares: Sequence[bool], bootstrap: Bootstrap
 ) -> list[dict[str, Any]]:
-    """Returns the mean of each column with its interval. Questions are resampled within their sources.
+    """Return the mean of each column with its interval. Questions are resampled within their sources.
     `shares` says for each column whether its values are between 0 and 1."""
     if not values:
         return [{"value": None, "low": None, "high": None, "questions": 0} for _ in shares]
@@ -148,7 +148,7 @@ def _estimates(
 
 
 def verdict(conditions: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns the `verdict` (searches, knows, mixed or open), and `sentences` that explain it, with
+    """Return the `verdict` (searches, knows, mixed or open), and `sentences` that explain it, with
     remarks."""
     over_half = {name: conditions[name]["over_half"] for name in WITHOUT_EVIDENCE if name in conditions}
     word, sentence = _verdict_of(over_half)
@@ -156,7 +156,7 @@ def verdict(conditions: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _verdict_of(over_half: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
-    """Returns the verdict and its sentence. `over_half` is that difference by condition without evidence."""
+    """Return the verdict and its sentence. `over_half` is that difference by condition without evidence."""
     if not over_half or any(difference["questions"] < MIN_QUESTIONS for difference in over_half.values()):
         return "open", f"Too few questions for a verdict: it takes {MIN_QUESTIONS} in each condition."
     sides = {name: _side(difference) for name, difference in over_half.items()}
@@ -174,7 +174,7 @@ def _verdict_of(over_half: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
 
 
 def _side(difference: Mapping[str, Any]) -> Literal["below", "above", "open"]:
-    """Returns whether the interval of a difference is below or above 0; `open` if it contains 0 or is
+    """Return whether the interval of a difference is below or above 0; `open` if it contains 0 or is
     missing."""
     if (difference["high"] or 0) < 0:
         return "below"
@@ -182,14 +182,14 @@ def _side(difference: Mapping[str, Any]) -> Literal["below", "above", "open"]:
 
 
 def _accuracy(conditions: Mapping[str, Mapping[str, Any]]) -> str:
-    """Returns the sentence about the EM with search and with a closed book."""
+    """Return the sentence about the EM with search and with a closed book."""
     sentence = f"It answers {percent(conditions[REAL]['em'])} of the questions with its search"
     closed = conditions.get("closed_book")
     return f"{sentence}, and {percent(closed['em'])} with a closed book." if closed else f"{sentence}."
 
 
 def _remarks(conditions: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Returns remarks about the gold passages, the closed book and the failures."""
+    """Return remarks about the gold passages, the closed book and the failures."""
     remarks = []
     if gold := conditions.get("gold"):
         real, ideal = percent(gold["real_there"]), percent(gold["em"])
@@ -209,7 +209,7 @@ def _remarks(conditions: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def percent(figure: Mapping[str, Any]) -> str:
-    """Returns a share with its interval in percent, such as `95 % [91, 98]`; a dash without a value."""
+    """Return a share with its interval in percent, such as `95 % [91, 98]`; a dash without a value."""
     if figure["value"] is None:
         return "–"
     ends = [figure["low"], figure["high"]]

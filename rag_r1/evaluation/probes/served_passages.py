@@ -23,7 +23,7 @@ _DOCUMENTS_PER_REQUEST = 64
 
 
 def served_passages(base: str, evidence: Iterable[GoldEvidence]) -> Passages:
-    """Returns the gold passages that the questions name by id, from the retrieval server at `base`; none if
+    """Return the gold passages that the questions name by id, from the retrieval server at `base`; none if
     it does not serve documents by id. Raises RunError if no server answers there, or if its answer has
     another form."""
     ids = sorted({passage_id for gold in evidence for passage_id in gold.ids})
@@ -45,7 +45,7 @@ def served_passages(base: str, evidence: Iterable[GoldEvidence]) -> Passages:
 
 
 def _documents_of(data: Any, ids: Sequence[str]) -> dict[str, Document]:
-    """Returns the documents in a server's answer by id; ids without a text are left out. Raises ValueError
+    """Return the documents in a server's answer by id; ids without a text are left out. Raises ValueError
     for an answer of another shape."""
     result = data.get("result") if isinstance(data, dict) else None
     if not isinstance(result, list) or len(result) != len(ids):

@@ -90,7 +90,7 @@ async def make_search_card(args: EvalArguments, run_setup: RunSetup, passages: P
 
 
 def gather_passages(args: EvalArguments, run_setup: RunSetup) -> Passages:
-    """Returns the gold and the random passages that the corpus or, without --corpus, the retrieval server
+    """Return the gold and the random passages that the corpus or, without --corpus, the retrieval server
     has. Raises RunError."""
     gold = [evidence for row in run_setup.questions.rows if (evidence := GoldEvidence.of(row.metadata))]
     if not args.corpus:
@@ -116,7 +116,7 @@ def gather_passages(args: EvalArguments, run_setup: RunSetup) -> Passages:
 
 
 def plan_conditions(run_setup: RunSetup, passages: Passages) -> ProbePlan:
-    """Returns the conditions that can be played with the questions and the passages."""
+    """Return the conditions that can be played with the questions and the passages."""
     rows = run_setup.questions.rows
     topk = probes.topk_of(run_setup.retriever)
     deeper_setup = _with_deeper_search(run_setup, topk)
@@ -135,7 +135,7 @@ def plan_conditions(run_setup: RunSetup, passages: Passages) -> ProbePlan:
 
 
 def _reason_not_to_play(name: Probe, evidence: Mapping[str, GoldEvidence], agent: ProbeAgent) -> str | None:
-    """Returns the reason for which a condition cannot be played at all; None if it can."""
+    """Return the reason for which a condition cannot be played at all; None if it can."""
     if name in probes.NEED_PASSAGES and not agent.topk:
         return "rag_r1.retriever.topk is not a number, so it is not known how many passages a search shows"
     if name == "random" and not probes.enough_random(agent.passages, evidence.values(), agent.topk):
@@ -148,20 +148,20 @@ def _reason_not_to_play(name: Probe, evidence: Mapping[str, GoldEvidence], agent
 
 
 def _count_exclusions(name: Probe, evidence: Iterable[GoldEvidence]) -> dict[str, int | None]:
-    """Returns the number of questions that are left out of a condition, by reason."""
+    """Return the number of questions that are left out of a condition, by reason."""
     excluded = [gold for gold in evidence if not probes.applies(name, gold)]
     return dict(sorted(Counter(_MISSING_GOLD if gold else _NO_EVIDENCE for gold in excluded).items()))
 
 
 def _with_deeper_search(run_setup: RunSetup, topk: int) -> RunSetup:
-    """Returns the run's inputs with a search that fills top-k even without the passages of gold pages."""
+    """Return the run's inputs with a search that fills top-k even without the passages of gold pages."""
     retriever = probes.deeper_search(run_setup.retriever, topk)
     tools = partial(shared_tools, retriever, run_setup.config.tools)
     return replace(run_setup, retriever=retriever, setup=replace(run_setup.setup, tools=tools))
 
 
 def _condition(name: Probe, agent: ProbeAgent, evidence: Mapping[str, GoldEvidence]) -> Condition:
-    """Returns the condition of a probe. `evidence` has the evidence of each question by its id."""
+    """Return the condition of a probe. `evidence` has the evidence of each question by its id."""
     options: dict[str, Any] = {}
     if name in probes.NEED_PASSAGES:  # a run is resumed only with the same passages
         is_random = name == "random"
@@ -177,7 +177,7 @@ def _condition(name: Probe, agent: ProbeAgent, evidence: Mapping[str, GoldEviden
 
 
 def _hash(evidence: Mapping[str, GoldEvidence], random_passages: Sequence[Document]) -> str:
-    """Returns a hash of the passages that a condition shows or withholds."""
+    """Return a hash of the passages that a condition shows or withholds."""
     golds = [
         [name, sorted(gold.ids), sorted(gold.titles), [passage.id for passage in gold.passages]]
         for name, gold in sorted(evidence.items())

@@ -43,7 +43,7 @@ class RatioSums:
 
     @classmethod
     def of_means(cls, values: np.ndarray) -> RatioSums:
-        """Returns the sums for plain means of `values`, an array of shape (questions, figures)."""
+        """Return the sums for plain means of `values`, an array of shape (questions, figures)."""
         return cls(values, np.ones_like(values))
 
 
@@ -77,11 +77,11 @@ class Bootstrap:
     seed: int = 0
 
     def description(self) -> dict[str, Any]:
-        """Returns the parameters as the files of results record them."""
+        """Return the parameters as the files of results record them."""
         return {"level": self.level, "resamples": self.resamples, "seed": self.seed}
 
     def estimates(self, sources: Mapping[str, RatioSums], shares: Sequence[bool]) -> Estimates:
-        """Returns the figures of each source, their means over the sources, and those of all questions.
+        """Return the figures of each source, their means over the sources, and those of all questions.
 
         `shares` says for each figure whether its values are in [0, 1]. A source without a value of a figure
         is left out of that figure's mean.
@@ -111,7 +111,7 @@ class Bootstrap:
         return Estimates(by_source, mean, overall)
 
     def _draw(self, name: str, sums: RatioSums) -> tuple[np.ndarray, np.ndarray]:
-        """Draws the replicates of a source. Returns their numerators and denominators, (resamples, figures)
+        """Draw the replicates of a source. Returns their numerators and denominators, (resamples, figures)
         each."""
         questions, figures = sums.numerators.shape
         columns = np.concatenate([sums.numerators, sums.denominators], axis=1)
@@ -127,7 +127,7 @@ class Bootstrap:
         return replicates[:, :figures], replicates[:, figures:]
 
     def _estimate(self, value: np.ndarray, replicates: np.ndarray) -> Estimate:
-        """Returns the values with the percentile intervals of their replicates."""
+        """Return the values with the percentile intervals of their replicates."""
         tail = (1 - self.level) / 2
         low, high = np.full_like(value, np.nan), np.full_like(value, np.nan)
         for i in range(len(value)):
@@ -140,7 +140,7 @@ class Bootstrap:
     def _bounded_estimate(
         self, value: np.ndarray, replicates: np.ndarray, sums: RatioSums, shares: Sequence[bool]
     ) -> Estimate:
-        """Returns the estimate with Clopper and Pearson's bound for a share whose values are all 0 or all 1,
+        """Return the estimate with Clopper and Pearson's bound for a share whose values are all 0 or all 1,
         and without an interval for other figures of a single question."""
         estimate = self._estimate(value, replicates)
         for i, share in enumerate(shares):
@@ -159,24 +159,24 @@ DEFAULT_BOOTSTRAP = Bootstrap()
 
 
 def _sums_of(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the sum of the first arrays and the sum of the second arrays."""
+    """Return the sum of the first arrays and the sum of the second arrays."""
     firsts, seconds = zip(*pairs, strict=True)
     return sum(firsts), sum(seconds)
 
 
 def _totals(sums: RatioSums) -> tuple[np.ndarray, np.ndarray]:
-    """Returns both sums over the questions, (figures,) each."""
+    """Return both sums over the questions, (figures,) each."""
     return sums.numerators.sum(axis=0), sums.denominators.sum(axis=0)
 
 
 def _divide(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
-    """Returns the ratio; nan where the denominator is 0."""
+    """Return the ratio; nan where the denominator is 0."""
     out = np.full(np.shape(numerator), np.nan)
     return np.divide(numerator, denominator, out=out, where=denominator > 0)
 
 
 def _mean(values: np.ndarray, terms: np.ndarray) -> np.ndarray:
-    """Returns the mean of `terms`, (..., sources, figures), over the sources with a value in `values`,
+    """Return the mean of `terms`, (..., sources, figures), over the sources with a value in `values`,
     (sources, figures). The mean is nan if no source has a value, or if such a source has nan in `terms`."""
     is_number = ~np.isnan(values)
     total = np.where(is_number, terms, 0.0).sum(axis=-2)
@@ -185,5 +185,5 @@ def _mean(values: np.ndarray, terms: np.ndarray) -> np.ndarray:
 
 
 def _seed_of(name: str) -> int:
-    """Returns a number that depends only on the name, unlike `hash`, which differs between processes."""
+    """Return a number that depends only on the name, unlike `hash`, which differs between processes."""
     return int.from_bytes(hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()[:8], "big")

@@ -53,7 +53,7 @@ def compare(
     *,
     skip_bad_rows: bool = False,
 ) -> dict[str, Any]:
-    """Returns the content of compare.json for two or more run folders, the first of which is the baseline.
+    """Return the content of compare.json for two or more run folders, the first of which is the baseline.
 
     `differs` are keys of the cards that may differ. Raises one of WRONG_RUN, which is RunError if the runs
     cannot be compared.
@@ -74,7 +74,7 @@ class ComparableRuns(NamedTuple):
 
 
 def compare_runs(runs: ComparableRuns, normaliser: NormaliserName, bootstrap: Bootstrap) -> dict[str, Any]:
-    """Returns the content of compare.json for runs that have been read."""
+    """Return the content of compare.json for runs that have been read."""
     facts = next((card.flat() for card in runs.cards if card is not None), {})
     return {
         **compare_tables(runs.names, runs.tables, runs.questions, normaliser, bootstrap),
@@ -84,7 +84,7 @@ def compare_runs(runs: ComparableRuns, normaliser: NormaliserName, bootstrap: Bo
 
 
 def read_runs(runs: Sequence[Path], differs: Sequence[str], *, skip_bad_rows: bool) -> ComparableRuns:
-    """Reads the runs. Raises StartError with all reasons why they cannot be compared."""
+    """Read the runs. Raises StartError with all reasons why they cannot be compared."""
     with StartChecks() as checks:
         if missing := [str(run) for run in runs if not run.exists()]:
             checks.add(
@@ -111,7 +111,7 @@ def read_runs(runs: Sequence[Path], differs: Sequence[str], *, skip_bad_rows: bo
 
 
 def _find_shared(tables: Sequence[RunTable], *, skip_bad_rows: bool) -> SharedQuestions:
-    """Returns the questions that all runs share. Raises RunError if there are none, or if runs use the same
+    """Return the questions that all runs share. Raises RunError if there are none, or if runs use the same
     id for different questions and `skip_bad_rows` is false."""
     questions = shared_questions(tables)
     if questions.mismatched and not skip_bad_rows:
@@ -130,7 +130,7 @@ def _find_shared(tables: Sequence[RunTable], *, skip_bad_rows: bool) -> SharedQu
 def intended_differences(
     runs: Sequence[Path], cards: Sequence[Provenance | None], differs: Sequence[str]
 ) -> dict[str, list[Any]]:
-    """Returns the keys in which the cards differ, with one value per run, None for a run without a card.
+    """Return the keys in which the cards differ, with one value per run, None for a run without a card.
     Raises RunError if a key is not covered by `differs`, or if `differs` has a name that is not a key."""
     names = [name.strip() for text in differs for name in text.split(",") if name.strip()]
     readable = [card for card in cards if card is not None]
@@ -156,7 +156,7 @@ def intended_differences(
 
 
 def run_names(runs: Sequence[Path]) -> list[str]:
-    """Returns short names of the folders (rag_r1/rollouts/provenance_facts.py), which are numbered if a
+    """Return short names of the folders (rag_r1/rollouts/provenance_facts.py), which are numbered if a
     folder is given twice."""
     names = short_names(runs)
     if len(set(names)) == len(names):
@@ -165,7 +165,7 @@ def run_names(runs: Sequence[Path]) -> list[str]:
 
 
 def _check_keys(cards: Sequence[Provenance], names: Sequence[str]) -> None:
-    """Raises RunError for a name in --differs that is neither a key nor a section of the cards."""
+    """Raise RunError for a name in --differs that is neither a key nor a section of the cards."""
     keys = {key for card in cards for key in card.flat()} | set(Provenance.model_fields)
     sections = {".".join(key.split(".")[:depth]) for key in keys for depth in range(1, key.count(".") + 2)}
     for name in names:
@@ -176,7 +176,7 @@ def _check_keys(cards: Sequence[Provenance], names: Sequence[str]) -> None:
 
 
 def _value_text(value: Any) -> str:
-    """Returns a card's value as text for a message, with at most 100 characters."""
+    """Return a card's value as text for a message, with at most 100 characters."""
     text = "not known" if value is None else repr(value)
     return text if len(text) <= 100 else f"{text[:97]}..."
 
@@ -223,7 +223,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval compar
 
 
 def _check_runs(args: CompareArguments) -> ComparableRuns:
-    """Checks the arguments and reads the runs. Raises StartError with all problems."""
+    """Check the arguments and read the runs. Raises StartError with all problems."""
     with StartChecks() as checks:
         if args.out is not None:
             checks.run(check_out, args.out)
@@ -233,7 +233,7 @@ def _check_runs(args: CompareArguments) -> ComparableRuns:
 
 
 def write_comparison(comparison: Mapping[str, Any], out: Path | None) -> str:
-    """Returns the page compare.md. With a folder `out`, also writes compare.json, the page and its
+    """Return the page compare.md. With a folder `out`, also writes compare.json, the page and its
     pictures."""
     from rag_r1.evaluation.report.comparison_markdown import markdown
     from rag_r1.evaluation.report.plots import draw_comparison

@@ -66,7 +66,7 @@ class SharedQuestions:
 
 
 def shared_questions(tables: Sequence[RunTable]) -> SharedQuestions:
-    """Returns the questions that can be compared."""
+    """Return the questions that can be compared."""
     texts = [dict(zip(table.question_keys, table.questions, strict=True)) for table in tables]
     scored = [set(compress(table.question_keys, ~table.failed)) for table in tables]
     shared_keys = set(texts[0]).intersection(*texts[1:])
@@ -89,7 +89,7 @@ class _SourceValues:
     arrays: dict[str, np.ndarray]
 
     def sums(self, *, changes: bool) -> dict[str, RatioSums]:
-        """Returns the bootstrap's sums of the runs' values or, with `changes`, of their differences from the
+        """Return the bootstrap's sums of the runs' values or, with `changes`, of their differences from the
         first run. A question that lacks a value in one run is left out for all runs."""
         sums = {}
         for source, values in self.arrays.items():
@@ -100,7 +100,7 @@ class _SourceValues:
         return sums
 
     def measured(self, figure: int) -> dict[str, np.ndarray]:
-        """Returns the values of one figure by source, (questions, runs) each, without questions and sources
+        """Return the values of one figure by source, (questions, runs) each, without questions and sources
         that have none."""
         values = {source: array[:, figure] for source, array in self.arrays.items()}
         measured = {source: array[~np.isnan(array).any(axis=1)] for source, array in values.items()}
@@ -114,7 +114,7 @@ def compare_tables(
     normaliser: NormaliserName = "squad",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> dict[str, Any]:
-    """Returns the content of compare.json without the cards. All runs are compared with the first one."""
+    """Return the content of compare.json without the cards. All runs are compared with the first one."""
     measures = _measures(tables, normaliser)
     values = _values(tables, questions, measures)
     levels = bootstrap.estimates(
@@ -148,7 +148,7 @@ def compare_tables(
 
 
 def _measures(tables: Sequence[RunTable], normaliser: NormaliserName) -> list[Measure]:
-    """Returns the scores with the normaliser, the reward terms that all runs have, and the costs."""
+    """Return the scores with the normaliser, the reward terms that all runs have, and the costs."""
     scores = [replace(score(name, normaliser), name=name, label=score(name).label) for name in METRICS]
     shared_terms = set(tables[0].terms).intersection(*(table.terms for table in tables[1:]))
     terms = [measure for measure in measures_of(tables[0]) if measure.name in shared_terms]
@@ -159,7 +159,7 @@ def _measures(tables: Sequence[RunTable], normaliser: NormaliserName) -> list[Me
 def _values(
     tables: Sequence[RunTable], questions: SharedQuestions, measures: Sequence[Measure]
 ) -> _SourceValues:
-    """Returns the values of the shared questions in all runs."""
+    """Return the values of the shared questions in all runs."""
     runs = [by_question(table, measures) for table in tables]
     return _SourceValues(
         {
@@ -170,7 +170,7 @@ def _values(
 
 
 def _has_single_episodes(table: RunTable, questions: SharedQuestions) -> bool:
-    """Returns whether a run has exactly one successful episode of each shared question."""
+    """Return whether a run has exactly one successful episode of each shared question."""
     scored = Counter(compress(table.question_keys, ~table.failed))
     return all(scored[key] == 1 for keys in questions.shared.values() for key in keys)
 
@@ -188,7 +188,7 @@ class _FigureTests:
     bootstrap: Bootstrap
 
     def of_source(self, source: str, i: int) -> dict[str, Any]:
-        """Tests the questions of one source."""
+        """Test the questions of one source."""
         first, second = self.values[source][:, 0], self.values[source][:, i + 1]
         if not self.binary:
             return self._permutation_test(source, i, second - first)
@@ -198,18 +198,18 @@ class _FigureTests:
         return {"test": "mcnemar", "only_first": only_first, "only_second": only_second, "p": _rounded_p(p)}
 
     def of_mean(self, i: int) -> dict[str, Any]:
-        """Tests the mean over the sources."""
+        """Test the mean over the sources."""
         sources = len(self.values)
         changes = [(array[:, i + 1] - array[:, 0]) / (len(array) * sources) for array in self.values.values()]
         return self._permutation_test("(mean)", i, np.concatenate(changes))
 
     def of_all(self, i: int) -> dict[str, Any]:
-        """Tests all questions together."""
+        """Test all questions together."""
         changes = [array[:, i + 1] - array[:, 0] for array in self.values.values()]
         return self._permutation_test("(all)", i, np.concatenate(changes))
 
     def _permutation_test(self, group: str, i: int, differences: np.ndarray) -> dict[str, Any]:
-        """Tests the questions' differences. The random draws depend only on the seed, the figure, the group
+        """Test the questions' differences. The random draws depend only on the seed, the figure, the group
         and the run."""
         name = repr((self.name, group, i)).encode("utf-8", "surrogatepass")
         seed = int.from_bytes(hashlib.sha256(name).digest()[:8], "big")
@@ -225,7 +225,7 @@ def _figure(
     changes: Estimates,
     tests: _FigureTests,
 ) -> dict[str, Any]:
-    """Returns the entry of a figure in compare.json: the runs' values and their differences from the first
+    """Return the entry of a figure in compare.json: the runs' values and their differences from the first
     run, for each source, for the mean over the sources and for all questions.
 
     `values` are the figure's values by source, (questions, runs) each. `levels` and `changes` are the
@@ -237,7 +237,7 @@ def _figure(
     change_columns = range(index * (runs - 1), (index + 1) * (runs - 1))
 
     def group(level: Estimate, change: Estimate, count: int, test: _Test) -> dict[str, Any]:
-        """Returns the entry of one group of `count` questions."""
+        """Return the entry of one group of `count` questions."""
         differences = []
         for i, column in enumerate(change_columns):
             difference = figure(change, column, count)
@@ -270,5 +270,5 @@ def _figure(
 
 
 def _rounded_p(p: float) -> float:
-    """Rounds a p-value to six significant digits."""
+    """Round a p-value to six significant digits."""
     return float(f"{p:.6g}")

@@ -14,7 +14,7 @@ Comparison = Mapping[str, Any]
 
 
 def markdown(comparison: Comparison, pictures: Sequence[Path] = ()) -> str:
-    """Returns the page, with links to the pictures."""
+    """Return the page, with links to the pictures."""
     tested = [figure for figure in comparison["figures"].values() if figure["tested"]]
     untested = [figure for figure in comparison["figures"].values() if not figure["tested"]]
     page = Page("Comparison")
@@ -66,12 +66,12 @@ def _add_runs(page: Page, comparison: Comparison) -> None:
 
 
 def _head(comparison: Comparison, first: str) -> list[str]:
-    """Returns the head of a table that has a column for each source, for their mean and for all questions."""
+    """Return the head of a table that has a column for each source, for their mean and for all questions."""
     return [first, *map(cell, labels(comparison["sources"]).values()), "Avg.", "all questions"]
 
 
 def _groups(comparison: Comparison, figure: Mapping[str, Any]) -> list[Mapping[str, Any] | None]:
-    """Returns a figure's entry for each source (None without a value), for their mean and for all
+    """Return a figure's entry for each source (None without a value), for their mean and for all
     questions."""
     sources = [figure["sources"].get(source) for source in comparison["sources"]]
     return [*sources, figure["mean"], figure["all"]]
@@ -139,6 +139,6 @@ def _add_published(page: Page, comparison: Comparison) -> None:
 
 
 def _mean(row: PublishedResult, names: Sequence[str]) -> str:
-    """Returns the mean over the data sets; a dash if the paper lacks one of them."""
+    """Return the mean over the data sets; a dash if the paper lacks one of them."""
     numbers = [row.values[name] for name in names if name in row.values]
     return number(sum(numbers) / len(numbers) if len(numbers) == len(names) else None)

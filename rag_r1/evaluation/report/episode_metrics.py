@@ -37,7 +37,7 @@ _SHOWN_OR_MASKED = frozenset({"retriever", "tool"})
 
 
 def masked_kinds(mask: Collection[str] | None) -> frozenset[str]:
-    """Returns the kinds of failure that exclude an episode from the scores. `mask` are the kinds that the run
+    """Return the kinds of failure that exclude an episode from the scores. `mask` are the kinds that the run
     masks; if it is None, the run is assumed to mask all of them."""
     return _NO_ANSWER | (_SHOWN_OR_MASKED if mask is None else _SHOWN_OR_MASKED & set(mask))
 
@@ -45,7 +45,7 @@ def masked_kinds(mask: Collection[str] | None) -> frozenset[str]:
 def episode_metrics(
     trajectory: Trajectory, golds: Sequence[str], evidence: GoldEvidence | None, answerable: bool | None
 ) -> dict[str, float | None]:
-    """Returns the metrics of one episode by name. All episodes have the same names, except for the terms of
+    """Return the metrics of one episode by name. All episodes have the same names, except for the terms of
     the reward. `evidence` and `answerable` are None if they are unknown."""
     figures = summary(trajectory)
     calls = (call for turn in trajectory.turns for call in turn.calls)

@@ -46,12 +46,12 @@ class Measure:
 
 
 def column(name: str) -> Formula:
-    """Returns the formula that reads the column of that name."""
+    """Return the formula that reads the column of that name."""
     return lambda columns: columns[name]
 
 
 def score(metric: str, normaliser: NormaliserName = "squad") -> Measure:
-    """Returns the measure of EM, cover-EM or F1 with a normaliser, which is named `em` or
+    """Return the measure of EM, cover-EM or F1 with a normaliser, which is named `em` or
     `em_r1_searcher`."""
     label = {"em": "EM", "cover_em": "cover-EM", "f1": "F1"}[metric]
     name = metric
@@ -61,7 +61,7 @@ def score(metric: str, normaliser: NormaliserName = "squad") -> Measure:
 
 
 def among(name: str, label: str, section: Section, score_column: str, group: str) -> Measure:
-    """Returns the measure of a score's mean over the episodes for which the column `group` is 1."""
+    """Return the measure of a score's mean over the episodes for which the column `group` is 1."""
 
     def value(columns: Columns) -> np.ndarray:
         return columns[score_column] * columns[group]
@@ -70,7 +70,7 @@ def among(name: str, label: str, section: Section, score_column: str, group: str
 
 
 def _bound(name: str, label: str, for_failed: float) -> Measure:
-    """Returns the measure of the EM that would result if all failed episodes had the EM `for_failed`."""
+    """Return the measure of the EM that would result if all failed episodes had the EM `for_failed`."""
 
     def value(columns: Columns) -> np.ndarray:
         return np.where(columns["failed"] == 1.0, for_failed, columns["em:squad"])
@@ -79,12 +79,12 @@ def _bound(name: str, label: str, for_failed: float) -> Measure:
 
 
 def _cost(name: str, label: str, section: Section = "cost", decimals: int = 1) -> Measure:
-    """Returns the measure of the mean of a column that is not a share."""
+    """Return the measure of the mean of a column that is not a share."""
     return Measure(name, label, section, column(name), share=False, decimals=decimals)
 
 
 def _of_calls(name: str, label: str, count: str) -> Measure:
-    """Returns the measure of the share of tool calls that the column `count` counts."""
+    """Return the measure of the share of tool calls that the column `count` counts."""
     return Measure(name, label, "failures", column(count), column("calls"), with_failed=True)
 
 
@@ -122,7 +122,7 @@ MEASURES: tuple[Measure, ...] = (
 
 
 def measures_of(table: RunTable) -> tuple[Measure, ...]:
-    """Returns MEASURES, and a measure for each term of the reward in the records, such as a judge's."""
+    """Return MEASURES, and a measure for each term of the reward in the records, such as a judge's."""
     terms = []
     for name in table.terms:
         values = table.columns[name][~np.isnan(table.columns[name])]
@@ -133,7 +133,7 @@ def measures_of(table: RunTable) -> tuple[Measure, ...]:
 
 
 def by_source(table: RunTable, measures: Sequence[Measure]) -> tuple[dict[str, RatioSums], np.ndarray]:
-    """Returns the bootstrap's sums for each source, and the numbers of episodes behind them, an array of
+    """Return the bootstrap's sums for each source, and the numbers of episodes behind them, an array of
     shape (sources, figures). Both are in the order of the sources' names."""
     questions, indices = table.question_indices()
     columns = {**table.columns, "failed": table.failed.astype(float)}
@@ -157,7 +157,7 @@ def by_source(table: RunTable, measures: Sequence[Measure]) -> tuple[dict[str, R
 
 
 def by_question(table: RunTable, measures: Sequence[Measure]) -> dict[tuple[str, str], np.ndarray]:
-    """Returns an array of shape (figures,) for each question, its means over the question's samples; nan
+    """Return an array of shape (figures,) for each question, its means over the question's samples; nan
     where it has no value. Raises ValueError for a measure that is not a plain mean over questions."""
     if weighted := [measure.name for measure in measures if measure.weight is not None]:
         raise ValueError(f"{', '.join(weighted)}: no mean over questions")

@@ -31,20 +31,20 @@ _LABELS = {name: label for label, names in LAYOUT.items() for name in names}
 
 
 def label_of(source: str) -> str | None:
-    """Returns the papers' label of a data source; None for an unknown source."""
+    """Return the papers' label of a data source; None for an unknown source."""
     name = re.sub(r"[^a-z0-9]", "", source.rpartition("/")[2].lower())
     return _LABELS.get(name.removeprefix("searchr1"))
 
 
 def in_paper_order(sources: Iterable[str]) -> list[str]:
-    """Returns the distinct data sources in the papers' order, followed by unknown ones in alphabetical
+    """Return the distinct data sources in the papers' order, followed by unknown ones in alphabetical
     order."""
     order = [*LAYOUT, None]
     return sorted(set(sources), key=lambda source: (order.index(label_of(source)), source))
 
 
 def labels(sources: Iterable[str]) -> dict[str, str]:
-    """Returns the name of each source in tables: its label, or the source's own name if it has no label or
+    """Return the name of each source in tables: its label, or the source's own name if it has no label or
     shares the label with another source."""
     paper_labels = {source: label_of(source) for source in sources}
     all_labels = list(paper_labels.values())
@@ -72,7 +72,7 @@ class PublishedResult:
 
 
 def _row(system: str, measure: PublishedMeasure, source: str, names: str, *values: float) -> PublishedResult:
-    """Returns a row with one value per label. `names` are the labels, separated by spaces."""
+    """Return a row with one value per label. `names` are the labels, separated by spaces."""
     return PublishedResult(system, measure, dict(zip(names.split(), values, strict=True)), source)
 
 

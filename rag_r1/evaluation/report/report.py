@@ -65,7 +65,7 @@ def write_report(
 
 
 def report_of(table: RunTable, card: Provenance | None, bootstrap: Bootstrap) -> dict[str, Any]:
-    """Returns the content of report.json, with plain JSON values and numbers rounded to six decimals."""
+    """Return the content of report.json, with plain JSON values and numbers rounded to six decimals."""
     measures = measures_of(table)
     sums, episodes = by_source(table, measures)
     by_name, mean, overall = bootstrap.estimates(sums, [measure.share for measure in measures])
@@ -97,7 +97,7 @@ def report_of(table: RunTable, card: Provenance | None, bootstrap: Bootstrap) ->
 
 
 def counts(table: RunTable, card: Provenance | None) -> dict[str, Any]:
-    """Returns the numbers of questions, episodes, failures, final statuses and causes of wrong answers, for
+    """Return the numbers of questions, episodes, failures, final statuses and causes of wrong answers, for
     each source and for all sources together."""
     sources = in_paper_order(key[0] for key in table.keys)
     groups = {name: [i for i, key in enumerate(table.keys) if key[0] == name] for name in sources}
@@ -114,7 +114,7 @@ def counts(table: RunTable, card: Provenance | None) -> dict[str, Any]:
 
 
 def figure(estimate: Estimate, i: int, questions: int, episodes: int | None = None) -> dict[str, Any]:
-    """Returns figure number `i` of an estimate as report.json has it, with None for unknown values."""
+    """Return figure number `i` of an estimate as report.json has it, with None for unknown values."""
     names = ("value", "low", "high")
     values: dict[str, Any] = {name: rounded(float(getattr(estimate, name)[i])) for name in names}
     values["questions"] = questions
@@ -122,12 +122,12 @@ def figure(estimate: Estimate, i: int, questions: int, episodes: int | None = No
 
 
 def rounded(value: float) -> float | None:
-    """Rounds to six decimals, which hides the effect of the order of summation. Returns None for nan."""
+    """Round to six decimals, which hides the effect of the order of summation. Returns None for nan."""
     return None if math.isnan(value) else round(value, 6) + 0.0
 
 
 def _counts(table: RunTable, episodes: Sequence[int]) -> dict[str, Any]:
-    """Returns the numbers of `counts` for some episodes, which are given by their indices in the table."""
+    """Return the numbers of `counts` for some episodes, which are given by their indices in the table."""
     failed = [i for i in episodes if table.failed[i]]
     scored = [i for i in episodes if not table.failed[i]]
     return {
@@ -143,7 +143,7 @@ def _counts(table: RunTable, episodes: Sequence[int]) -> dict[str, Any]:
 
 
 def _tally(values: Iterable[str]) -> dict[str, int]:
-    """Returns the number of occurrences of each value, sorted by value."""
+    """Return the number of occurrences of each value, sorted by value."""
     return dict(sorted(Counter(values).items()))
 
 
@@ -178,7 +178,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval report
 
 
 def _check_start(args: ReportArguments) -> tuple[Provenance | None, RunTable]:
-    """Returns the run's provenance and its records. Raises StartError with all problems."""
+    """Return the run's provenance and its records. Raises StartError with all problems."""
     with StartChecks() as checks:
         card = checks.run(Provenance.read, args.run)
         table = checks.run(

@@ -29,7 +29,7 @@ _MANY_FAILED = 0.02
 
 
 def markdown(report: Report, pictures: Sequence[Path] = ()) -> str:
-    """Returns the page, with links to the pictures."""
+    """Return the page, with links to the pictures."""
     page = Page("Evaluation").text(*_opening(report)).pictures(pictures)
     _add_causes(page, report)
     for section in _TITLES:
@@ -40,7 +40,7 @@ def markdown(report: Report, pictures: Sequence[Path] = ()) -> str:
 
 
 def _opening(report: Report) -> list[str]:
-    """Returns the paragraphs before the tables."""
+    """Return the paragraphs before the tables."""
     counts, interval = report["counts"], report["interval"]
     totals = counts["all"]
     paragraphs = [
@@ -107,7 +107,7 @@ def _add_statuses(page: Page, report: Report) -> None:
     columns = [*sources.values(), totals]
 
     def rows(kind: str, label: str) -> list[list[str]]:
-        """Returns a row for each name in the counts `kind`; `{}` in the label is replaced by the name."""
+        """Return a row for each name in the counts `kind`; `{}` in the label is replaced by the name."""
         return [
             [label.format(cell(name)), *(integer(counts[kind].get(name, 0)) for counts in columns)]
             for name in totals[kind]

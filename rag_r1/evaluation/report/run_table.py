@@ -78,7 +78,7 @@ class RunTable:
         return [key[:2] for key in self.keys]
 
     def question_indices(self) -> tuple[list[tuple[str, str]], np.ndarray]:
-        """Returns the distinct questions as (data source, id), in order, and for each episode the index of
+        """Return the distinct questions as (data source, id), in order, and for each episode the index of
         its question among them."""
         indices: dict[tuple[str, str], int] = {}
         of_episodes = [indices.setdefault(key, len(indices)) for key in self.question_keys]
@@ -118,7 +118,7 @@ def read_run(
     step: int | None = None,
     skip_bad_rows: bool = False,
 ) -> RunTable:
-    """Returns the table of the records in a run's folder or in a file.
+    """Return the table of the records in a run's folder or in a file.
 
     `mask` are the kinds of failure that the run masks, None if they are unknown. `answerable` and
     `supporting` are files of annotations. `step` selects the validation at one step of a training. Raises
@@ -142,7 +142,7 @@ def read_run(
 
 
 def _check_step(episodes: Sequence[_EpisodeRow], run: Path, step: int | None) -> None:
-    """Raises RunError if there are no episodes, or if they belong to several steps of a training."""
+    """Raise RunError if there are no episodes, or if they belong to several steps of a training."""
     if not episodes and step is None:
         raise no_records(run)
     if not episodes:
@@ -156,7 +156,7 @@ def _check_step(episodes: Sequence[_EpisodeRow], run: Path, step: int | None) ->
 
 
 def has_records(run: Path) -> bool:
-    """Returns whether a run's folder or file has a record, even a broken one."""
+    """Return whether a run's folder or file has a record, even a broken one."""
     try:
         return next(placed_records(records_path(run)), None) is not None
     except DataError:
@@ -164,14 +164,14 @@ def has_records(run: Path) -> bool:
 
 
 def no_records(run: Path) -> RunError:
-    """Returns the error for a run without records."""
+    """Return the error for a run without records."""
     return RunError(
         f"{records_path(run)} has no trajectory records: give a run's folder, or a file of records"
     )
 
 
 def records_path(run: Path) -> Path:
-    """Returns the folder or file with the records of a run: its subfolder `trajectories` if there is one."""
+    """Return the folder or file with the records of a run: its subfolder `trajectories` if there is one."""
     return run / "trajectories" if (run / "trajectories").is_dir() else run
 
 
@@ -182,7 +182,7 @@ def _read_row(
     answerables: Annotations[bool] | None,
     evidence: Annotations[GoldEvidence] | None,
 ) -> _EpisodeRow:
-    """Returns the row of a record. Raises one of _UNUSABLE."""
+    """Return the row of a record. Raises one of _UNUSABLE."""
     trajectory = trajectory_of(dict(record))
     source, question_id, _ = key = _key(record)
     golds = tuple(as_golds(record.get("golds")))
@@ -211,7 +211,7 @@ def _read_row(
 
 
 def _key(record: Mapping[str, Any]) -> Key:
-    """Returns the key of a record's episode."""
+    """Return the key of a record's episode."""
     record_id = str(record["id"])
     match = _EPISODE_ID.fullmatch(record_id)
     question_id = record.get("question_id") or (match[1] if match else record["question"])
@@ -225,7 +225,7 @@ def _without_repeats(
     step: int | None,
     bad: BadRows,
 ) -> tuple[list[_EpisodeRow], int]:
-    """Returns the distinct episodes, sorted by key, and the number of records that were replaced by others of
+    """Return the distinct episodes, sorted by key, and the number of records that were replaced by others of
     the same episode. Adds records that cannot be used or that contradict another one to `bad`."""
     versions_by_episode: dict[tuple[Key, int], dict[str, _EpisodeRow]] = {}
     count = 0
@@ -252,7 +252,7 @@ def _without_repeats(
 
 
 def _table(episodes: list[_EpisodeRow], bad: BadRows, replaced: int) -> RunTable:
-    """Returns the table of these rows."""
+    """Return the table of these rows."""
     names = dict.fromkeys(name for episode in episodes for name in episode.numbers)
     columns = {  # None becomes nan
         name: np.array([row.numbers.get(name) for row in episodes], dtype=float) for name in names

@@ -24,7 +24,7 @@ _MAX_SIGNS = 4_000_000
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
-    """Returns the p-value, in (0, 1], of McNemar's exact test. The arguments are the numbers of questions
+    """Return the p-value, in (0, 1], of McNemar's exact test. The arguments are the numbers of questions
     that only the first and only the second run has answered correctly."""
     differing = only_first + only_second
     combinations = 1  # "differing choose i"
@@ -37,7 +37,7 @@ def mcnemar(only_first: int, only_second: int) -> float:
 
 
 def permutation(differences: np.ndarray, rng: np.random.Generator, resamples: int = 10_000) -> float:
-    """Returns the p-value, in (0, 1], of the sum of `differences`, an array of shape (questions,).
+    """Return the p-value, in (0, 1], of the sum of `differences`, an array of shape (questions,).
 
     For a mean over sources, divide each difference by the number of questions of its source first. If there
     are at most `resamples` ways to flip the signs, all of them are tried, and the p-value is exact.
@@ -65,7 +65,7 @@ def permutation(differences: np.ndarray, rng: np.random.Generator, resamples: in
 
 
 def bootstrap_p(value: float, replicates: np.ndarray) -> float:
-    """Returns the p-value, in (0, 1], of a difference with the bootstrap replicates (resamples,).
+    """Return the p-value, in (0, 1], of a difference with the bootstrap replicates (resamples,).
 
     Under the null hypothesis, replicates are assumed to scatter around 0 as these do around the difference.
     """
@@ -74,7 +74,7 @@ def bootstrap_p(value: float, replicates: np.ndarray) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Returns the adjusted p-values in the same order. Each is the lowest significance level at which Holm's
+    """Return the adjusted p-values in the same order. Each is the lowest significance level at which Holm's
     procedure rejects the hypothesis."""
     adjusted = [0.0] * len(p_values)
     running_max = 0.0

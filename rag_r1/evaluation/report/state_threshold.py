@@ -82,7 +82,7 @@ class Threshold:
 
 
 def states_of(records: Iterable[dict[str, Any]], term: str = "em", right_from: float = 1.0) -> AnswerStates:
-    """Returns the states of the answers in trajectory records. An answer is right if its value of the reward
+    """Return the states of the answers in trajectory records. An answer is right if its value of the reward
     term `term` is at least `right_from`. Raises DataError if a record is not a trajectory."""
     states: dict[bool, list[float]] = {True: [], False: []}
     excluded: Counter[str] = Counter()
@@ -104,7 +104,7 @@ def states_of(records: Iterable[dict[str, Any]], term: str = "em", right_from: f
 
 
 def thresholds_of(states: AnswerStates) -> list[Threshold]:
-    """Returns all thresholds that accept different answers, in ascending order: one between each pair of
+    """Return all thresholds that accept different answers, in ascending order: one between each pair of
     neighbouring states, and one above all states. The list is empty unless there are right and wrong
     answers."""
     if not len(states.right) or not len(states.wrong):
@@ -119,25 +119,25 @@ def thresholds_of(states: AnswerStates) -> list[Threshold]:
 
 
 def quantile_threshold(thresholds: Sequence[Threshold], share: float) -> Threshold:
-    """Returns the lowest threshold that accepts at least `share` of the right answers."""
+    """Return the lowest threshold that accepts at least `share` of the right answers."""
     return next(threshold for threshold in thresholds if threshold.right_accepted >= share - 1e-12)
 
 
 def best_balanced(thresholds: Sequence[Threshold]) -> Threshold:
-    """Returns the threshold with the best balanced accuracy; among equals the highest, which rejects the
+    """Return the threshold with the best balanced accuracy; among equals the highest, which rejects the
     fewest answers."""
     return max(thresholds, key=lambda t: (round(t.balanced_accuracy, 12), t.sigma))
 
 
 def roc_area(states: AnswerStates) -> float:
-    """Returns the probability that a wrong answer has a higher state than a right one. Ties count one
+    """Return the probability that a wrong answer has a higher state than a right one. Ties count one
     half."""
     lower = sum(np.searchsorted(states.right, states.wrong, side=side).sum() for side in ("left", "right"))
     return float(lower / 2 / (len(states.right) * len(states.wrong)))
 
 
 def report(states: AnswerStates, share: float) -> list[str]:
-    """Returns the lines to be printed: the distributions of the states, the proposals, and warnings. `share`
+    """Return the lines to be printed: the distributions of the states, the proposals, and warnings. `share`
     is the share of right answers that the first proposal accepts."""
     lines = [*_distributions(states), ""]
     lines += [f"left out: {integer(count)} records {reason}" for reason, count in states.excluded.items()]
@@ -160,7 +160,7 @@ def report(states: AnswerStates, share: float) -> list[str]:
 
 
 def _distributions(states: AnswerStates) -> list[str]:
-    """Returns the lines of the table with the states of right and wrong answers."""
+    """Return the lines of the table with the states of right and wrong answers."""
     rows = []
     for name, group in (("right", states.right), ("wrong", states.wrong)):
         facts = [None] * (1 + len(_QUANTILES))
@@ -172,7 +172,7 @@ def _distributions(states: AnswerStates) -> list[str]:
 
 
 def _proposals(thresholds: Sequence[Threshold], share: float) -> list[str]:
-    """Returns the lines of the table with the two proposed thresholds."""
+    """Return the lines of the table with the two proposed thresholds."""
     proposals = {
         f"{share:.0%} of the right answers": quantile_threshold(thresholds, share),
         "best balanced accuracy": best_balanced(thresholds),
@@ -225,20 +225,20 @@ def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval sigma"
 
 
 def _check_start(args: SigmaArguments) -> None:
-    """Raises StartError for runs without trajectories."""
+    """Raise StartError for runs without trajectories."""
     with StartChecks() as checks:
         for run in args.runs:
             checks.run(_check_run, run)
 
 
 def _check_run(run: Path) -> None:
-    """Raises RunError if a run has no records, and DataError if its first record is not a trajectory."""
+    """Raise RunError if a run has no records, and DataError if its first record is not a trajectory."""
     if next(_located_trajectories([run]), None) is None:
         raise no_records(run)
 
 
 def _located_trajectories(runs: Sequence[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields the records of runs, each with its location for messages. Raises DataError for a record that is
+    """Yield the records of runs, each with its location for messages. Raises DataError for a record that is
     not a trajectory."""
     for location, record in placed_records(*map(records_path, runs)):
         try:

@@ -10,14 +10,14 @@ _Z_95 = 1.96
 
 
 def mean(values: Iterable[float | None]) -> float:
-    """Returns the mean of the values that are not None; nan if there are none. None is the value of an
+    """Return the mean of the values that are not None; nan if there are none. None is the value of an
     episode without a score, such as one that failed."""
     numbers = [value for value in values if value is not None]
     return sum(numbers) / len(numbers) if numbers else math.nan
 
 
 def wilson_interval(share: float, count: int) -> tuple[float, float]:
-    """Returns Wilson's 95 % interval (1927) of a share of `count` questions, which must be at least 1."""
+    """Return Wilson's 95 % interval (1927) of a share of `count` questions, which must be at least 1."""
     z_squared = _Z_95 * _Z_95
     center = share + z_squared / (2 * count)
     half_width = _Z_95 * math.sqrt(share * (1 - share) / count + z_squared / (4 * count * count))

@@ -13,7 +13,7 @@ _SHOWN = ("em", "cover_em", "f1", "em_answerable", "formatted", "retrievals", "s
 
 
 def headline(report: Mapping[str, Any], condition: str) -> Iterator[str]:
-    """Yields lines with the main figures over all questions, and with the EM of each data source."""
+    """Yield lines with the main figures over all questions, and with the EM of each data source."""
     totals = report["counts"]["all"]
     counts = f"{totals['questions']:,} questions, {totals['episodes']:,} episodes"
     yield f"condition {one_line_text(condition)}: {counts}"
@@ -36,5 +36,5 @@ def headline(report: Mapping[str, Any], condition: str) -> Iterator[str]:
 
 
 def stop_message(reason: str, missing: str) -> str:
-    """Returns the message of a stopped run: the reason, what is `missing`, and how to continue."""
+    """Return the message of a stopped run: the reason, what is `missing`, and how to continue."""
     return f"stopped: {reason}\n{missing}: run the same command again to go on"

@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check_folder(args: RunsArguments) -> None:
-    """Raises RunError if the folder does not exist, or is a file."""
+    """Raise RunError if the folder does not exist, or is a file."""
     if not args.folder.is_dir():
         fault = "is a file" if args.folder.exists() else "does not exist"
         raise RunError(f"{args.folder} {fault}: give the folder below which the runs lie")

@@ -62,7 +62,7 @@ class ChatEngine:
         self._prompt_tokens = 0
 
     async def generate(self, context: list[int], max_tokens: int, stop: Sequence[str]) -> Generation:
-        """Returns the policy's next turn. Raises EngineFailure if the endpoint does not answer, or its
+        """Return the policy's next turn. Raises EngineFailure if the endpoint does not answer, or its
         content filter withholds the answer."""
         messages = self._conversation(context)
         conversation = [*self._prompt, *messages]
@@ -87,18 +87,18 @@ class ChatEngine:
         return Generation(ids)
 
     def restore_turn(self, context: list[int], ids: list[int]) -> None:
-        """Adds a turn that the policy wrote before the run was interrupted to the conversation."""
+        """Add a turn that the policy wrote before the run was interrupted to the conversation."""
         self._record_turn(context, self._conversation(context), ids)
 
     def _record_turn(self, context: list[int], messages: Sequence[dict[str, str]], ids: list[int]) -> None:
-        """Records the messages and the context after a turn with these ids."""
+        """Record the messages and the context after a turn with these ids."""
         if self._context is None:
             self._prompt_tokens = len(context)
         self._messages = [*messages, {"role": "assistant", "content": self.codec.decode(ids)}]
         self._context = [*context, *ids]
 
     def _conversation(self, context: list[int]) -> list[dict[str, str]]:
-        """Returns the messages that follow the prompt, up to the end of this context."""
+        """Return the messages that follow the prompt, up to the end of this context."""
         if self._context is None:
             return []
         messages, length = self._messages, len(self._context)
@@ -111,7 +111,7 @@ class ChatEngine:
 
 
 def _without_opening(text: str, opening: str) -> str:
-    """Returns a first turn without the protocol's opening, which the prompt already ends with, if the model
+    """Return a first turn without the protocol's opening, which the prompt already ends with, if the model
     repeated it."""
     opening, start = opening.strip(), text.lstrip()
     return start.removeprefix(opening) if opening and start.startswith(opening) else text

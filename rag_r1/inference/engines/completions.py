@@ -54,7 +54,7 @@ class CompletionEngine:
         self._turn = 0
 
     async def generate(self, context: list[int], max_tokens: int, stop: Sequence[str]) -> Generation:
-        """Returns the policy's next turn, including the stop string at which it ended. Raises
+        """Return the policy's next turn, including the stop string at which it ended. Raises
         EngineFailure."""
         body = {
             **self.sampling,
@@ -81,7 +81,7 @@ class CompletionEngine:
 
 
 def read_text(data: Any) -> Reply:
-    """Returns the reply in an answer without token ids. Raises ValueError if its text is missing or empty."""
+    """Return the reply in an answer without token ids. Raises ValueError if its text is missing or empty."""
     choice = first_choice(data)
     if not isinstance(choice.get("text"), str) or not choice["text"].strip():
         raise ValueError("its choice has no text")
@@ -89,7 +89,7 @@ def read_text(data: Any) -> Reply:
 
 
 def read_ids(data: Any) -> Reply:
-    """Returns the reply in an answer with token ids, and with their log-probs if there are any. Raises
+    """Return the reply in an answer with token ids, and with their log-probs if there are any. Raises
     ValueError if the ids are missing, or the log-probs do not match them."""
     choice = first_choice(data)
     ids = choice.get("token_ids")
@@ -105,7 +105,7 @@ def read_ids(data: Any) -> Reply:
 
 
 def _logprobs(logprobs: Any, count: int) -> list[float] | None:
-    """Returns the log-probs of `count` sampled tokens; None if the choice has none. Raises ValueError unless
+    """Return the log-probs of `count` sampled tokens; None if the choice has none. Raises ValueError unless
     there is one finite number for each token."""
     if logprobs is None:
         return None
@@ -120,7 +120,7 @@ def _logprobs(logprobs: Any, count: int) -> list[float] | None:
 async def returns_token_ids(
     endpoint: Endpoint, model: str, prompt: Sequence[int], extra_body: Mapping[str, Any]
 ) -> bool:
-    """Returns whether the endpoint returns token ids.
+    """Return whether the endpoint returns token ids.
 
     Requests a single token, at most twice, so that a server that does not work is noticed early. Raises
     EngineFailure if the endpoint cannot continue a prompt of token ids at all.

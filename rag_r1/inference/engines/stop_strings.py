@@ -14,7 +14,7 @@ from rag_r1.protocols import Protocol
 
 
 def close_at_stop(reply: Reply, protocol: Protocol, stop: Sequence[str]) -> str:
-    """Returns the reply's text up to and including the first stop string, which is restored if the endpoint
+    """Return the reply's text up to and including the first stop string, which is restored if the endpoint
     left it out. Nothing is added to a text that was cut off by its length limit."""
     text = reply.text
     ends = [start + len(string) for string in stop if (start := text.find(string)) >= 0]
@@ -28,7 +28,7 @@ def close_at_stop(reply: Reply, protocol: Protocol, stop: Sequence[str]) -> str:
 
 
 def _missing_closing_tag(text: str, protocol: Protocol) -> str:
-    """Returns the closing tag of the action block that is open at the end of the text; "" if no block is
+    """Return the closing tag of the action block that is open at the end of the text; "" if no block is
     open. If another tag follows the opening one, the opening tag was only mentioned (`<think> I could
     <search> </think>`), and nothing is missing."""
     block = max(protocol.acting, key=lambda block: text.rfind(block.open))

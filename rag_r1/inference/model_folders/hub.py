@@ -13,12 +13,12 @@ _UNUSED_FILES = ["*.gguf", "*.onnx", "*.h5", "*.msgpack", "*.pth", "original/*",
 
 
 def is_hub_name(name: str) -> bool:
-    """Returns whether a text has the form of a Hub name (owner/name) and is not a path on this machine."""
+    """Return whether a text has the form of a Hub name (owner/name) and is not a path on this machine."""
     return _NAME.fullmatch(name) is not None and not Path(name).exists()
 
 
 def local_model(name: str) -> Path:
-    """Returns the folder of a model, which is given by that folder or by a Hub name.
+    """Return the folder of a model, which is given by that folder or by a Hub name.
 
     A folder is returned even if it does not exist, since `model_folder` reports what is wrong with it. A
     model on the Hub is downloaded unless it is in the cache. Raises RunError if the download fails.

@@ -9,7 +9,7 @@ from rag_r1.io.bounded_json import read_json_file
 
 
 def model_config(folder: Path) -> dict[str, Any]:
-    """Returns the keys of a local model's config.json, including those of its `text_config`; {} if it cannot
+    """Return the keys of a local model's config.json, including those of its `text_config`; {} if it cannot
     be read."""
     try:
         keys = read_json_file(folder / "config.json")

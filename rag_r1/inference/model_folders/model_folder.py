@@ -24,7 +24,7 @@ _STEP = re.compile(r"global_step_(\d+)")
 
 
 def model_folder(path: Path, into: Path) -> Path:
-    """Returns the Hugging Face folder of the model in `path`, by the rules at the top of the module.
+    """Return the Hugging Face folder of the model in `path`, by the rules at the top of the module.
 
     FSDP shards are merged into a new folder below `into`. Raises RunError if there is no model, or its
     weights are incomplete.
@@ -59,7 +59,7 @@ def model_folder(path: Path, into: Path) -> Path:
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
-    """Returns the newest complete checkpoint in veRL's folder of checkpoints, from which veRL would resume;
+    """Return the newest complete checkpoint in veRL's folder of checkpoints, from which veRL would resume;
     None if there is none."""
     tracker = folder / TRACKER
     step = tracker.read_text(errors="replace").strip() if tracker.is_file() else ""
@@ -68,7 +68,7 @@ def newest_checkpoint(folder: Path) -> Path | None:
 
 
 def checkpoint_name(model: Path) -> str | None:
-    """Returns `FOLDER/global_step_N` for a model inside a checkpoint, where FOLDER is the name of the folder
+    """Return `FOLDER/global_step_N` for a model inside a checkpoint, where FOLDER is the name of the folder
     of checkpoints; None for any other model."""
     for folder in model.resolve().parents:
         if _STEP.fullmatch(folder.name):
@@ -77,7 +77,7 @@ def checkpoint_name(model: Path) -> str | None:
 
 
 def _checkpoint(path: Path) -> Path:
-    """Returns the checkpoint folder `global_step_N` for a path.
+    """Return the checkpoint folder `global_step_N` for a path.
 
     The path may be that folder, its `actor`, or veRL's folder of checkpoints, whose newest one is returned.
     Any other path is returned unchanged. Raises RunError if there are checkpoints and the newest is not

@@ -30,13 +30,13 @@ _MERGED_FROM = ".merged_from.json"
 
 
 def has_weights(folder: Path) -> bool:
-    """Returns whether the folder is a Hugging Face model with weights."""
+    """Return whether the folder is a Hugging Face model with weights."""
     weights = (path for ending in ("*.safetensors", "pytorch_model*.bin") for path in folder.glob(ending))
     return (folder / "config.json").is_file() and any(weights)
 
 
 def merged_model(state: Path, shards: list[Path], target: Path) -> Path:
-    """Returns `target`, the folder of the model merged from the shards in the folder `state`.
+    """Return `target`, the folder of the model merged from the shards in the folder `state`.
 
     The shards are merged unless `target` was merged from the same shards before. Raises RunError, and removes
     what was written, if they cannot be merged.
@@ -63,7 +63,7 @@ def merged_model(state: Path, shards: list[Path], target: Path) -> Path:
 
 
 def _description(state: Path, shards: list[Path]) -> str:
-    """Returns a JSON description of the checkpoint and its shards. It contains their sizes and times, so that
+    """Return a JSON description of the checkpoint and its shards. It contains their sizes and times, so that
     it changes if a shard does."""
     files = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in shards]
     return json.dumps({"checkpoint": str(state.resolve()), "shards": files})

@@ -32,7 +32,7 @@ _LAYER = re.compile(r"model\.layers\.(\d+)\.")
 
 
 def tensors_of(file: Path) -> dict[str, Any]:
-    """Returns the header's entry of each tensor (`shape`, `dtype`, `data_offsets`) by its name. Raises
+    """Return the header's entry of each tensor (`shape`, `dtype`, `data_offsets`) by its name. Raises
     DataError if the file is not a complete safetensors file, and OSError."""
     try:
         with file.open("rb") as stream:
@@ -48,7 +48,7 @@ def tensors_of(file: Path) -> dict[str, Any]:
 
 
 def check_weights(folder: Path) -> None:
-    """Raises RunError for the first weight file of a Hugging Face model that is missing or incomplete, and if
+    """Raise RunError for the first weight file of a Hugging Face model that is missing or incomplete, and if
     the weights have other sizes than config.json says."""
     tensors: dict[str, Any] = {}
     try:
@@ -71,7 +71,7 @@ def check_weights(folder: Path) -> None:
 
 
 def _difference_from_config(tensors: Mapping[str, Any], config: Mapping[str, Any]) -> str | None:
-    """Returns the first size in which config.json differs from the tensors; None if they agree, or if the
+    """Return the first size in which config.json differs from the tensors; None if they agree, or if the
     tensors do not have the names of a plain decoder."""
     shape = tensors.get(_EMBEDDING, {}).get("shape")
     layers = {int(match[1]) for name in tensors if (match := _LAYER.match(name))}

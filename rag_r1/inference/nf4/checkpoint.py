@@ -40,7 +40,7 @@ class SavedAdapters:
         return sorted({name.partition(".lora_")[0].rpartition(".")[2] for name in self.weights})
 
     def config(self, base: str) -> Any:
-        """Returns PEFT's configuration for these adapters over the model `base`."""
+        """Return PEFT's configuration for these adapters over the model `base`."""
         from peft import LoraConfig, TaskType
 
         return LoraConfig(
@@ -54,7 +54,7 @@ class SavedAdapters:
 
 
 def read_adapters(checkpoint: Path) -> SavedAdapters:
-    """Returns the adapters in a checkpoint or in its folder `actor`. Raises RunError if the checkpoint has no
+    """Return the adapters in a checkpoint or in its folder `actor`. Raises RunError if the checkpoint has no
     adapters, or whole weights."""
     import torch
 

@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check_start(args: ExportArguments) -> SavedAdapters:
-    """Returns the adapters of the checkpoint. Raises StartError with all problems."""
+    """Return the adapters of the checkpoint. Raises StartError with all problems."""
     with StartChecks() as checks:
         checks.run(check_packages, "rag-r1 model export-nf4", "bitsandbytes", "peft", "transformers")
         adapters = checks.run(read_adapters, args.checkpoint)
@@ -98,13 +98,13 @@ def _check_start(args: ExportArguments) -> SavedAdapters:
 
 
 def _check_new(out: Path) -> None:
-    """Raises RunError if the folder exists."""
+    """Raise RunError if the folder exists."""
     if out.exists():
         raise RunError(f"--out {out} exists already: give another folder")
 
 
 def _config_of(base: str) -> PretrainedConfig:
-    """Returns the configuration of a model in a folder or on the Hub. Raises RunError if it cannot be
+    """Return the configuration of a model in a folder or on the Hub. Raises RunError if it cannot be
     read."""
     from transformers import AutoConfig
 
@@ -120,7 +120,7 @@ def _config_of(base: str) -> PretrainedConfig:
 
 
 def _trained_config(adapters: SavedAdapters) -> dict[str, Any]:
-    """Returns the content of the checkpoint's config.json. Raises RunError if it cannot be read."""
+    """Return the content of the checkpoint's config.json. Raises RunError if it cannot be read."""
     path = adapters.huggingface / "config.json"
     try:
         return read_json_file(path)
@@ -129,7 +129,7 @@ def _trained_config(adapters: SavedAdapters) -> dict[str, Any]:
 
 
 def _check_base(base: str, config: PretrainedConfig, adapters: SavedAdapters) -> None:
-    """Raises RunError if the sizes of the base model differ from those of the trained model."""
+    """Raise RunError if the sizes of the base model differ from those of the trained model."""
     trained_config = _trained_config(adapters)
     for key in _SIZES:
         if key in trained_config and getattr(config, key, None) != trained_config[key]:
@@ -137,7 +137,7 @@ def _check_base(base: str, config: PretrainedConfig, adapters: SavedAdapters) ->
 
 
 def _quantised(base: str, adapters: SavedAdapters) -> Module:
-    """Returns the model in nf4 on the CPU, in the dtype of the training. Raises RunError if the checkpoint
+    """Return the model in nf4 on the CPU, in the dtype of the training. Raises RunError if the checkpoint
     has no config.json."""
     import torch
     from transformers import AutoModelForCausalLM
@@ -149,7 +149,7 @@ def _quantised(base: str, adapters: SavedAdapters) -> Module:
 
 
 def _with_adapters(model: Module, adapters: SavedAdapters) -> Module:
-    """Returns the model with the adapters in its layers. Raises RunError if the model has no layer for one of
+    """Return the model with the adapters in its layers. Raises RunError if the model has no layer for one of
     them."""
     from peft import get_peft_model, set_peft_model_state_dict
 
@@ -162,7 +162,7 @@ def _with_adapters(model: Module, adapters: SavedAdapters) -> Module:
 
 
 def _write_model(model: Module, adapters: SavedAdapters, out: Path, dtype: str, *, merged: bool) -> None:
-    """Writes the dequantised weights of a model, and the checkpoint's config and tokenizer. With `merged`,
+    """Write the dequantised weights of a model, and the checkpoint's config and tokenizer. With `merged`,
     the adapters are added to the weights."""
     import torch
     from huggingface_hub import save_torch_state_dict
@@ -178,7 +178,7 @@ def _write_model(model: Module, adapters: SavedAdapters, out: Path, dtype: str, 
 
 
 def _write_adapters(adapters: SavedAdapters, out: Path, base: str) -> None:
-    """Writes the adapters in PEFT's format, with `base` as the path of their base model."""
+    """Write the adapters in PEFT's format, with `base` as the path of their base model."""
     from safetensors.torch import save_file
 
     out.mkdir()

@@ -30,7 +30,7 @@ def load_nf4(
     trust_remote_code: bool = False,
     **options: Any,
 ) -> torch.nn.Module:
-    """Returns a model in nf4 on a device, which computes in `dtype`. `model_class` is a class of transformers
+    """Return a model in nf4 on a device, which computes in `dtype`. `model_class` is a class of transformers
     with `from_pretrained`, which receives the `options`."""
     from transformers import BitsAndBytesConfig
 
@@ -61,7 +61,7 @@ def load_nf4(
 def weight_readers(
     model: torch.nn.Module, device: Device, *, merged: bool = False, dtype: torch.dtype | None = None
 ) -> dict[str, Callable[[], torch.Tensor]]:
-    """Returns a function for each weight that reads it as a new tensor on a device, by the weight's name in
+    """Return a function for each weight that reads it as a new tensor on a device, by the weight's name in
     the model's own files.
 
     - `model`: the model inside PEFT's wrapper, if it has adapters
@@ -75,7 +75,7 @@ def weight_readers(
 
 
 def _weights(model: torch.nn.Module, merged: bool) -> Iterator[tuple[str, torch.Tensor, Any]]:
-    """Yields the name and value of each weight (tied weights once), and the wrapper whose adapters must be
+    """Yield the name and value of each weight (tied weights once), and the wrapper whose adapters must be
     added to it, or None."""
     for name, value in model.named_parameters():
         owner, _, key = name.rpartition(".")
@@ -90,7 +90,7 @@ def _weights(model: torch.nn.Module, merged: bool) -> Iterator[tuple[str, torch.
 
 @torch.no_grad()
 def _read(weight: torch.Tensor, wrapper: Any, device: Device, dtype: torch.dtype | None) -> torch.Tensor:
-    """Returns the dequantised weight on a device, with the update of the wrapper's adapters if there is a
+    """Return the dequantised weight on a device, with the update of the wrapper's adapters if there is a
     wrapper."""
     state = getattr(weight, "quant_state", None)
     if state is None:
@@ -107,7 +107,7 @@ def _read(weight: torch.Tensor, wrapper: Any, device: Device, dtype: torch.dtype
 
 
 def _state_on(state: Any, device: Device) -> Any:
-    """Returns a copy of a weight's quantisation state on a device. bitsandbytes' own `to` would move the
+    """Return a copy of a weight's quantisation state on a device. bitsandbytes' own `to` would move the
     state of the weight itself."""
     moved = copy(state)
     if moved.state2 is not None:

@@ -91,7 +91,7 @@ def get(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check_start(args: GetArguments) -> tuple[PretrainedModel, bool, Path]:
-    """Returns the model, whether its folder already contains it, and the folder. Raises StartError with all
+    """Return the model, whether its folder already contains it, and the folder. Raises StartError with all
     problems."""
     with StartChecks() as checks:
         model = checks.run(_model_of, args.name)
@@ -106,7 +106,7 @@ def _check_start(args: GetArguments) -> tuple[PretrainedModel, bool, Path]:
 
 
 def _model_of(name: str) -> PretrainedModel:
-    """Returns the model with this name. Raises RunError if there is none."""
+    """Return the model with this name. Raises RunError if there is none."""
     if name not in MODELS:
         hint = did_you_mean(name, MODELS)
         raise RunError(f"there is no model {name!r}: {hint or 'use one of ' + ', '.join(MODELS)}")
@@ -114,7 +114,7 @@ def _model_of(name: str) -> PretrainedModel:
 
 
 def _exists(out: Path, name: str, source: str) -> bool:
-    """Returns whether the folder contains this model already. Raises RunError if it contains something
+    """Return whether the folder contains this model already. Raises RunError if it contains something
     else."""
     if not out.is_dir() or not any(out.iterdir()):
         return False  # check_out reports a file in place of the folder

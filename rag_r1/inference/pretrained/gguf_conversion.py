@@ -59,7 +59,7 @@ def convert(file: Path, out: Path, dtype: str = "float32") -> None:
 
 
 def build_tokenizer(file: Path) -> PreTrainedTokenizerBase:
-    """Returns the tokenizer described by the metadata of a GGUF file. Raises RunError if it is not a
+    """Return the tokenizer described by the metadata of a GGUF file. Raises RunError if it is not a
     byte-level BPE with the tokens of ChatML."""
     from gguf import GGUFReader
     from transformers import PreTrainedTokenizerFast
@@ -95,7 +95,7 @@ def build_tokenizer(file: Path) -> PreTrainedTokenizerBase:
 def _byte_level_bpe(
     tokens: Sequence[str], merges: Sequence[str], types: Sequence[int], splits_digits: bool
 ) -> Any:
-    """Returns a byte-level BPE tokenizer.
+    """Return a byte-level BPE tokenizer.
 
     - `types`: the GGUF type of each token, which marks the special ones
     - `merges`: the merges, each written as `left right`
@@ -115,7 +115,7 @@ def _byte_level_bpe(
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str] = _ROUND_TRIPS) -> None:
-    """Raises RunError unless the tokenizer restores texts, ends and pads texts with the end of a message, and
+    """Raise RunError unless the tokenizer restores texts, ends and pads texts with the end of a message, and
     formats a conversation as ChatML."""
     faults = [
         f"{text!r} comes back as {decoded!r}"

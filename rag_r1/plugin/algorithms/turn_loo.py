@@ -45,7 +45,7 @@ def turn_loo_advantage(
     config: Any = None,
     **unused: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the advantages and the returns, which are 0 where the mask is 0.
+    """Return the advantages and the returns, which are 0 where the mask is 0.
 
     Both have the shape of the rewards and of the mask, (rows, tokens). `index` is the question of each row,
     and `config` is part of veRL's signature and unused.
@@ -80,7 +80,7 @@ class _RowTurns(NamedTuple):
 
 
 def _turns(rewards: torch.Tensor, mask: torch.Tensor) -> list[_RowTurns]:
-    """Returns the turns of each row. Both arguments have the shape (rows, tokens)."""
+    """Return the turns of each row. Both arguments have the shape (rows, tokens)."""
     sums_to_end = rewards.double().flip(-1).cumsum(-1).flip(-1)  # the sum from each token on
     begins_turn = mask.bool().clone()
     begins_turn[:, 1:] &= ~mask[:, :-1].bool()
@@ -91,7 +91,7 @@ def _turns(rewards: torch.Tensor, mask: torch.Tensor) -> list[_RowTurns]:
 
 
 def _baseline(own: _RowTurns, siblings: Sequence[_RowTurns], turn: int) -> float:
-    """Returns b(k) of a trajectory's turn k, whose number is `turn`."""
+    """Return b(k) of a trajectory's turn k, whose number is `turn`."""
     sibling_to_go = [sibling.to_go[turn] for sibling in siblings if len(sibling.to_go) > turn]
     if sibling_to_go:
         return sum(sibling_to_go) / len(sibling_to_go)
@@ -104,7 +104,7 @@ def _baseline(own: _RowTurns, siblings: Sequence[_RowTurns], turn: int) -> float
 def turn_loo_of_sessions(
     rewards: Sequence[Sequence[torch.Tensor]], masks: Sequence[Sequence[torch.Tensor]], index: Sequence[Any]
 ) -> list[list[tuple[torch.Tensor, torch.Tensor]]]:
-    """Returns the advantages and the returns of trajectories of several rows.
+    """Return the advantages and the returns of trajectories of several rows.
 
     `rewards` and `masks` have the rows of each trajectory in order, each of shape (tokens,), and `index` has
     the question of each trajectory. The result has a pair of the same shape for each row of each trajectory.
@@ -120,7 +120,7 @@ def turn_loo_of_sessions(
 
 
 def _padded(sessions: Sequence[Sequence[torch.Tensor]]) -> torch.Tensor:
-    """Returns one row per trajectory, of shape (trajectories, tokens): its rows in order, each followed by a
+    """Return one row per trajectory, of shape (trajectories, tokens): its rows in order, each followed by a
     token that is not generated, so that no turn extends into the next row."""
     joined = [torch.cat([part for row in rows for part in (row, row.new_zeros(1))]) for rows in sessions]
     return torch.nn.utils.rnn.pad_sequence(joined, batch_first=True)
@@ -129,7 +129,7 @@ def _padded(sessions: Sequence[Sequence[torch.Tensor]]) -> torch.Tensor:
 def place_turn_scores(
     row: int, length: int, ends: Sequence[tuple[int, int] | None], turn_scores: Sequence[float], score: float
 ) -> torch.Tensor:
-    """Returns the rewards of the tokens of a trajectory's row, of shape (tokens,).
+    """Return the rewards of the tokens of a trajectory's row, of shape (tokens,).
 
     Each turn's score is on the turn's last generated token, and the rewards of all rows sum to `score`: what
     rounding leaves over is added to the last turn. `row` is the number of the row and `length` the number of

@@ -27,43 +27,43 @@ def device_count() -> int:
 
 
 def current_device() -> str:
-    """Returns "cpu", and not an index, because ``tensor.to(0)`` would mean the first accelerator."""
+    """Return "cpu", and not an index, because ``tensor.to(0)`` would mean the first accelerator."""
     return "cpu"
 
 
 def set_device(device: Any) -> None:
-    """Does nothing: there is only one CPU device."""
+    """Do nothing: there is only one CPU device."""
 
 
 def get_device_name(device: Any = None) -> str:
-    """Returns the name of the device in logs and reports."""
+    """Return the name of the device in logs and reports."""
     return "CPU"
 
 
 def synchronize(device: Any = None) -> None:
-    """Does nothing: work on a CPU is finished when the call returns."""
+    """Do nothing: work on a CPU is finished when the call returns."""
 
 
 def empty_cache() -> None:
-    """Does nothing: the CPU allocator keeps no cache that could be released."""
+    """Do nothing: the CPU allocator keeps no cache that could be released."""
 
 
 def ipc_collect() -> None:
-    """Does nothing: no memory is shared through device handles."""
+    """Do nothing: no memory is shared through device handles."""
 
 
 def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None:
-    """Does nothing: the operating system limits memory, not PyTorch."""
+    """Do nothing: the operating system limits memory, not PyTorch."""
 
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:
-    """Returns (free, total) memory of the machine in bytes."""
+    """Return (free, total) memory of the machine in bytes."""
     memory = psutil.virtual_memory()
     return memory.available, memory.total
 
 
 def memory_allocated(device: Any = None) -> int:
-    """Returns the resident memory of this process in bytes."""
+    """Return the resident memory of this process in bytes."""
     return psutil.Process().memory_info().rss
 
 

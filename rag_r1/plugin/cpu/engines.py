@@ -36,7 +36,7 @@ class _CPUEngineMixin:
         torch.set_num_threads(int(os.environ.get("RAG_R1_TRAINING_THREADS") or share))
 
     def _build_fsdp_module(self, module: torch.nn.Module) -> torch.nn.Module:
-        """Shards a forward-only module as if it were trained, which avoids the policy that pins memory."""
+        """Shard a forward-only module as if it were trained, which avoids the policy that pins memory."""
         engine_config = self.engine_config
         self.engine_config = replace(engine_config, forward_only=False)
         try:

@@ -64,7 +64,7 @@ class PlatformCPU(PlatformBase):
         torch.manual_seed(seed)
 
     def set_allocator_settings(self, settings: str) -> None:
-        """Does nothing: the settings are for the CUDA allocator."""
+        """Do nothing: the settings are for the CUDA allocator."""
 
     def empty_cache(self) -> None:
         device.empty_cache()
@@ -73,7 +73,7 @@ class PlatformCPU(PlatformBase):
         return None, None
 
     def communication_backend_name(self) -> str:
-        """Returns "gloo". In a training worker, it also creates the default process group.
+        """Return "gloo". In a training worker, it also creates the default process group.
 
         From this name veRL builds "cpu:gloo,<device>:<backend>" (verl/utils/distributed.py,
         `initialize_global_process_group`, `initialize_global_process_group_ray`). On this platform that would
@@ -100,10 +100,10 @@ class PlatformCPU(PlatformBase):
         yield
 
     def profiler_start(self) -> None:
-        """Does nothing: there is no device profiler."""
+        """Do nothing: there is no device profiler."""
 
     def profiler_stop(self) -> None:
-        """Does nothing: there is no device profiler."""
+        """Do nothing: there is no device profiler."""
 
     def ray_resource_name(self) -> str:
         return "GPU"
@@ -119,13 +119,13 @@ class PlatformCPU(PlatformBase):
 
 
 def built_for_cpus() -> bool:
-    """Returns whether the installed torch supports only CPUs: no CUDA, no ROCm, no Huawei NPUs."""
+    """Return whether the installed torch supports only CPUs: no CUDA, no ROCm, no Huawei NPUs."""
     supports_gpus = torch.version.cuda is not None or torch.version.hip is not None
     return not supports_gpus and importlib.util.find_spec("torch_npu") is None
 
 
 def choose_platform() -> None:
-    """Makes this veRL's platform if torch supports only CPUs and `VERL_PLATFORM` is not set."""
+    """Make this veRL's platform if torch supports only CPUs and `VERL_PLATFORM` is not set."""
     if built_for_cpus() and not os.environ.get("VERL_PLATFORM", "").strip():
         set_platform(PlatformCPU())
 

@@ -28,7 +28,7 @@ class CPUWorkerExtension(vLLMColocateWorkerExtension):
     def update_weights_from_ipc(
         self, peft_config: dict | None = None, base_sync_done: bool = False, use_shm: bool = False
     ) -> None:
-        """Replaces the weights with those that the trainer sends. Raises NotImplementedError if the trainer
+        """Replace the weights with those that the trainer sends. Raises NotImplementedError if the trainer
         sends LoRA adapters, which vLLM's CPU build cannot load."""
         if peft_config:
             raise NotImplementedError(

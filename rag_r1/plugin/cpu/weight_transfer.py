@@ -38,7 +38,7 @@ class TCPCheckpointEngine(CheckpointEngine):
         self._outboxes: list[zmq.Socket] = []
 
     def prepare(self) -> str:
-        """Starts to listen, and returns the address."""
+        """Start to listen, and return the address."""
         self._inbox = self._socket(zmq.PULL)
         return f"tcp://127.0.0.1:{self._inbox.bind_to_random_port('tcp://127.0.0.1')}"
 
@@ -46,7 +46,7 @@ class TCPCheckpointEngine(CheckpointEngine):
     def build_topology(
         cls, actor_wg_world_size: int, rollout_world_size: int, metadata: list[str]
     ) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
-        """Returns the arguments of `init_process_group` for the trainer's ranks and for the engines' workers.
+        """Return the arguments of `init_process_group` for the trainer's ranks and for the engines' workers.
 
         The first rank gets the addresses of all workers, the other ranks and the workers get none. `metadata`
         has the results of `prepare`, first of the ranks and then of the workers.
@@ -58,13 +58,13 @@ class TCPCheckpointEngine(CheckpointEngine):
         )
 
     def init_process_group(self, receivers: list[str]) -> None:
-        """Connects to the listening workers."""
+        """Connect to the listening workers."""
         for address in receivers:
             self._outboxes.append(self._socket(zmq.PUSH))
             self._outboxes[-1].connect(address)
 
     def finalize(self) -> None:
-        """Closes the sockets that `prepare` and `init_process_group` have opened."""
+        """Close the sockets that `prepare` and `init_process_group` have opened."""
         for socket in [*self._outboxes, *([self._inbox] if self._inbox else [])]:
             socket.close(linger=TIMEOUT_MS)
         self._inbox, self._outboxes = None, []
@@ -72,7 +72,7 @@ class TCPCheckpointEngine(CheckpointEngine):
     async def send_weights(
         self, weights: Generator[tuple[str, torch.Tensor], None, None], global_steps: int | None = None
     ) -> None:
-        """Sends every weight. All trainer ranks iterate, since they gather each tensor together, but only the
+        """Send every weight. All trainer ranks iterate, since they gather each tensor together, but only the
         rank with receivers sends it."""
         for name, weight in weights:
             if self._outboxes:
@@ -82,7 +82,7 @@ class TCPCheckpointEngine(CheckpointEngine):
     async def receive_weights(
         self, global_steps: int | None = None
     ) -> AsyncGenerator[tuple[str, torch.Tensor], None]:
-        """Yields the weights in the order in which they were sent."""
+        """Yield the weights in the order in which they were sent."""
         while True:
             header, data = await asyncio.to_thread(self._inbox.recv_multipart)
             fields = json.loads(header)
@@ -102,14 +102,14 @@ class TCPCheckpointEngine(CheckpointEngine):
 
 
 def _pack(name: str, weight: torch.Tensor) -> tuple[bytes, bytes]:
-    """Returns the two frames of a message, the header and the values."""
+    """Return the two frames of a message, the header and the values."""
     weight = weight.detach().to("cpu").contiguous()
     header = {"name": name, "dtype": str(weight.dtype).removeprefix("torch."), "shape": list(weight.shape)}
     return json.dumps(header).encode(), weight.reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def _unpack(header: dict[str, Any], data: bytes) -> torch.Tensor:
-    """Returns the tensor of a message. Raises ValueError for a dtype that torch does not know."""
+    """Return the tensor of a message. Raises ValueError for a dtype that torch does not know."""
     dtype = getattr(torch, header["dtype"], None)
     if not isinstance(dtype, torch.dtype):
         raise ValueError(f"weight {header['name']!r} has the unknown dtype {header['dtype']!r}")

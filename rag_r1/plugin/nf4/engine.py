@@ -42,7 +42,7 @@ class NF4Mixin:
         return PrecisionType.to_dtype((self.engine_config.mixed_precision or {}).get("param_dtype", "bf16"))
 
     def _build_module(self) -> torch.nn.Module:
-        """Returns the model in nf4. Raises ValueError if there are no adapters to train."""
+        """Return the model in nf4. Raises ValueError if there are no adapters to train."""
         if not self._is_lora or self.engine_config.forward_only:
             raise ValueError(
                 "actor_rollout_ref.model.external_lib=rag_r1.plugin.nf4.register trains adapters only: set "
@@ -81,7 +81,7 @@ class NF4Mixin:
         return module
 
     def optimizer_step(self) -> float:
-        """Averages the gradients over the ranks and takes a step. Returns their norm before clipping."""
+        """Average the gradients over the ranks and take a step. Returns their norm before clipping."""
         ranks = dist.get_world_size()
         for adapter in _trained_parameters(self.module) if ranks > 1 else ():
             if adapter.grad is not None:
@@ -92,7 +92,7 @@ class NF4Mixin:
     def get_per_tensor_param(
         self, layered_summon: bool = False, base_sync_done: bool = False, **options: Any
     ) -> tuple[Iterator[tuple[str, torch.Tensor]], dict[str, Any] | None]:
-        """Returns the names and weights to send to vLLM, and PEFT's configuration, None for merged weights.
+        """Return the names and weights to send to vLLM, and PEFT's configuration, None for merged weights.
 
         With `lora.merge` these are the merged weights. Otherwise they are the dequantised weights or, if vLLM
         has these (`base_sync_done`), the adapters.
@@ -107,7 +107,7 @@ class NF4Mixin:
         return ((name, value.detach().to(device)) for name, value in adapters.items()), config.to_dict()
 
     def _weights_to_send(self, *, merged: bool) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yields each weight with which the actor computes. It is dequantised when it is sent, so only one
+        """Yield each weight with which the actor computes. It is dequantised when it is sent, so only one
         dequantised weight exists at a time, and offloaded weights stay where they are."""
         model, config = self.module.base_model.model, self.module.peft_config["default"]
         readers = convert_weight_keys(weight_readers(model, get_device_id(), merged=merged), model)

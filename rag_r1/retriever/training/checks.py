@@ -46,7 +46,7 @@ def _count_rows(path: Path, options: TrainOptions) -> int:
 
 
 def check_batch(rows: int, options: TrainOptions) -> None:
-    """Raises RunError if there are fewer rows than a batch needs."""
+    """Raise RunError if there are fewer rows than a batch needs."""
     if 0 < rows < options.batch_size:
         message = f"{rows} rows are fewer than a batch of {options.batch_size}"
         raise RunError(f"{message}: give --batch-size {rows} or less, or more rows")

@@ -154,7 +154,7 @@ async def serve(args: McpArguments) -> None:
 
 @asynccontextmanager
 async def open_server(args: McpArguments) -> AsyncIterator[MCPServer]:
-    """Yields the MCP server, and closes its connections after the block. Raises the errors of `serve`."""
+    """Yield the MCP server, and close its connections after the block. Raises the errors of `serve`."""
     from rag_r1.config.schema import RagR1Config
     from rag_r1.evaluation.target import resolve_model
     from rag_r1.evaluation.validation_limits import validation_limits
@@ -190,7 +190,7 @@ async def _serve_http(server: MCPServer, port: int) -> None:
 
 
 def _eval_arguments(args: McpArguments) -> EvalArguments:
-    """Returns the arguments of `rag-r1 eval` with which the agent is made. No questions are read."""
+    """Return the arguments of `rag-r1 eval` with which the agent is made. No questions are read."""
     from rag_r1.evaluation.eval_arguments import EvalArguments
 
     return EvalArguments(
@@ -219,7 +219,7 @@ def _print_tools(words: Sequence[str]) -> int:
 
 
 def _server_options(words: Sequence[str]) -> dict[str, Any]:
-    """Returns the fields of McpOptions in the words after --tools: the server's address with the variable of
+    """Return the fields of McpOptions in the words after --tools: the server's address with the variable of
     its token, or the server's command. Raises CommandError."""
     options: dict[str, Any] = {}
     if words[:1] == ["--token-env"]:
@@ -240,7 +240,7 @@ def _server_options(words: Sequence[str]) -> dict[str, Any]:
 
 
 def _fetch_tools(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Returns the tools of a server by name. Raises CommandError if no MCP server answers, and McpFailure if
+    """Return the tools of a server by name. Raises CommandError if no MCP server answers, and McpFailure if
     it does not list its tools."""
     url = options.get("url")
     try:
@@ -264,14 +264,14 @@ def _fetch_tools(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _as_yaml(entries: Any) -> str:
-    """Returns YAML. Non-ASCII characters are escaped only if some of them could control a terminal."""
+    """Return YAML. Non-ASCII characters are escaped only if some of them could control a terminal."""
     dump = partial(yaml.safe_dump, entries, sort_keys=False, width=110)
     text = dump(allow_unicode=True)
     return dump(allow_unicode=False) if has_control_characters(text) else text
 
 
 async def _tools_of(options: McpOptions) -> dict[str, dict[str, Any]]:
-    """Returns the entries of the tools that a server lists. Raises McpFailure if it does not list them."""
+    """Return the entries of the tools that a server lists. Raises McpFailure if it does not list them."""
     from mcp.shared.exceptions import MCPError
 
     from rag_r1.tools.mcp.connections import server_for_loop

@@ -55,7 +55,7 @@ class Passage(BaseModel):
 
     @classmethod
     def of(cls, document: Document) -> Passage:
-        """Returns the passage of a document, without the double quotes around titles in FlashRAG's
+        """Return the passage of a document, without the double quotes around titles in FlashRAG's
         corpora."""
         title, text = (document.title.strip('"'), document.text) if document.text else ("", document.contents)
         return cls(id=document.id, title=title, text=text, score=document.score)
@@ -79,7 +79,7 @@ class Answered(BaseModel):
 def make_server(
     search_tool: Tool, play: Play | None = None, *, retriever_url: str, concurrency: int = 8
 ) -> MCPServer:
-    """Returns the server. Without `play` it only has the tool `search`. `retriever_url` is the address in the
+    """Return the server. Without `play` it only has the tool `search`. `retriever_url` is the address in the
     errors of failed searches, and `concurrency` the most questions that are answered at the same time."""
     instructions = "Searches a collection of passages, and answers from it."
     server = MCPServer("rag-r1", instructions=instructions, log_level="WARNING")
@@ -99,7 +99,7 @@ def make_server(
 
 
 def _search_fault(url: str, kind: str, detail: str) -> str | None:
-    """Returns the message with the retrieval server's address and a remedy; None for another failure."""
+    """Return the message with the retrieval server's address and a remedy; None for another failure."""
     if kind != "retriever" or not detail:
         return None
     exception = _EXCEPTION.fullmatch(detail)
@@ -134,7 +134,7 @@ def _add_ask_tool(server: MCPServer, play: Play, retriever_url: str, concurrency
 
 
 def _answer_of(trajectory: Trajectory) -> Answered:
-    """Returns the answer of an episode, with its queries and the first passages that the policy was shown."""
+    """Return the answer of an episode, with its queries and the first passages that the policy was shown."""
     calls = [call for turn in trajectory.turns for call in turn.calls]
     documents = {
         document.id: document for call in calls for document in call.documents or () if not document.verbatim
@@ -148,7 +148,7 @@ def _answer_of(trajectory: Trajectory) -> Answered:
 
 
 def http_app(server: MCPServer, token: str | None) -> ASGIApp:
-    """Returns the server as an ASGI app with MCP's streamable HTTP at `/mcp`.
+    """Return the server as an ASGI app with MCP's streamable HTTP at `/mcp`.
 
     The app is only for this machine and refuses requests with another Host or Origin. With a `token`,
     requests must have it as their bearer token. Bodies are read whole, within the limits of
@@ -170,7 +170,7 @@ def http_app(server: MCPServer, token: str | None) -> ASGIApp:
 
 
 def _check_body(body: bytes) -> None:
-    """Raises RequestError for a body that is too large: the package mcp would make so many objects from it
+    """Raise RequestError for a body that is too large: the package mcp would make so many objects from it
     that the event loop would be blocked."""
     try:
         if len(body) > _MAX_BODY_BYTES:

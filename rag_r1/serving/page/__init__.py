@@ -56,14 +56,14 @@ class PageInfo:
     golds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def public(self) -> dict[str, Any]:
-        """Returns everything but the accepted answers, as JSON types."""
+        """Return everything but the accepted answers, as JSON types."""
         values = asdict(self)
         del values["golds"]
         return values
 
 
 def model_name(model: str) -> tuple[str, int | None]:
-    """Returns the name to show for a model, and the step of its checkpoint, None if its path has none. The
+    """Return the name to show for a model, and the step of its checkpoint, None if its path has none. The
     name of a folder is that of its run or, without one, the folder's own; other names are not changed."""
     step = _STEP.search(model)
     path = Path(model[: step.start()]) if step else Path(model)

@@ -40,7 +40,7 @@ class ChatError(Exception):
 
 
 def check_server(url: str, token: str | None = None) -> None:
-    """Raises ChatError if no server answers at an address within `_HEALTH_S`, if it answers with a web page,
+    """Raise ChatError if no server answers at an address within `_HEALTH_S`, if it answers with a web page,
     or if it refuses the token. Other faults of the server show with the first question."""
     try:
         with bounded_http_client(_HEALTH_S, _authorization(token)) as client:
@@ -59,17 +59,17 @@ def check_server(url: str, token: str | None = None) -> None:
 
 
 def _authorization(token: str | None) -> dict[str, str]:
-    """Returns the header with the token, if there is one."""
+    """Return the header with the token, if there is one."""
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
 def _token_fault(url: str) -> str:
-    """Returns the message for a refused token."""
+    """Return the message for a refused token."""
     return f"HTTP 401: {url} wants another token: set CHAT_TOKEN to the one that it was started with"
 
 
 def _unreachable(url: str, reason: str) -> ChatError:
-    """Returns the error for a server that does not answer."""
+    """Return the error for a server that does not answer."""
     return ChatError(server_fault("chat", url, reason, "rag-r1 serve --port {port}", "--url"))
 
 
@@ -108,7 +108,7 @@ def stream_answer(
 
 
 def _lines(pieces: Iterator[bytes]) -> Iterator[str]:
-    """Yields the lines in the pieces, and stores only the current one. Raises ChatError if there are too many
+    """Yield the lines in the pieces, and store only the current one. Raises ChatError if there are too many
     lines, or if one is too long."""
     line, count = bytearray(), 0  # the beginning of the current line, and the number of lines before it
     for piece in pieces:
@@ -122,7 +122,7 @@ def _lines(pieces: Iterator[bytes]) -> Iterator[str]:
 
 
 def _stream_events(lines: Iterator[str]) -> Iterator[tuple[str, Any]]:
-    """Yields the events in the lines, up to [DONE]. Raises ChatError if they do not have the API's form."""
+    """Yield the events in the lines, up to [DONE]. Raises ChatError if they do not have the API's form."""
     for line in lines:
         if line == "data: [DONE]":
             return
@@ -137,7 +137,7 @@ def _stream_events(lines: Iterator[str]) -> Iterator[tuple[str, Any]]:
 
 
 def _chunk_events(chunk: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yields the event and the texts of a chunk. Raises ChatError for an error in the chat's form."""
+    """Yield the event and the texts of a chunk. Raises ChatError for an error in the chat's form."""
     if "error" in chunk:
         raise ChatError(str(chunk["error"]["message"]))
     if "rag_r1" in chunk:
@@ -154,7 +154,7 @@ def _chunk_events(chunk: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _refusal(url: str, response: httpx.Response) -> ChatError:
-    """Returns the error for a response whose status is not 200, with the server's reason if it gives one."""
+    """Return the error for a response whose status is not 200, with the server's reason if it gives one."""
     if response.status_code == 401:
         return ChatError(_token_fault(url))
     raw = bytearray()

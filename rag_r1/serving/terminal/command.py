@@ -71,7 +71,7 @@ class ChatArguments(ChatAgentArguments):
 
     @model_validator(mode="after")
     def _has_model(self) -> ChatArguments:
-        """Raises ValueError, which names the flags, unless the arguments select a server or one agent."""
+        """Raise ValueError, which names the flags, unless the arguments select a server or one agent."""
         if not all(question.strip() for question in self.ask):
             raise ValueError("--ask is empty: give a question")
         if self.url is None and self.model is None and not self.demo:
@@ -117,7 +117,7 @@ def _check_start(args: ChatArguments, token: str | None) -> None:
 
 @contextmanager
 def _local_server(args: ChatArguments) -> Iterator[RunningServer]:
-    """Yields a server on a free port of this machine, which runs in a thread until the block ends. Raises
+    """Yield a server on a free port of this machine, which runs in a thread until the block ends. Raises
     RunError."""
     # Imported here, because these modules need extras, which neither `--help` nor `--url` does.
     from rag_r1.serving.http_server import serve
@@ -268,7 +268,7 @@ class TerminalChat:
 
 
 def plain_text(text: str) -> str:
-    """Returns the text with all control characters but line breaks replaced, so that it cannot control the
+    """Return the text with all control characters but line breaks replaced, so that it cannot control the
     terminal."""
     return "".join(c if c.isprintable() or c == "\n" else " " if c == "\t" else "?" for c in text)
 

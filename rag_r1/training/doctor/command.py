@@ -23,7 +23,7 @@ from rag_r1.training.doctor.packages import check_registration, check_trl, check
 
 
 def check_retriever(url: str | None) -> Iterator[Finding]:
-    """Checks that the retrieval server answers a search. Without an address, only says that this was not
+    """Check that the retrieval server answers a search. Without an address, only says that this was not
     checked."""
     if not url:
         yield ok("retriever", "not checked (--retriever URL or $RETRIEVER_URL)")
@@ -51,7 +51,7 @@ def check_retriever(url: str | None) -> Iterator[Finding]:
 
 
 def find_all(retriever: str | None) -> Iterator[Finding]:
-    """Yields all findings, in the order in which they should be acted on."""
+    """Yield all findings, in the order in which they should be acted on."""
     yield from check_driver()
     yield from check_versions()
     yield from check_trl()
@@ -66,7 +66,7 @@ def find_all(retriever: str | None) -> Iterator[Finding]:
 
 @command_main()
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints the findings. Returns 1 if anything is missing, else 0."""
+    """Print the findings. Returns 1 if anything is missing, else 0."""
     parser = CommandParser(
         prog="rag-r1 doctor",
         description="Check the installation: versions, the platform, what is registered with veRL, memory and"

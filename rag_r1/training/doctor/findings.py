@@ -28,5 +28,5 @@ class Finding:
 
 
 def ok(name: str, detail: str) -> Finding:
-    """Returns a finding whose state is OK."""
+    """Return a finding whose state is OK."""
     return Finding(name, OK, detail)

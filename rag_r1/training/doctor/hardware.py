@@ -19,7 +19,7 @@ SHM_GIB = 1.0
 
 
 def check_driver() -> Iterator[Finding]:
-    """Checks that the driver is new enough, if the machine has a GPU that is to be used. torch need not be
+    """Check that the driver is new enough, if the machine has a GPU that is to be used. torch need not be
     installed."""
     driver = gpu_driver.driver_version()
     if driver is None or ignores_gpu():
@@ -42,7 +42,7 @@ def check_driver() -> Iterator[Finding]:
 
 
 def check_gpu() -> Iterator[Finding]:
-    """Checks that torch can use the GPU, if the machine has one."""
+    """Check that torch can use the GPU, if the machine has one."""
     if shutil.which("nvidia-smi") is None:
         return
     import torch
@@ -66,7 +66,7 @@ def check_gpu() -> Iterator[Finding]:
 
 
 def flash_attn_finding() -> Iterator[Finding]:
-    """Yields the finding that flash-attn is missing. The remedy depends on whether it can be compiled here.
+    """Yield the finding that flash-attn is missing. The remedy depends on whether it can be compiled here.
     The finding is a warning only, because the preflight refuses a training that needs flash-attn."""
     nvcc, release = gpu_driver.nvcc_release()
     if release and release.startswith(f"{gpu_driver.CUDA}."):
@@ -80,13 +80,13 @@ def flash_attn_finding() -> Iterator[Finding]:
 
 
 def ignores_gpu() -> bool:
-    """Returns whether an environment variable excludes this machine's GPU (scripts/train.sh sets one for the
+    """Return whether an environment variable excludes this machine's GPU (scripts/train.sh sets one for the
     demo)."""
     return os.environ.get("RAG_R1_PLATFORM") == "cpu" or os.environ.get("VERL_PLATFORM") == "cpu"
 
 
 def check_memory() -> Iterator[Finding]:
-    """Checks that the machine has enough free memory, and enough shared memory if it has /dev/shm."""
+    """Check that the machine has enough free memory, and enough shared memory if it has /dev/shm."""
     import psutil
 
     free_gib = psutil.virtual_memory().available / GIB
@@ -107,7 +107,7 @@ def check_memory() -> Iterator[Finding]:
 
 
 def check_ray() -> Iterator[Finding]:
-    """Warns if RAY_ADDRESS is set: a run then joins that cluster instead of starting its own."""
+    """Warn if RAY_ADDRESS is set: a run then joins that cluster instead of starting its own."""
     address = os.environ.get("RAY_ADDRESS")
     if address:
         text = f"RAY_ADDRESS={address}: runs join that cluster, all nodes of which need this environment"

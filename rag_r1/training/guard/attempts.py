@@ -66,16 +66,16 @@ class Attempts:
         return sum(attempt.back_to is not None for attempt in self.all)
 
     def begin(self, first: int, changes: list[str], metrics: Path) -> Attempt:
-        """Records that an attempt begins after the step `first`, and returns the attempt."""
+        """Record that an attempt begins after the step `first`, and return the attempt."""
         self._append("begin", len(self.all) + 1, first=first, changes=changes, metrics=metrics.name)
         return self.all[-1]
 
     def add_sign(self, sign: Sign, step: int) -> None:
-        """Records a sign that showed at `step` of the current attempt."""
+        """Record a sign that showed at `step` of the current attempt."""
         self._append("sign", len(self.all), step=step, **{**asdict(sign), "verdict": sign.verdict.name})
 
     def end(self, ending: str, step: int | None, back_to: int | None = None) -> None:
-        """Records that the current attempt has ended after `step`, and writes the page."""
+        """Record that the current attempt has ended after `step`, and write the page."""
         self._append("end", len(self.all), ending=ending, last=step, back_to=back_to)
         self.write_page()
 
@@ -83,7 +83,7 @@ class Attempts:
         self._file.append({"event": event, "attempt": number, "time": round(time.time(), 1), **values})
 
     def _add_event(self, line: dict[str, Any]) -> None:
-        """Updates the attempts by a line of the record."""
+        """Update the attempts by a line of the record."""
         event = line["event"]
         values = {key: value for key, value in line.items() if key not in ("event", "attempt", "time")}
         if event == "begin":
@@ -94,7 +94,7 @@ class Attempts:
             self.all[-1] = replace(self.all[-1], **values)
 
     def write_page(self) -> None:
-        """Writes `attempts.md` and its picture."""
+        """Write `attempts.md` and its picture."""
         page = Page("Attempts of this training")
         page.text(
             "Each attempt is a start of the training, and goes on from a checkpoint of the one before. Right "
@@ -115,7 +115,7 @@ class Attempts:
         write_text(self.folder / PAGE, f"{page}\n")
 
     def _row(self, attempt: Attempt, right: Series) -> list[object]:
-        """Returns an attempt's row of the page's table. `right` is its share of right answers in training."""
+        """Return an attempt's row of the page's table. `right` is its share of right answers in training."""
         last = attempt.last if attempt.last is not None else max(right.steps, default=attempt.first)
         points = (right.values[0], max(right.values), right.values[-1]) if len(right) else ()
         shares = " → ".join(number(value, 2) for value in points) or "–"
@@ -124,14 +124,14 @@ class Attempts:
         return [attempt.number, steps, changes, shares, cell(attempt.ending or "runs")]
 
     def _series(self, attempt: Attempt) -> tuple[Series, Series]:
-        """Returns an attempt's shares of right answers in training and on held-out questions."""
+        """Return an attempt's shares of right answers in training and on held-out questions."""
         history = History()
         for step, metrics in MetricsFile(self.folder / attempt.metrics).new_lines():
             history.add(step, metrics)
         return history.right, history.held_out
 
     def _paint(self, axes: Axes, series: list[tuple[Series, Series]]) -> None:
-        """Draws the curves of all attempts, and a vertical line where a sign ended one."""
+        """Draw the curves of all attempts, and a vertical line where a sign ended one."""
         for attempt, (right, held_out) in zip(self.all, series, strict=True):
             color = SERIES[(attempt.number - 1) % len(SERIES)]
             axes.plot(right.steps, right.values, "-", color=color, label=f"attempt {attempt.number}")

@@ -65,14 +65,14 @@ class BandCheck:
 
     @classmethod
     def of_recipe(cls, recipe: Recipe) -> BandCheck | None:
-        """Returns a check against the band beside a recipe; None if there is none. Raises RunError if the
+        """Return a check against the band beside a recipe; None if there is none. Raises RunError if the
         file is not a band."""
         path = recipe.path.with_suffix(".band.json")
         return cls(read_band(path)) if path.is_file() else None
 
     @classmethod
     def summary_of_run(cls, recipe: Recipe, metrics: Path) -> str:
-        """Returns the summary of a finished run of a recipe, from its file of metrics; empty if the recipe
+        """Return the summary of a finished run of a recipe, from its file of metrics; empty if the recipe
         has no band."""
         if (check := cls.of_recipe(recipe)) is None:
             return ""
@@ -81,7 +81,7 @@ class BandCheck:
         return check.summary()
 
     def see(self, step: int, metrics: Mapping[str, Any]) -> list[str]:
-        """Adds the metrics of a step. Returns a sentence for each signal that leaves the band for the first
+        """Add the metrics of a step. Returns a sentence for each signal that leaves the band for the first
         time."""
         self.history.add(step, metrics)
         sentences = []
@@ -97,7 +97,7 @@ class BandCheck:
         return sentences
 
     def summary(self) -> str:
-        """Returns a sentence on how the run went; empty if nothing could be compared."""
+        """Return a sentence on how the run went; empty if nothing could be compared."""
         if not self.compared_steps:
             return ""
         extent = f"{len(self.signals)} signals at {len(self.compared_steps)} steps"
@@ -108,7 +108,7 @@ class BandCheck:
 
 
 def make_band(histories: Sequence[History]) -> dict[str, dict[str, list[float]]]:
-    """Returns the band of finished runs, signal -> step -> [low, high]. Raises RunError for fewer than three
+    """Return the band of finished runs, signal -> step -> [low, high]. Raises RunError for fewer than three
     runs."""
     if len(histories) < _MIN_RUNS:
         raise RunError("a band needs three runs or more, of different seeds: name them with --runs")
@@ -117,7 +117,7 @@ def make_band(histories: Sequence[History]) -> dict[str, dict[str, list[float]]]
 
 
 def _signal_band(runs: Sequence[Series]) -> dict[str, list[float]]:
-    """Returns the band of one signal at the steps that all runs have."""
+    """Return the band of one signal at the steps that all runs have."""
     steps = sorted(set.intersection(*(set(run.steps) for run in runs)))
     values = list(zip(*(at_steps(run, steps) for run in runs), strict=True))
     variances = [variance(step_values) for step_values in values]
@@ -130,7 +130,7 @@ def _signal_band(runs: Sequence[Series]) -> dict[str, list[float]]:
 
 
 def read_band(path: Path) -> dict[str, dict[int, tuple[float, float]]]:
-    """Reads a band's file. Returns signal -> step -> (low, high). Raises RunError if the file is not a
+    """Read a band's file. Returns signal -> step -> (low, high). Raises RunError if the file is not a
     band."""
     try:
         signals = read_json_object(path)["signals"]
@@ -143,7 +143,7 @@ def read_band(path: Path) -> dict[str, dict[int, tuple[float, float]]]:
 
 
 def read_history(run: Path) -> History:
-    """Reads the metrics of a finished run from the files of all its starts. Raises RunError if there are
+    """Read the metrics of a finished run from the files of all its starts. Raises RunError if there are
     none."""
     history = History()
     for path in earlier_files(run) or [run / "metrics.jsonl"]:
@@ -155,7 +155,7 @@ def read_history(run: Path) -> History:
 
 
 def _series(history: History, name: str) -> Series:
-    """Returns the series of a signal. Which of veRL's metrics `right` is depends on the kind of run."""
+    """Return the series of a signal. Which of veRL's metrics `right` is depends on the kind of run."""
     return history.right if name == "right" else history[name]
 
 
@@ -169,7 +169,7 @@ class BandArguments(Arguments):
 
 @command_main(RunError)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Writes the band of the named runs. Returns 0."""
+    """Write the band of the named runs. Returns 0."""
     args = read_arguments(
         BandArguments, arguments, prog="python -m rag_r1.training.guard.bands", description=__doc__
     )

@@ -40,11 +40,11 @@ class Checkpoints:
         self._kept_folder = folder / KEPT
 
     def kept_steps(self) -> list[int]:
-        """Returns the steps of the kept checkpoints, in ascending order."""
+        """Return the steps of the kept checkpoints, in ascending order."""
         return list(saved_checkpoints(self._kept_folder))
 
     def keep(self, last_step: int) -> None:
-        """Keeps the run's whole checkpoints up to `last_step`, and removes surplus kept ones."""
+        """Keep the run's whole checkpoints up to `last_step`, and remove surplus kept ones."""
         last_whole = last_whole_step(self.folder)
         newest_kept = max(self.kept_steps(), default=0)
         for step in saved_checkpoints(self.folder):
@@ -54,7 +54,7 @@ class Checkpoints:
             shutil.rmtree(self.path(step))
 
     def _link_checkpoint(self, step: int) -> None:
-        """Links the run's checkpoint of a step under `kept/`, unless veRL removes it meanwhile."""
+        """Link the run's checkpoint of a step under `kept/`, unless veRL removes it meanwhile."""
         target = self.path(step)
         part = self._kept_folder / f"part_{step}"
         shutil.rmtree(part, ignore_errors=True)
@@ -66,15 +66,15 @@ class Checkpoints:
         move_into_place(part, target)
 
     def path(self, step: int) -> Path:
-        """Returns the folder of a step's kept checkpoint."""
+        """Return the folder of a step's kept checkpoint."""
         return self._kept_folder / f"global_step_{step}"
 
     def newest_up_to(self, step: int) -> int | None:
-        """Returns the newest kept step that is not after `step`; None if there is none."""
+        """Return the newest kept step that is not after `step`; None if there is none."""
         return max((kept_step for kept_step in self.kept_steps() if kept_step <= step), default=None)
 
     def go_back(self, step: int | None) -> None:
-        """Makes the kept checkpoint of `step` the run's only one, and removes the kept checkpoints of later
+        """Make the kept checkpoint of `step` the run's only one, and remove the kept checkpoints of later
         steps. With None, all checkpoints are removed, and the run begins anew."""
         for folder in (self.folder, self._kept_folder):
             for saved_step, path in saved_checkpoints(folder).items():
@@ -87,7 +87,7 @@ class Checkpoints:
         write_text(self.folder / TRACKER, str(step))
 
     def set_learning_rate(self, step: int, rate: float) -> None:
-        """Changes the actor's learning rate in the run's checkpoint of a step. Raises RunError if the
+        """Change the actor's learning rate in the run's checkpoint of a step. Raises RunError if the
         checkpoint has no learning rate or cannot be read."""
         actor = self.folder / f"global_step_{step}" / "actor"
         command = [sys.executable, "-m", "rag_r1.training.guard.learning_rate", str(actor), str(rate)]
@@ -97,7 +97,7 @@ class Checkpoints:
 
 
 def surplus(steps: Sequence[int], count: int) -> list[int]:
-    """Returns which of the ascending `steps` to remove so that `count` remain.
+    """Return which of the ascending `steps` to remove so that `count` remain.
 
     The last step always remains. The others are removed in the order of the gap between their neighbours,
     relative to their age, so that old checkpoints are further apart than recent ones.
@@ -110,7 +110,7 @@ def surplus(steps: Sequence[int], count: int) -> list[int]:
 
 
 def _link(source: str, target: str) -> None:
-    """Creates a hard link to a file, or a copy where links are not possible."""
+    """Create a hard link to a file, or a copy where links are not possible."""
     try:
         os.link(source, target)
     except OSError:  # a file system without hard links

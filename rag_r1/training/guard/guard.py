@@ -29,7 +29,7 @@ class Guard:
         self._reported: dict[str, Verdict] = {}
 
     def see(self, step: int, metrics: Mapping[str, Any], *, is_whole: bool = True) -> list[Sign]:
-        """Adds the metrics of a step, and returns the new signs, the worst first.
+        """Add the metrics of a step, and return the new signs, the worst first.
 
         `is_whole` is False for metrics of the step's batch alone, which are known before the update; those of
         the whole step follow later.
@@ -50,7 +50,7 @@ class Guard:
         return sorted(new_signs, key=lambda sign: -sign.verdict)
 
     def back_to(self, step: int) -> None:
-        """Forgets everything after `step`, from whose checkpoint the training resumes."""
+        """Forget everything after `step`, from whose checkpoint the training resumes."""
         self.history.back_to(step)
         self.step = min(self.step, step)
         self._reported = {}

@@ -32,20 +32,20 @@ class Series:
         return len(self.values)
 
     def recent(self, window: int) -> float:
-        """Returns the mean of the last `window` values."""
+        """Return the mean of the last `window` values."""
         return mean(self.values[-window:])
 
     def windows(self, window: int) -> list[float]:
-        """Returns the mean of every run of `window` consecutive values before the last `window` ones."""
+        """Return the mean of every run of `window` consecutive values before the last `window` ones."""
         values = self.values[:-window]
         return [mean(values[i : i + window]) for i in range(len(values) - window + 1)]
 
     def differences(self) -> list[float]:
-        """Returns the absolute differences of neighbouring values."""
+        """Return the absolute differences of neighbouring values."""
         return [abs(b - a) for a, b in zip(self.values, self.values[1:], strict=False)]
 
     def since(self, window: int) -> int:
-        """Returns the first of the steps of the last `window` values."""
+        """Return the first of the steps of the last `window` values."""
         return self.steps[-min(window, len(self))]
 
 
@@ -62,7 +62,7 @@ class History:
         self._series: dict[str, Series] = {}
 
     def add(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Adds the metrics of a step as veRL logged them. Values that are not numbers are left out."""
+        """Add the metrics of a step as veRL logged them. Values that are not numbers are left out."""
         if step <= self.step:
             self.back_to(step - 1)
         self.step = step
@@ -77,18 +77,18 @@ class History:
             series.values.append(value)
 
     def back_to(self, step: int) -> None:
-        """Forgets all steps after this one."""
+        """Forget all steps after this one."""
         for series in self._series.values():
             count = sum(past_step <= step for past_step in series.steps)
             del series.steps[count:], series.values[count:]
         self.step = min(self.step, step)
 
     def __getitem__(self, name: str) -> Series:
-        """Returns the series of a metric, which is empty if the metric was never logged."""
+        """Return the series of a metric, which is empty if the metric was never logged."""
         return self._series.get(name, Series())
 
     def now(self, name: str) -> float | None:
-        """Returns the value of a metric in the last step; None if it was not logged there."""
+        """Return the value of a metric in the last step; None if it was not logged there."""
         series = self[name]
         return series.values[-1] if series.steps[-1:] == [self.step] else None
 
@@ -102,7 +102,7 @@ class History:
         return next((self[name] for name in _SHARES if len(self[name])), Series())
 
     def right_deviation(self, share: float) -> float:
-        """Returns the standard deviation of a step's right answers around a mean of `share`.
+        """Return the standard deviation of a step's right answers around a mean of `share`.
 
         It is measured from the differences of neighbouring steps. The largest tenth is left out, since one of
         them may be the fall that is being judged. A few differences say little, and in the first steps a fast
@@ -130,13 +130,13 @@ class History:
 
 
 def mean(values: Sequence[float]) -> float:
-    """Returns the arithmetic mean. For infinite or huge values it is infinite or NaN, where statistics.fmean
+    """Return the arithmetic mean. For infinite or huge values it is infinite or NaN, where statistics.fmean
     would raise an error."""
     return sum(values) / len(values)
 
 
 def _as_float(value: float) -> float:
-    """Returns a number as a float; a whole number that is too large for one as infinite."""
+    """Return a number as a float; a whole number that is too large for one as infinite."""
     try:
         return float(value)
     except OverflowError:
@@ -144,7 +144,7 @@ def _as_float(value: float) -> float:
 
 
 def _held_out(metrics: Mapping[str, float]) -> Iterator[tuple[str, float]]:
-    """Yields the names and values of our own series of a validation, which are means over its data
+    """Yield the names and values of our own series of a validation, which are means over its data
     sources."""
     for series, ends in _HELD_OUT.items():
         candidates = ([value for name, value in metrics.items() if is_held_out(name, end)] for end in ends)
@@ -154,13 +154,13 @@ def _held_out(metrics: Mapping[str, float]) -> Iterator[tuple[str, float]]:
 
 
 def is_held_out(name: str, end: str) -> bool:
-    """Returns whether the metric `name` ends in `end` and belongs to a validation's questions, without those
+    """Return whether the metric `name` ends in `end` and belongs to a validation's questions, without those
     that are played under a probe."""
     return name.startswith("val-") and name.endswith(end) and "/probe_" not in name
 
 
 def best_window(series: Series, window: int) -> tuple[float, int]:
-    """Returns the highest mean of `window` consecutive values before the last `window` ones, and the index of
+    """Return the highest mean of `window` consecutive values before the last `window` ones, and the index of
     the last value in it. Raises ValueError if the series has fewer than twice `window` values."""
     means = series.windows(window)
     index = max(range(len(means)), key=lambda i: means[i])
@@ -168,6 +168,6 @@ def best_window(series: Series, window: int) -> tuple[float, int]:
 
 
 def at_steps(series: Series, steps: Sequence[int]) -> list[float]:
-    """Returns the values of a series at those of the `steps` at which it has one."""
+    """Return the values of a series at those of the `steps` at which it has one."""
     values = dict(zip(series.steps, series.values, strict=True))
     return [values[step] for step in steps if step in values]

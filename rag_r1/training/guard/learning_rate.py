@@ -24,7 +24,7 @@ from rag_r1.runs.errors import RunError
 
 
 def set_learning_rate(actor: Path, rate: float) -> None:
-    """Makes `rate` the base learning rate of the checkpoint in the folder `actor`. Raises RunError if the
+    """Make `rate` the base learning rate of the checkpoint in the folder `actor`. Raises RunError if the
     folder has no optimizer, or no scheduler with a rate above 0."""
     states = sorted(actor.glob("extra_state_world_size_*_rank_*.pt"))
     if not states:
@@ -49,7 +49,7 @@ def set_learning_rate(actor: Path, rate: float) -> None:
 
 
 def _load(path: Path) -> dict[str, Any]:
-    """Reads the state in a file of a checkpoint without running code from it. Raises RunError if that is
+    """Read the state in a file of a checkpoint without running code from it. Raises RunError if that is
     impossible."""
     import numpy as np
     import torch
@@ -75,7 +75,7 @@ def _save(state: dict[str, Any], path: Path) -> None:
 
 @command_main(RunError)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Changes the learning rate of a checkpoint. The arguments are its actor folder and the new rate."""
+    """Change the learning rate of a checkpoint. The arguments are its actor folder and the new rate."""
     folder, rate = sys.argv[1:] if arguments is None else arguments
     set_learning_rate(Path(folder), float(rate))
     return 0

@@ -42,7 +42,7 @@ def right_answers_fall(history: History, options: GuardOptions, facts: TrainingF
 
 
 def _paying_term(history: History, facts: TrainingFacts, best_steps: Sequence[int]) -> str:
-    """Says which term of the reward rose most since the share of right answers was best."""
+    """Say which term of the reward rose most since the share of right answers was best."""
     gains = {}
     for term, weight in facts.terms.items():
         series = history[f"search/{term}"]
@@ -210,7 +210,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def _below_best(series: Series, history: History, options: GuardOptions) -> tuple[float, float, int] | None:
-    """Returns the mean of the best window, the mean of the last window, and the first step of the last
+    """Return the mean of the best window, the mean of the last window, and the first step of the last
     window. Returns None if there are too few values, or if the last step has none."""
     window = options.window
     if len(series) < 2 * window or series.steps[-1] != history.step:
@@ -221,7 +221,7 @@ def _below_best(series: Series, history: History, options: GuardOptions) -> tupl
 def _above(
     sign: str, name: str, limit: float, text: str, history: History, options: GuardOptions
 ) -> Iterator[Sign]:
-    """Yields a warning if the mean of the last values of the metric `name`, a share, is above `limit`."""
+    """Yield a warning if the mean of the last values of the metric `name`, a share, is above `limit`."""
     series = history[name]
     if len(series) >= options.window and history.now(name) is not None:
         value = series.recent(options.window)

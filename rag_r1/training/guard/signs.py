@@ -86,7 +86,7 @@ class Fall:
 
 
 def find_fall(history: History, window: int, loss: float, deviations: float) -> Fall | None:
-    """Returns the fall of right answers from the best window to the last one; None if it is too small.
+    """Return the fall of right answers from the best window to the last one; None if it is too small.
 
     It has to be at least the part `loss` of the best share, and `deviations` standard deviations of a
     window's mean more than chance explains. The best of n windows is about sqrt(2 ln n) deviations above the
@@ -109,7 +109,7 @@ def find_fall(history: History, window: int, loss: float, deviations: float) -> 
 
 
 def mild_fall(history: History, options: GuardOptions) -> Fall | None:
-    """Returns a fall of right answers that is large enough to decide the verdict of another sign. The limits
+    """Return a fall of right answers that is large enough to decide the verdict of another sign. The limits
     are lower than those of the rule for right answers themselves. Without one over `options.window`
     steps, a sudden one is returned: from the best single step to the last one, if it loses twice as much."""
     fall = find_fall(history, options.window, _MILD_LOSS, _MILD_DEVIATIONS)
@@ -117,7 +117,7 @@ def mild_fall(history: History, options: GuardOptions) -> Fall | None:
 
 
 def sign_by_right_answers(name: str, text: str, since: int, history: History, options: GuardOptions) -> Sign:
-    """Returns a sign whose verdict is that of the fall of right answers, or WARN if they have not fallen."""
+    """Return a sign whose verdict is that of the fall of right answers, or WARN if they have not fallen."""
     fall = mild_fall(history, options)
     if fall is None:
         return Sign(name, Verdict.WARN, text, since)

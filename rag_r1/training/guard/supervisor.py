@@ -48,7 +48,7 @@ Command = Callable[[Sequence[str], Path], Sequence[str]]
 
 
 def check_supervision(config: Any) -> Iterator[Problem]:
-    """Yields a Problem if a supervised training would lack metrics to follow or checkpoints to go back
+    """Yield a Problem if a supervised training would lack metrics to follow or checkpoints to go back
     to."""
     yield from check_resume(config)
     if not metrics_files.logs_to_file(config):
@@ -78,7 +78,7 @@ class Supervisor:
         self.checkpoints = Checkpoints(self.folder, self.options.kept_checkpoints)
 
     def run(self, limit: TimeLimit | None = None) -> int | None:
-        """Trains to the end. Returns 0, or None if `limit` ended the training.
+        """Train to the end. Returns 0, or None if `limit` ended the training.
 
         Raises RunError with the cause if a sign ends the training for good, if the training crashes too
         often, or if another command supervises it.
@@ -108,21 +108,21 @@ class Supervisor:
                     self._after_crash(ending, failures, attempts)
 
     def changes(self, rollbacks: int) -> list[str]:
-        """Returns the overrides after so many rollbacks, which are those of all rungs used so far."""
+        """Return the overrides after so many rollbacks, which are those of all rungs used so far."""
         rungs: Sequence[Rung] = self.options.ladder[:rollbacks]
         overrides = [override for rung in rungs for override in rung.set]
         rate = self.rate_after(rollbacks)
         return [f"{LEARNING_RATE}={rate:g}", *overrides] if rate != self.rate else overrides
 
     def rate_after(self, rollbacks: int) -> float:
-        """Returns the learning rate after so many rollbacks."""
+        """Return the learning rate after so many rollbacks."""
         rate = self.rate
         for rung in self.options.ladder[:rollbacks]:
             rate *= rung.learning_rate
         return rate
 
     def _read_earlier_attempts(self, attempts: Attempts) -> None:
-        """Gives the guard the metrics of all steps before the checkpoint from which the run resumes, and
+        """Give the guard the metrics of all steps before the checkpoint from which the run resumes, and
         records the end of an attempt whose supervisor was killed."""
         for path in metrics_files.earlier_files(self.folder):
             for step, metrics in metrics_files.MetricsFile(path).new_lines():
@@ -132,7 +132,7 @@ class Supervisor:
         self.guard.back_to(last_whole_step(self.folder) or 0)
 
     def _after_sign(self, sign: Sign, attempts: Attempts) -> None:
-        """Records the step to which the run goes back. Raises RunError if a restart would not help, or if
+        """Record the step to which the run goes back. Raises RunError if a restart would not help, or if
         there have been `max_restarts` already."""
         step, page = self.guard.history.step, self.folder / PAGE
         last_trusted_step = sign.since - self.options.margin
@@ -172,7 +172,7 @@ class Supervisor:
         _print(f"back to step {step}, with {changes}")
 
     def _after_crash(self, ending: str, failures: int, attempts: Attempts) -> None:
-        """Records how the attempt ended, and prepares to resume from the last checkpoint. Raises RunError
+        """Record how the attempt ended, and prepare to resume from the last checkpoint. Raises RunError
         after too many `failures` in a row."""
         attempts.end(ending, self.guard.step)
         stop_leftovers(self.folder)
@@ -186,7 +186,7 @@ class Supervisor:
         _print(f"{ending}; it goes on from step {step}")
 
     def _move_records(self, step: int, attempt: int) -> None:
-        """Moves the trajectories after `step`, which is where the run goes back to, into the attempt's
+        """Move the trajectories after `step`, which is where the run goes back to, into the attempt's
         folder."""
         if self.records is None:
             return
@@ -235,7 +235,7 @@ class _AttemptRun:
         return status
 
     def _is_over(self) -> bool:
-        """Returns whether the attempt has to be ended, because of a sign, the time limit or a hang."""
+        """Return whether the attempt has to be ended, because of a sign, the time limit or a hang."""
         if self._read_metrics():
             return True
         if self.limit is not None and self.limit.is_over():
@@ -246,7 +246,7 @@ class _AttemptRun:
         return time.monotonic() - self._last_step_time > max_wait_s
 
     def _read_metrics(self) -> bool:
-        """Reads new metrics and keeps new checkpoints. Returns whether a sign ends the attempt."""
+        """Read new metrics and keep new checkpoints. Returns whether a sign ends the attempt."""
         supervisor = self.supervisor
         for entry in self.metrics.new_lines():
             if entry.is_whole:

@@ -16,7 +16,7 @@ from rag_r1.training.metrics_files import StepMetrics
 def print_signs(
     entry: StepMetrics, guard: Guard, band: BandCheck | None, *, remedies: bool = False
 ) -> list[Sign]:
-    """Prints the new signs in the metrics of a step and the signals that leave the band.
+    """Print the new signs in the metrics of a step and the signals that leave the band.
 
     With `remedies`, also prints what to do about a serious sign. Returns the signs, the worst first.
     """
@@ -32,7 +32,7 @@ def print_signs(
 
 
 def _remedy(sign: Sign, margin: int) -> str:
-    """Says what to do about a sign. Checkpoints of the `margin` steps before it are not trusted."""
+    """Say what to do about a sign. Checkpoints of the `margin` steps before it are not trusted."""
     step = max(sign.since - margin, 0)
     if sign.verdict is Verdict.STOP:
         return "    -> end it and repair the cause; more steps, or other seeds, do not change that"

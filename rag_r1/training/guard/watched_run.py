@@ -35,7 +35,7 @@ class WatchedRun:
 
     @classmethod
     def from_config(cls, config: Any) -> WatchedRun:
-        """Reads the run from a composed configuration."""
+        """Read the run from a composed configuration."""
         records = config.rag_r1.get("trajectory_dir")
         return cls(
             folder=Path(config.trainer.default_local_dir).expanduser().absolute(),
@@ -48,19 +48,19 @@ class WatchedRun:
 
     @classmethod
     def from_json(cls, text: str) -> WatchedRun:
-        """Reads the run that `to_json` wrote."""
+        """Read the run that `to_json` wrote."""
         values = json.loads(text)
         paths = {name: values[name] and Path(values[name]) for name in ("folder", "records")}
         options = options_from(GuardOptions, values["options"])
         return cls(**{**values, **paths, "options": options, "facts": TrainingFacts(**values["facts"])})
 
     def to_json(self) -> str:
-        """Returns the run in JSON, for `from_json`."""
+        """Return the run in JSON, for `from_json`."""
         return json.dumps(asdict(self), default=str)
 
 
 def training_facts(config: Any) -> TrainingFacts:
-    """Reads what the guard's rules need from a composed configuration."""
+    """Read what the guard's rules need from a composed configuration."""
     terms = {}
     for entry in plain(config.rag_r1.get("reward")) or ():
         name = str(entry.get("name") or entry.get("term"))

@@ -31,7 +31,7 @@ NUMBERS = (
 
 
 def preflight(config: DictConfig) -> PreflightReport:
-    """Runs every check on a composed configuration. Problems are reported and never raised."""
+    """Run every check on a composed configuration. Problems are reported and never raised."""
     report = PreflightReport()
     _check_configuration(config, report)
     check_retriever(config, report)
@@ -39,7 +39,7 @@ def preflight(config: DictConfig) -> PreflightReport:
 
 
 def _check_configuration(config: DictConfig, report: PreflightReport) -> None:
-    """Runs all checks except that of the retrieval server. A check that depends on something that another
+    """Run all checks except that of the retrieval server. A check that depends on something that another
     check has refused is skipped."""
     report.problems += settings.check_required_keys(config)
     if missing := list(settings.check_verls_keys(config)):

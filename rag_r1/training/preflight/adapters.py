@@ -29,7 +29,7 @@ _ROLLOUT = "actor_rollout_ref.rollout"
 
 
 def check_adapters(config: DictConfig) -> Iterator[Problem]:
-    """Checks that adapters are sent to the engine in a form that it can load, and in the precision in which
+    """Check that adapters are sent to the engine in a form that it can load, and in the precision in which
     they are trained."""
     if not adapter_rank(config):
         return
@@ -62,7 +62,7 @@ def check_adapters(config: DictConfig) -> Iterator[Problem]:
 
 
 def _check_collection(config: DictConfig) -> Iterator[Problem]:
-    """Checks that veRL finds the adapters in a model that FSDP1 has wrapped."""
+    """Check that veRL finds the adapters in a model that FSDP1 has wrapped."""
     peft = version_of("peft")
     if peft and [int(number) for number in peft.split(".")[:2]] >= [0, 20]:
         text = f"PEFT {peft} finds no adapters under fsdp, and vLLM would get none"

@@ -31,7 +31,7 @@ _MEGATRON_SIZES = ("tensor_model_parallel_size", "pipeline_model_parallel_size",
 
 
 def check_batch_sizes(config: DictConfig) -> Iterator[Problem]:
-    """Checks that every update and micro-batch can be divided among the data-parallel GPUs, and that a
+    """Check that every update and micro-batch can be divided among the data-parallel GPUs, and that a
     micro-batch can hold the longest row."""
     gpus = gpu_count(config)
     replica = _product(config.actor_rollout_ref.rollout, _REPLICA_SIZES)
@@ -54,12 +54,12 @@ def check_batch_sizes(config: DictConfig) -> Iterator[Problem]:
 
 
 def _product(node: DictConfig, names: Iterable[str]) -> int:
-    """Returns the product of these keys of a block, in which an unset one counts as 1."""
+    """Return the product of these keys of a block, in which an unset one counts as 1."""
     return math.prod(int(node.get(name) or 1) for name in names)
 
 
 def _model_parallel(config: DictConfig, node: DictConfig, fsdp: str) -> int | None:
-    """Returns the number of GPUs that together process a part of a batch; None for an unknown engine."""
+    """Return the number of GPUs that together process a part of a batch; None for an unknown engine."""
     if node.strategy == "megatron":
         dynamic = node.megatron.get("dynamic_context_parallel")
         return gpu_count(config) if dynamic else _product(node.megatron, _MEGATRON_SIZES)
@@ -67,13 +67,13 @@ def _model_parallel(config: DictConfig, node: DictConfig, fsdp: str) -> int | No
 
 
 def _sequence_parallel(node: DictConfig, fsdp: str) -> int:
-    """Returns the number of GPUs that share the tokens of a row."""
+    """Return the number of GPUs that share the tokens of a row."""
     nodes = (node, node.get(fsdp) or {})
     return max(int(part.get("ulysses_sequence_parallel_size") or 1) for part in nodes)
 
 
 def _check_update(config: DictConfig, role: str, node: DictConfig, ranks: int) -> Iterator[Problem]:
-    """Checks that an update can be divided among the data-parallel ranks."""
+    """Check that an update can be divided among the data-parallel ranks."""
     n, prompts = int(config.actor_rollout_ref.rollout.n), int(node.ppo_mini_batch_size)
     if prompts * n % ranks == 0:
         return
@@ -90,7 +90,7 @@ def _check_update(config: DictConfig, role: str, node: DictConfig, ranks: int) -
 def _check_micro_batches(
     config: DictConfig, role: str, node: DictConfig, fsdp: str, ranks: int
 ) -> Iterator[Problem]:
-    """Checks that micro-batches that are limited by tokens can hold the longest row, and that those that are
+    """Check that micro-batches that are limited by tokens can hold the longest row, and that those that are
     limited by rows divide the rows of a data-parallel rank."""
     rollout = config.actor_rollout_ref.rollout
     row_tokens = config.data.max_prompt_length + config.data.max_response_length
@@ -119,7 +119,7 @@ def _check_micro_batches(
 
 
 def check_engines(config: DictConfig) -> Iterator[Problem]:
-    """Checks that the engines for generation and training work with the agent loop, and that their packages
+    """Check that the engines for generation and training work with the agent loop, and that their packages
     are installed."""
     rollout = config.actor_rollout_ref.rollout
     strategy = config.actor_rollout_ref.actor.strategy
@@ -150,7 +150,7 @@ def check_engines(config: DictConfig) -> Iterator[Problem]:
 
 
 def _check_offload(config: DictConfig) -> Iterator[Problem]:
-    """Checks that FSDP1 frees the memory of weights that are moved to the host.
+    """Check that FSDP1 frees the memory of weights that are moved to the host.
 
     With one GPU it does not shard. After its modules were given whole weights, for vLLM or with bf16 also for
     a step, they keep them on the GPU, unless the parameters are the model's own.
@@ -166,7 +166,7 @@ def _check_offload(config: DictConfig) -> Iterator[Problem]:
 
 
 def _check_attention(config: DictConfig) -> Iterator[Problem]:
-    """Checks that flash-attn is installed if the actor or the critic uses it, as they do by default
+    """Check that flash-attn is installed if the actor or the critic uses it, as they do by default
     (verl/workers/config/model.py, `HFModelConfig`). It may be missing on a login node without a GPU."""
     fsdp = str(config.actor_rollout_ref.actor.strategy).startswith("fsdp")
     if config.trainer.device != "cuda" or not fsdp or importlib.util.find_spec("flash_attn") is not None:
@@ -181,7 +181,7 @@ def _check_attention(config: DictConfig) -> Iterator[Problem]:
 
 
 def check_reachability(config: DictConfig) -> Iterator[Problem]:
-    """Checks that the retrieval server's address is not a loopback address if there are several nodes."""
+    """Check that the retrieval server's address is not a loopback address if there are several nodes."""
     training = int(config.trainer.nnodes)
     generating = int(config.actor_rollout_ref.rollout.get("nnodes") or 0) if is_separate(config) else 0
     nodes = training + generating
@@ -199,7 +199,7 @@ def check_reachability(config: DictConfig) -> Iterator[Problem]:
 
 
 def is_loopback(url: str) -> bool:
-    """Returns whether an address means the local machine: localhost, 127.0.0.0/8, ::1, 0.0.0.0, ::."""
+    """Return whether an address means the local machine: localhost, 127.0.0.0/8, ::1, 0.0.0.0, ::."""
     try:
         host = (urlsplit(url if "//" in url else f"//{url}").hostname or "").rstrip(".")
     except ValueError:

@@ -27,7 +27,7 @@ _ANY_LENGTH = 1 << 40
 def check_data(
     config: DictConfig, settings: RagR1Config | None, tokenizer: Any | None, report: PreflightReport
 ) -> int | None:
-    """Checks the columns of all data files, and the protocol and the length of the prompts in their rows.
+    """Check the columns of all data files, and the protocol and the length of the prompts in their rows.
 
     Adds the problems to the report, and returns the number of training rows, or None if it is not known.
     Without a protocol, which other checks report, only the files and their columns are checked.
@@ -54,7 +54,7 @@ def _check_file(
     count_tokens: Callable[[QuestionRow], int] | None,
     report: PreflightReport,
 ) -> int | None:
-    """Checks one data file, and adds the problems to the report. Returns the number of rows that veRL will
+    """Check one data file, and add the problems to the report. Returns the number of rows that veRL will
     use, or None if it is not known."""
     if "://" in path or not path.endswith(".parquet"):
         if problems := list(_check_json_file(path)):
@@ -81,7 +81,7 @@ def _check_file(
 
 
 def _check_json_file(path: str) -> Iterator[Problem]:
-    """Checks that a local file other than parquet exists, has a format that veRL reads, and contains
+    """Check that a local file other than parquet exists, has a format that veRL reads, and contains
     prompts."""
     remedy = "make it with `rag-r1 data`, which reads questions, and give its train.parquet or test.parquet"
     if "://" in path:
@@ -98,12 +98,12 @@ def _check_json_file(path: str) -> Iterator[Problem]:
 
 
 def _count_tokens(setup: AgentSetup, row: QuestionRow) -> int:
-    """Returns the number of tokens in a row's prompt, as the agent makes it."""
+    """Return the number of tokens in a row's prompt, as the agent makes it."""
     return len(setup.prompt_ids(row.question, row.prompt))
 
 
 def check_steps(config: DictConfig, train_rows: int) -> Iterator[Problem]:
-    """Checks that a batch can be filled, and that the epochs have the required number of steps. (veRL drops
+    """Check that a batch can be filled, and that the epochs have the required number of steps. (veRL drops
     an incomplete last batch.)"""
     batch, trainer = config.data.train_batch_size, config.trainer
     if 0 < (config.data.get("train_max_samples") or -1) < train_rows:
@@ -119,7 +119,7 @@ def check_steps(config: DictConfig, train_rows: int) -> Iterator[Problem]:
 
 
 def files_of(data: DictConfig, key: str) -> list[str]:
-    """Returns the names of the files under a key of the block `data`, with `~` expanded."""
+    """Return the names of the files under a key of the block `data`, with `~` expanded."""
     value = data.get(key) or []
     names = list(value) if isinstance(value, list | ListConfig) else [value]
     return [str(name) if "://" in str(name) else str(Path(str(name)).expanduser()) for name in names]

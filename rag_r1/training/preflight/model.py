@@ -35,7 +35,7 @@ _QUANTISED = ("load_in_4bit", "load_in_8bit", "quantization_config", "bnb_4bit_q
 def check_model(
     config: DictConfig, section: str = "actor_rollout_ref.model"
 ) -> tuple[Any | None, list[Problem]]:
-    """Checks that the model of the block `section` has a config.json, weights, and a tokenizer with a chat
+    """Check that the model of the block `section` has a config.json, weights, and a tokenizer with a chat
     template. Returns the tokenizer, or None if it cannot be used, and the problems."""
     if is_unset(config, f"{section}.path"):
         return None, []
@@ -55,7 +55,7 @@ def check_model(
 
 
 def check_critic(config: DictConfig) -> list[Problem]:
-    """Checks that the model of a trained critic is given and, if it differs from the policy's, that it can be
+    """Check that the model of a trained critic is given and, if it differs from the policy's, that it can be
     used."""
     if not needs_critic(config):
         return []
@@ -66,7 +66,7 @@ def check_critic(config: DictConfig) -> list[Problem]:
 
 
 def _check_folder(key: str, name: str) -> Problem | None:
-    """Returns a Problem if a name looks like a path but is not the folder of a model."""
+    """Return a Problem if a name looks like a path but is not the folder of a model."""
     path = Path(name).expanduser()
     looks_local = name.startswith(("/", ".", "~")) or path.exists()
     if looks_local and not (path / "config.json").is_file():
@@ -75,7 +75,7 @@ def _check_folder(key: str, name: str) -> Problem | None:
 
 
 def _check_weights(key: str, name: str) -> Iterator[Problem]:
-    """Checks that a model's folder contains weights, and that their files are complete."""
+    """Check that a model's folder contains weights, and that their files are complete."""
     folder = Path(name).expanduser()
     if folder.is_dir() and not has_weights(folder):
         text = f"{name} holds no weights (no *.safetensors, no pytorch_model*.bin)"
@@ -86,7 +86,7 @@ def _check_weights(key: str, name: str) -> Iterator[Problem]:
 
 
 def _fault_of_check(key: str, check: Callable[..., None], *args: Any) -> Iterator[Problem]:
-    """Yields a Problem if a check raises RunError."""
+    """Yield a Problem if a check raises RunError."""
     try:
         check(*args)
     except RunError as fault:
@@ -94,7 +94,7 @@ def _fault_of_check(key: str, check: Callable[..., None], *args: Any) -> Iterato
 
 
 def _load_tokenizer(section: str, node: DictConfig) -> tuple[Any | None, Problem | None]:
-    """Loads the tokenizer, with the chat template that the block sets. Returns it and None, or None and the
+    """Load the tokenizer, with the chat template that the block sets. Returns it and None, or None and the
     problem of the key that names the tokenizer."""
     from verl.utils.tokenizer import hf_tokenizer
 
@@ -116,7 +116,7 @@ def _load_tokenizer(section: str, node: DictConfig) -> tuple[Any | None, Problem
 
 
 def _check_template(section: str, node: DictConfig, tokenizer: Any) -> Problem | None:
-    """Returns a Problem if there is no chat template, or if rendering a short chat does not end."""
+    """Return a Problem if there is no chat template, or if rendering a short chat does not end."""
     key = f"{section}.path"
     if not tokenizer.chat_template:
         text = f"the tokenizer of {node.path} has no chat template"
@@ -129,7 +129,7 @@ def _check_template(section: str, node: DictConfig, tokenizer: Any) -> Problem |
 
 
 def check_quantisation(config: DictConfig, section: str = "actor_rollout_ref.model") -> Iterator[Problem]:
-    """Checks that no key asks for weights of 4 or 8 bits, since vLLM could not load the trained policy."""
+    """Check that no key asks for weights of 4 or 8 bits, since vLLM could not load the trained policy."""
     for key in (f"{node}.{name}" for node in (section, f"{section}.override_config") for name in _QUANTISED):
         if OmegaConf.select(config, key):
             text = "no weights of 4 or 8 bits (nf4, int8) are trained by this key: vLLM gets 16 bits"
@@ -143,7 +143,7 @@ def check_quantisation(config: DictConfig, section: str = "actor_rollout_ref.mod
 def check_tags(
     protocol: Protocol, tokenizer: Any, key: str = "actor_rollout_ref.model.path"
 ) -> Iterator[Problem]:
-    """Checks that the tokenizer keeps every tag in decoding. If a tag is a special token, it would be missing
+    """Check that the tokenizer keeps every tag in decoding. If a tag is a special token, it would be missing
     in the text of turns."""
     codec = TokenizerCodec(tokenizer)
     for block in protocol.blocks:
@@ -157,7 +157,7 @@ def check_tags(
 def check_turns(
     config: DictConfig, settings: RagR1Config, tokenizer: Any, section: str = "actor_rollout_ref.model"
 ) -> Iterator[Problem]:
-    """Checks a protocol with `turns: chat`: the chat template must list tools and write earlier turns
+    """Check a protocol with `turns: chat`: the chat template must list tools and write earlier turns
     unchanged, and the engine must stop at the token with which the template ends a turn."""
     if settings.protocol.turns == "text":
         return
@@ -184,7 +184,7 @@ def check_turns(
 
 
 def _model_stop_ids(model: str) -> set[int] | None:
-    """Returns the ids at which the engine stops in addition to the tokenizer's own, which are `eos_token_id`
+    """Return the ids at which the engine stops in addition to the tokenizer's own, which are `eos_token_id`
     in the model's generation_config.json. Returns None if the Hub does not provide that file."""
     file = Path(model).expanduser() / "generation_config.json"
     if is_hub_name(model):

@@ -39,7 +39,7 @@ _OFF = {
 
 
 def check_nf4(config: DictConfig) -> Iterator[Problem]:
-    """Checks that a training over weights in nf4 trains, sends and saves the right weights."""
+    """Check that a training over weights in nf4 trains, sends and saves the right weights."""
     if not is_nf4(config):
         return
     yield from _check_installation(config)
@@ -50,14 +50,14 @@ def check_nf4(config: DictConfig) -> Iterator[Problem]:
 
 
 def _check_installation(config: DictConfig) -> Iterator[Problem]:
-    """Checks that bitsandbytes is installed."""
+    """Check that bitsandbytes is installed."""
     if find_spec("bitsandbytes") is None:
         text = f"{NF4_ENGINE} needs bitsandbytes, which is not installed"
         yield error(f"{_MODEL}.external_lib", text, f"on all nodes: {pip_command('nf4')}")
 
 
 def _check_engine(config: DictConfig) -> Iterator[Problem]:
-    """Checks that adapters are trained, by an FSDP engine, and without a scale for gradients."""
+    """Check that adapters are trained, by an FSDP engine, and without a scale for gradients."""
     if not adapter_rank(config):
         text = "is 0, and over weights in nf4 only adapters are trained"
         yield error(f"{_MODEL}.lora_rank", text, "set it, e.g. to 32")
@@ -75,7 +75,7 @@ def _check_engine(config: DictConfig) -> Iterator[Problem]:
 
 
 def _check_generation(config: DictConfig) -> Iterator[Problem]:
-    """Checks that vLLM generates with the weights with which the actor computes."""
+    """Check that vLLM generates with the weights with which the actor computes."""
     rollout = config.actor_rollout_ref.rollout
     merged = bool((config.actor_rollout_ref.model.get("lora") or {}).get("merge"))
     if not merged and str(rollout.load_format) != "dummy":
@@ -88,7 +88,7 @@ def _check_generation(config: DictConfig) -> Iterator[Problem]:
 
 
 def _check_checkpoint(config: DictConfig) -> Iterator[Problem]:
-    """Checks that a checkpoint contains the adapters and no packed weights."""
+    """Check that a checkpoint contains the adapters and no packed weights."""
     if "hf_model" in (OmegaConf.select(config, _CONTENTS) or ()):
         text = "has hf_model, which would save packed weights of 4 bits as a model"
         remedy = "set it to [model,optimizer,extra], and export with `rag-r1 model export-nf4`"
@@ -99,7 +99,7 @@ def _check_checkpoint(config: DictConfig) -> Iterator[Problem]:
 
 
 def _check_model(config: DictConfig) -> Iterator[Problem]:
-    """Checks that the model has weights of 16 or 32 bits and no experts, which would not be quantised."""
+    """Check that the model has weights of 16 or 32 bits and no experts, which would not be quantised."""
     if is_unset(config, f"{_MODEL}.path"):
         return
     path = str(config.actor_rollout_ref.model.path)

@@ -40,7 +40,7 @@ class RowFaults:
     descriptions: list[str] = field(default_factory=list)
 
     def add(self, row: int, text: Any) -> None:
-        """Counts a row, and describes it if it is one of the first."""
+        """Count a row, and describe it if it is one of the first."""
         self.count += 1
         if len(self.descriptions) < NAMED:
             self.descriptions.append(f"row {row}: {text}")
@@ -68,12 +68,12 @@ class ParquetScan:
 
 
 def missing_file(path: str) -> str:
-    """Says why a path is not that of a file."""
+    """Say why a path is not that of a file."""
     return "is a folder" if Path(path).expanduser().is_dir() else "there is no such file"
 
 
 def column_problems(path: str) -> list[Problem]:
-    """Returns a Problem if a file does not exist or is not parquet, or else one for each missing column."""
+    """Return a Problem if a file does not exist or is not parquet, or else one for each missing column."""
     if not Path(path).is_file():
         return [error(path, missing_file(path), f"{_REMEDY}, or correct the path")]
     try:
@@ -90,7 +90,7 @@ def column_problems(path: str) -> list[Problem]:
 
 
 def _has_column(schema: pa.Schema, column: str) -> bool:
-    """Returns whether a schema has a column, or for a name such as `a.b` the field of a struct."""
+    """Return whether a schema has a column, or for a name such as `a.b` the field of a struct."""
     names = column.split(".")
     if names[0] not in schema.names:
         return False
@@ -110,7 +110,7 @@ def scan_parquet(
     count_tokens: Callable[[QuestionRow], int] | None,
     max_prompt_length: int,
 ) -> ParquetScan:
-    """Checks every row of a parquet file that has the required columns.
+    """Check every row of a parquet file that has the required columns.
 
     `messages` returns the chat messages that the agent will send for a row. `count_tokens` returns the length
     of a row's prompt; it is None if no tokenizer could be loaded.
@@ -147,7 +147,7 @@ def scan_parquet(
 def scan_problems(
     path: str, scan: ParquetScan, protocol: str, max_prompt_length: int, is_filtered: bool
 ) -> Iterator[Problem]:
-    """Yields the problems of a file's rows. `is_filtered` says whether veRL leaves out overlong prompts."""
+    """Yield the problems of a file's rows. `is_filtered` says whether veRL leaves out overlong prompts."""
     if count := scan.malformed.count:
         text = f"{count} of {scan.rows} rows are malformed ({scan.malformed})"
         yield warning(path, text, "repair or remove them; they end no run, but train nothing")

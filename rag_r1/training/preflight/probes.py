@@ -25,7 +25,7 @@ _DATASET = {"path": "pkg://rag_r1.plugin.dataset", "name": "SearchDataset"}
 
 
 def check_probes(config: DictConfig, settings: RagR1Config | None) -> Iterator[Problem]:
-    """Checks that the data set adds the rows of the probes, but not to a training file, and that the rows and
+    """Check that the data set adds the rows of the probes, but not to a training file, and that the rows and
     passages are those that the probes need."""
     if settings is None or not settings.probes:
         return
@@ -50,7 +50,7 @@ def check_probes(config: DictConfig, settings: RagR1Config | None) -> Iterator[P
 
 
 def _passages(settings: RagR1Config) -> tuple[Passages | None, list[Problem]]:
-    """Returns the passages that the probes show, or None if they cannot be read, and the problems of their
+    """Return the passages that the probes show, or None if they cannot be read, and the problems of their
     file. If no file is named, this is reported with the other keys of the block."""
     if not any(probe in NEED_PASSAGES for probe in settings.probes):
         return Passages(), []
@@ -66,7 +66,7 @@ def _passages(settings: RagR1Config) -> tuple[Passages | None, list[Problem]]:
 
 
 def _check_rows(config: DictConfig, settings: RagR1Config, passages: Passages | None) -> Iterator[Problem]:
-    """Checks that each probe can be played with at least one row, and `random` with all rows. Files that
+    """Check that each probe can be played with at least one row, and `random` with all rows. Files that
     cannot be read are reported by `check_data`."""
     try:
         # `golds` and `topk` only choose among the gold passages, which does not matter here.

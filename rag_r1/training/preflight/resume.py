@@ -28,7 +28,7 @@ _LIMITS = JobLimits(cpu_s=5.0, memory_bytes=512 << 20, answer_bytes=1 << 20)
 
 
 def check_resumed_rates(config: DictConfig, critic: bool) -> Iterator[Problem]:
-    """Checks that the learning rates of policy and critic are those of the checkpoint, if the training will
+    """Check that the learning rates of policy and critic are those of the checkpoint, if the training will
     resume from one."""
     roles = [("actor_rollout_ref.actor", "actor"), *([("critic", "critic")] if critic else [])]
     for role, folder in roles if not config.trainer.get("val_only") else ():
@@ -36,12 +36,12 @@ def check_resumed_rates(config: DictConfig, critic: bool) -> Iterator[Problem]:
 
 
 def check_resumed_sft_rate(config: DictConfig) -> Iterator[Problem]:
-    """Checks that the learning rate is that of the checkpoint, if a training of `rag-r1 sft` will resume."""
+    """Check that the learning rate is that of the checkpoint, if a training of `rag-r1 sft` will resume."""
     return _check_rate(config, "optim.lr", "checkpoint", "")
 
 
 def check_run_folder(config: DictConfig) -> Iterator[Problem]:
-    """Checks that the folder of the checkpoints can be created and written to."""
+    """Check that the folder of the checkpoints can be created and written to."""
     folder = config.trainer.get("default_local_dir")
     try:
         if folder is not None:
@@ -52,7 +52,7 @@ def check_run_folder(config: DictConfig) -> Iterator[Problem]:
 
 
 def resumed_from(config: DictConfig) -> Path | None:
-    """Returns the checkpoint from which veRL will resume; None if it will start from the beginning."""
+    """Return the checkpoint from which veRL will resume; None if it will start from the beginning."""
     trainer = config.trainer
     if trainer.get("resume_mode") == "resume_path" and trainer.get("resume_from_path"):
         return Path(str(trainer.resume_from_path))
@@ -62,7 +62,7 @@ def resumed_from(config: DictConfig) -> Path | None:
 
 
 def _check_rate(config: DictConfig, key: str, checkpoint_key: str, role_folder: str) -> Iterator[Problem]:
-    """Checks that the rate under a key is that of the role's checkpoint, if its scheduler will be restored.
+    """Check that the rate under a key is that of the role's checkpoint, if its scheduler will be restored.
 
     `role_folder` is the folder of the role's files in a checkpoint; it is empty for `rag-r1 sft`.
     """
@@ -93,7 +93,7 @@ def _check_rate(config: DictConfig, key: str, checkpoint_key: str, role_folder: 
 
 
 def _read_rates(path: Path) -> list[float]:
-    """Reads the learning rates in a file of a checkpoint. Raises OSError if the file cannot be read, and
+    """Read the learning rates in a file of a checkpoint. Raises OSError if the file cannot be read, and
     LimitError or JobError if parsing it takes too much time or memory, or fails."""
     workers = WorkerPool(1)
     try:

@@ -31,7 +31,7 @@ class _UnusableServer(Exception):
 
 
 def check_retriever(config: DictConfig, report: PreflightReport) -> None:
-    """Checks the retrieval server: that it is ready (`/ready`, or `/health`), that it answers one real
+    """Check the retrieval server: that it is ready (`/ready`, or `/health`), that it answers one real
     search, and that the client stays within its limits. Adds problems and notes to the report."""
     if (settings := _settings(config)) is None:
         return
@@ -55,7 +55,7 @@ def check_retriever(config: DictConfig, report: PreflightReport) -> None:
 
 
 def _settings(config: DictConfig) -> RetrieverConfig | None:
-    """Returns the client's settings; None if there is no server to try. Wrong keys are ignored here, because
+    """Return the client's settings; None if there is no server to try. Wrong keys are ignored here, because
     `check_rag_r1_keys` reports them."""
     options = plain(OmegaConf.select(config, "rag_r1.retriever"))
     if not isinstance(options, dict):
@@ -68,7 +68,7 @@ def _settings(config: DictConfig) -> RetrieverConfig | None:
 
 
 def _headers() -> dict[str, str]:
-    """Returns the header with the token, if there is one. Raises _UnusableServer for a token that cannot be
+    """Return the header with the token, if there is one. Raises _UnusableServer for a token that cannot be
     sent."""
     headers = token_header()
     if not all(value.isascii() and value.isprintable() for value in headers.values()):
@@ -78,7 +78,7 @@ def _headers() -> dict[str, str]:
 
 
 def _test_search(settings: RetrieverConfig, headers: dict[str, str], notes: list[str]) -> int:
-    """Searches once, and returns the number of documents found. With `agentic_input`, adds a note on the
+    """Search once, and return the number of documents found. With `agentic_input`, adds a note on the
     format in which the server expects queries. Raises _UnusableServer if the search fails."""
     base = settings.base
     try:
@@ -103,7 +103,7 @@ def _test_search(settings: RetrieverConfig, headers: dict[str, str], notes: list
 
 
 def _check_ready(client: httpx.Client, base: str) -> None:
-    """Raises _UnusableServer if the server is not ready, and httpx's errors if it does not answer."""
+    """Raise _UnusableServer if the server is not ready, and httpx's errors if it does not answer."""
     for path in ("/ready", "/health"):
         response = client.get(base + path)
         if response.status_code == 503:
@@ -114,7 +114,7 @@ def _check_ready(client: httpx.Client, base: str) -> None:
 
 
 def _count_documents(settings: RetrieverConfig, response: httpx.Response) -> int:
-    """Returns the number of documents in the answer to a test search. Raises _UnusableServer if the answer
+    """Return the number of documents in the answer to a test search. Raises _UnusableServer if the answer
     cannot be read."""
     try:
         if response.status_code != 200:
@@ -130,7 +130,7 @@ def _count_documents(settings: RetrieverConfig, response: httpx.Response) -> int
 
 
 def _limits(settings: RetrieverConfig, headers: dict[str, str]) -> dict[str, float] | None:
-    """Returns the limits that the server reports in `/health`; None if it reports none. Only our server
+    """Return the limits that the server reports in `/health`; None if it reports none. Only our server
     does."""
     try:
         with bounded_http_client(settings.timeout_s, headers) as client:
@@ -142,7 +142,7 @@ def _limits(settings: RetrieverConfig, headers: dict[str, str]) -> dict[str, flo
 def _format_notes(
     settings: RetrieverConfig, address: str, index: str | None, answer: httpx.Response
 ) -> list[str]:
-    """Returns a note on the format in which the server expects queries, according to its `/ready`.
+    """Return a note on the format in which the server expects queries, according to its `/ready`.
 
     There is no note if the server does not report a format and none is needed. Raises QueryFormatError if
     queries cannot be written without it.

@@ -20,7 +20,7 @@ _KEY = "rag_r1.retriever"
 
 
 def limits_in(health: Any) -> dict[str, float] | None:
-    """Returns the limits in an answer of `GET /health`, as far as they are numbers; None if it has none."""
+    """Return the limits in an answer of `GET /health`, as far as they are numbers; None if it has none."""
     limits = health.get("limits") if isinstance(health, Mapping) else None
     if not isinstance(limits, Mapping):
         return None
@@ -34,7 +34,7 @@ def limits_in(health: Any) -> dict[str, float] | None:
 def check_limits(
     config: DictConfig, settings: RetrieverConfig, limits: Mapping[str, float]
 ) -> Iterator[Problem]:
-    """Checks that the queries in flight, the queries in a request and the time-out are within the server's
+    """Check that the queries in flight, the queries in a request and the time-out are within the server's
     limits."""
     workers = int(OmegaConf.select(config, "actor_rollout_ref.rollout.agent.num_workers") or 1)
     total = workers * settings.max_connections * settings.max_queries

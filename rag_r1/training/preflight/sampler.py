@@ -22,7 +22,7 @@ _FILTER = "algorithm.filter_groups"
 
 
 def check_sampler(config: DictConfig) -> Iterator[Problem]:
-    """Checks that our sampler, if it is used, is the one for veRL's trainer mode, and that its keys are
+    """Check that our sampler, if it is used, is the one for veRL's trainer mode, and that its keys are
     valid."""
     if not _uses_our_sampler(config):
         return
@@ -36,7 +36,7 @@ def check_sampler(config: DictConfig) -> Iterator[Problem]:
 
 
 def check_filtering(config: DictConfig, settings: RagR1Config | None) -> Iterator[Problem]:
-    """Checks that the settings for refilling and filtering groups take effect. If groups are filtered, there
+    """Check that the settings for refilling and filtering groups take effect. If groups are filtered, there
     must be a metric that exists, and there should be a limit."""
     yield from _check_refill(config)
     options = OmegaConf.select(config, _FILTER)
@@ -48,7 +48,7 @@ def check_filtering(config: DictConfig, settings: RagR1Config | None) -> Iterato
 
 
 def _check_refill(config: DictConfig) -> Iterator[Problem]:
-    """Checks that veRL's switch for refilling failed groups reaches our sampler."""
+    """Check that veRL's switch for refilling failed groups reaches our sampler."""
     key = "trainer.v1.sampler.sync_refill_failed_groups"
     if not (_uses_our_sampler(config) and OmegaConf.select(config, key)):
         return
@@ -59,7 +59,7 @@ def _check_refill(config: DictConfig) -> Iterator[Problem]:
 
 
 def _check_group_size(config: DictConfig) -> Iterator[Problem]:
-    """Checks that a group has several trajectories, whose rewards can differ."""
+    """Check that a group has several trajectories, whose rewards can differ."""
     n = config.actor_rollout_ref.rollout.n
     if isinstance(n, int) and n < 2:  # another type is reported by wrong_types
         text = f"with rollout.n={n} a group is one trajectory, and no two rewards can differ"
@@ -68,14 +68,14 @@ def _check_group_size(config: DictConfig) -> Iterator[Problem]:
 
 
 def _check_reward_pool(config: DictConfig) -> Iterator[Problem]:
-    """Checks that the rewards are known when groups are filtered."""
+    """Check that the rewards are known when groups are filtered."""
     if shares_reward_model(config):
         text = "the reward model shares the GPUs and judges after groups are filtered"
         yield error(REWARD_POOL, text, f"set {REWARD_POOL}=true")
 
 
 def _check_sampler_filter(config: DictConfig, options: DictConfig) -> Iterator[Problem]:
-    """Checks that the options reach our sampler, with a limit. To another custom sampler they are not
+    """Check that the options reach our sampler, with a limit. To another custom sampler they are not
     passed."""
     if _uses_our_sampler(config):
         if not OmegaConf.select(config, f"{_KWARGS}.filter_groups.enable"):
@@ -92,7 +92,7 @@ def _check_sampler_filter(config: DictConfig, options: DictConfig) -> Iterator[P
 
 
 def _check_metric(config: DictConfig, settings: RagR1Config | None) -> Iterator[Problem]:
-    """Checks that the metric by which groups are filtered is the reward or one of its terms."""
+    """Check that the metric by which groups are filtered is the reward or one of its terms."""
     metric = OmegaConf.select(config, f"{_FILTER}.metric")
     if metric == "reward" or config.reward.reward_manager.name != "search":
         return

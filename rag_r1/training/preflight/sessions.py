@@ -43,12 +43,12 @@ EXACT_ESTIMATORS = ("grpo", "gae", "reinforce_plus_plus", "turn_loo")
 
 
 def splits_sessions(settings: RagR1Config | None) -> bool:
-    """Returns whether trajectories can have several rows, because the protocol rewrites its context."""
+    """Return whether trajectories can have several rows, because the protocol rewrites its context."""
     return bool(getattr(getattr(settings, "protocol", None), "rewrites_context", False))
 
 
 def check_sessions(config: DictConfig, settings: RagR1Config | None) -> Iterator[Problem]:
-    """Checks that the trainer keeps the rows of a trajectory together and that no setting counts rows, if
+    """Check that the trainer keeps the rows of a trajectory together and that no setting counts rows, if
     trajectories can have several rows."""
     if splits_sessions(settings):
         yield from _check_trainer(config)
@@ -57,7 +57,7 @@ def check_sessions(config: DictConfig, settings: RagR1Config | None) -> Iterator
 
 
 def _check_trainer(config: DictConfig) -> Iterator[Problem]:
-    """Checks that each mini-batch of the actor and of the critic has whole trajectories."""
+    """Check that each mini-batch of the actor and of the critic has whole trajectories."""
     mode = str(config.trainer.v1.trainer_mode)
     if not mode.startswith(_PREFIX):
         reason = "makes mini-batches by rows, which splits trajectories and makes more updates"
@@ -71,7 +71,7 @@ def _check_trainer(config: DictConfig) -> Iterator[Problem]:
 
 
 def _check_losses(config: DictConfig) -> Iterator[Problem]:
-    """Checks that every token has the same weight in the loss as in a single row."""
+    """Check that every token has the same weight in the loss as in a single row."""
     for role in _trained_roles(config):
         reason = "treats each row as a separate sequence"
         yield from _only(config, f"{role}.loss_agg_mode", EXACT_AGGREGATIONS, reason)
@@ -86,7 +86,7 @@ def _check_losses(config: DictConfig) -> Iterator[Problem]:
 
 
 def _check_advantages(config: DictConfig) -> Iterator[Problem]:
-    """Checks that every token has the same advantage as in a single row, and that a trajectory counts once in
+    """Check that every token has the same advantage as in a single row, and that a trajectory counts once in
     its group."""
     estimator = str(config.algorithm.adv_estimator)
     reason = "may count each row as a trajectory"
@@ -105,7 +105,7 @@ def _check_advantages(config: DictConfig) -> Iterator[Problem]:
 
 
 def shares_reward_model(config: DictConfig) -> bool:
-    """Returns whether a reward model shares the GPUs of the training, and judges rows after they are
+    """Return whether a reward model shares the GPUs of the training, and judges rows after they are
     sampled."""
     model = OmegaConf.select(config, "reward.reward_model")
     return model is not None and bool(model.get("enable")) and not model.get("enable_resource_pool")
@@ -116,7 +116,7 @@ def _trained_roles(config: DictConfig) -> list[str]:
 
 
 def _only(config: DictConfig, key: str, allowed: Sequence[Any], reason: str) -> Iterator[Problem]:
-    """Yields a Problem if the value of a key is not allowed. A switch that is absent counts as off."""
+    """Yield a Problem if the value of a key is not allowed. A switch that is absent counts as off."""
     value = OmegaConf.select(config, key)
     if value not in allowed and not (value is None and False in allowed):
         yield _refusal(key, value, reason, allowed)

@@ -47,7 +47,7 @@ _REWARD_MODEL = "reward.reward_model"
 
 
 def check_required_keys(config: DictConfig) -> Iterator[Problem]:
-    """Checks that the keys which a recipe leaves open (null or `???`) are set, if they are ours or have an
+    """Check that the keys which a recipe leaves open (null or `???`) are set, if they are ours or have an
     example."""
     open_keys = {key for key in OmegaConf.missing_keys(config) if key.startswith("rag_r1.")}
     open_keys |= {key for key in _EXAMPLES if is_unset(config, key)}
@@ -56,7 +56,7 @@ def check_required_keys(config: DictConfig) -> Iterator[Problem]:
 
 
 def check_verls_keys(config: DictConfig, exempt: Collection[str] = _EXAMPLES) -> Iterator[Problem]:
-    """Checks that no other key is `???`, because reading it would raise an error of OmegaConf, in veRL or in
+    """Check that no other key is `???`, because reading it would raise an error of OmegaConf, in veRL or in
     another check. Keys in `exempt` are checked elsewhere."""
     unused = () if OmegaConf.select(config, f"{_REWARD_MODEL}.enable") else (f"{_REWARD_MODEL}.",)
     for key in sorted(OmegaConf.missing_keys(config)):
@@ -66,7 +66,7 @@ def check_verls_keys(config: DictConfig, exempt: Collection[str] = _EXAMPLES) ->
 
 
 def check_rag_r1_keys(config: DictConfig) -> tuple[RagR1Config | None, list[Problem]]:
-    """Reads the block `rag_r1:`. Returns its settings and the problems.
+    """Read the block `rag_r1:`. Returns its settings and the problems.
 
     The problems are all unknown keys and wrong values of all sections, wrong reward terms, and wrong keys of
     tools. Even with problems, the settings can be used for further checks; they are None if there is no such
@@ -88,7 +88,7 @@ def check_rag_r1_keys(config: DictConfig) -> tuple[RagR1Config | None, list[Prob
 
 
 def _tool_faults(settings: RagR1Config) -> list[Exception]:
-    """Returns the faults of the entries under `rag_r1.tools`, and one for each tool that the protocol calls
+    """Return the faults of the entries under `rag_r1.tools`, and one for each tool that the protocol calls
     but that is missing."""
     faults: list[Exception] = []
     for name, entry in settings.tools.items():
@@ -109,7 +109,7 @@ def _tool_faults(settings: RagR1Config) -> list[Exception]:
 
 
 def check_numbers(config: DictConfig, keys: Iterable[str]) -> Iterator[Problem]:
-    """Checks that these keys are whole numbers, of at least 1 unless the key is an interval (`*_freq`). Unset
+    """Check that these keys are whole numbers, of at least 1 unless the key is an interval (`*_freq`). Unset
     keys are not checked here."""
     for key in keys:
         value = None if is_unset(config, key) else OmegaConf.select(config, key)
@@ -124,13 +124,13 @@ def _is_number(value: Any) -> bool:
 
 
 def wrong_types(config: DictConfig, numbers: Iterable[str]) -> list[Problem]:
-    """Returns the Problems of `check_numbers` for these keys, and those of `check_types` for all others."""
+    """Return the Problems of `check_numbers` for these keys, and those of `check_types` for all others."""
     wrong = list(check_numbers(config, numbers))
     return wrong + list(check_types(config, {problem.where for problem in wrong}))
 
 
 def check_types(config: DictConfig, exempt: Collection[str] = ()) -> Iterator[Problem]:
-    """Checks that the values of numbers and switches, as veRL declares them, have the right type.
+    """Check that the values of numbers and switches, as veRL declares them, have the right type.
 
     A block names in `_target_` the dataclass that is made from it, but veRL does not check the types. A
     learning rate `fast` would end the run when the optimizer is made, and a switch `off`, which is a text for
@@ -149,7 +149,7 @@ def check_types(config: DictConfig, exempt: Collection[str] = ()) -> Iterator[Pr
 
 
 def _declared_keys(node: DictConfig, path: str = "") -> Iterator[tuple[str, Any, set[type]]]:
-    """Yields the keys below a node that a dataclass declares, with their values and their types without None.
+    """Yield the keys below a node that a dataclass declares, with their values and their types without None.
     Keys without a value are left out, and so are interpolations of other keys."""
     hints = _hints(node)
     for name in map(str, node):
@@ -165,7 +165,7 @@ def _declared_keys(node: DictConfig, path: str = "") -> Iterator[tuple[str, Any,
 
 
 def _hints(node: DictConfig) -> dict[str, Any]:
-    """Returns the types of the fields of veRL's dataclass that `_target_` names; {} if it names none."""
+    """Return the types of the fields of veRL's dataclass that `_target_` names; {} if it names none."""
     module, _, name = str(OmegaConf.select(node, "_target_") or "").rpartition(".")
     if not module.startswith("verl."):
         return {}
@@ -177,7 +177,7 @@ def _hints(node: DictConfig) -> dict[str, Any]:
 
 
 def check_verl(config: DictConfig, has_model: bool) -> Iterator[Problem]:
-    """Runs veRL's own validation. Without a model its part for the critic is left out, since that would load
+    """Run veRL's own validation. Without a model its part for the critic is left out, since that would load
     the model."""
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import validate_config
@@ -193,7 +193,7 @@ def check_verl(config: DictConfig, has_model: bool) -> Iterator[Problem]:
 
 
 def check_lengths(config: DictConfig) -> Iterator[Problem]:
-    """Checks that prompt, response and turn fit into the context of the engine and of the model."""
+    """Check that prompt, response and turn fit into the context of the engine and of the model."""
     prompt, response = config.data.max_prompt_length, config.data.max_response_length
     limit_key = "actor_rollout_ref.rollout.max_model_len"
     limit = OmegaConf.select(config, limit_key)
@@ -215,7 +215,7 @@ def check_lengths(config: DictConfig) -> Iterator[Problem]:
 
 
 def _model_positions(config: DictConfig) -> int | None:
-    """Returns the model's longest context according to a local `config.json`; None if it is not known."""
+    """Return the model's longest context according to a local `config.json`; None if it is not known."""
     model = config.actor_rollout_ref.model
     if is_unset(config, "actor_rollout_ref.model.path") or "rope_scaling" in (model.override_config or {}):
         return None
@@ -224,7 +224,7 @@ def _model_positions(config: DictConfig) -> int | None:
 
 
 def check_log_probs(config: DictConfig) -> Iterator[Problem]:
-    """Checks that the engine returns log-probs if `max_state` limits the state of the memory, which is a sum
+    """Check that the engine returns log-probs if `max_state` limits the state of the memory, which is a sum
     of log-probs."""
     if config.actor_rollout_ref.rollout.calculate_log_probs:
         return
@@ -236,7 +236,7 @@ def check_log_probs(config: DictConfig) -> Iterator[Problem]:
 
 
 def check_llds(config: DictConfig) -> Iterator[Problem]:
-    """Checks that the loss `llds` (rag_r1/plugin/algorithms/llds.py), if used, has a coefficient and an
+    """Check that the loss `llds` (rag_r1/plugin/algorithms/llds.py), if used, has a coefficient and an
     effect.
 
     LLDS compares the policy with the old log-probs, from which the first update of a step starts. So the
@@ -262,7 +262,7 @@ def check_llds(config: DictConfig) -> Iterator[Problem]:
 
 
 def _check_updates(config: DictConfig) -> Iterator[Problem]:
-    """Checks that the policy moves away from the old log-probs: within a step by several updates or, with
+    """Check that the policy moves away from the old log-probs: within a step by several updates or, with
     separate GPUs, over several steps, after which the generating weights are renewed."""
     batch, actor = int(config.data.train_batch_size), config.actor_rollout_ref.actor
     prompts, epochs = int(actor.ppo_mini_batch_size), actor.get("ppo_epochs")
@@ -278,7 +278,7 @@ def _check_updates(config: DictConfig) -> Iterator[Problem]:
 
 
 def check_export(config: DictConfig) -> Iterator[Problem]:
-    """Checks that the training exports a Hugging Face model at its end, from which `rag-r1 stages` starts the
+    """Check that the training exports a Hugging Face model at its end, from which `rag-r1 stages` starts the
     next stage. By default veRL saves nothing, and the training would be lost."""
     interval = config.trainer.get("save_freq")
     if not isinstance(interval, int) or interval <= 0:

@@ -41,7 +41,7 @@ _REQUIRED = {
 
 
 def preflight_sft(config: DictConfig) -> PreflightReport:
-    """Runs every check on a composed configuration. Problems are reported and never raised."""
+    """Run every check on a composed configuration. Problems are reported and never raised."""
     report = PreflightReport()
     for key, example in _REQUIRED.items():
         if is_unset(config, key):
@@ -68,7 +68,7 @@ def preflight_sft(config: DictConfig) -> PreflightReport:
 def _check_rows(
     config: DictConfig, rows: Mapping[str, list[SftRow]], tokenizer: Any | None, report: PreflightReport
 ) -> None:
-    """Checks that all rows were made for one protocol and, if there is a tokenizer, that it suits them.
+    """Check that all rows were made for one protocol and, if there is a tokenizer, that it suits them.
     `rows` has the rows of each key of `data`."""
     try:
         protocol = protocol_of_rows(list(chain.from_iterable(rows.values())), config.data.get("protocol"))
@@ -85,7 +85,7 @@ def _check_rows(
 
 
 def _read_rows(config: DictConfig, key: str, report: PreflightReport) -> list[SftRow]:
-    """Returns the rows of the files under a key of `data`. Files that cannot be read are reported and left
+    """Return the rows of the files under a key of `data`. Files that cannot be read are reported and left
     out."""
     files = config.data.get(key)
     if files is None or config.data.custom_cls.name != DATASET:
@@ -107,7 +107,7 @@ def _read_rows(config: DictConfig, key: str, report: PreflightReport) -> list[Sf
 def _check_lengths(
     config: DictConfig, key: str, rows: list[SftRow], tokens: SftTokens, report: PreflightReport
 ) -> Iterator[Problem]:
-    """Checks that the longest row fits into `data.max_length`, and that the rows were made for this
+    """Check that the longest row fits into `data.max_length`, and that the rows were made for this
     tokenizer."""
     counted = sorted(rows, key=lambda row: -sum(len(piece.text) for piece in row.pieces))[:COUNTED]
     bar = tqdm(counted, desc=f"data.{key}", unit="row", mininterval=5, disable=len(counted) < COUNTED)
@@ -126,7 +126,7 @@ def _check_lengths(
 
 
 def check_batches(config: DictConfig, train_rows: int, validation_rows: int) -> Iterator[Problem]:
-    """Checks that batches can be filled and divided among processes, and that all steps can be made."""
+    """Check that batches can be filled and divided among processes, and that all steps can be made."""
     data, trainer = config.data, config.trainer
     batch, processes = int(data.train_batch_size), gpu_count(config)
     if batch % processes:

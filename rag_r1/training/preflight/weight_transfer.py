@@ -27,7 +27,7 @@ _KEY = "actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megaby
 
 
 def check_bucket(config: DictConfig) -> Iterator[Problem]:
-    """Checks that the largest tensor of a local model fits into a bucket, in the dtype of the training."""
+    """Check that the largest tensor of a local model fits into a bucket, in the dtype of the training."""
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     model, engine = config.actor_rollout_ref.model, rollout.checkpoint_engine
     if is_unset(config, "actor_rollout_ref.model.path") or actor.strategy not in ("fsdp", "fsdp2"):
@@ -54,7 +54,7 @@ def check_bucket(config: DictConfig) -> Iterator[Problem]:
 
 
 def largest_tensor(folder: Path) -> tuple[str, int] | None:
-    """Returns the name and the number of values of a model's largest tensor, from the headers of its
+    """Return the name and the number of values of a model's largest tensor, from the headers of its
     safetensors files or from the size of the embedding in its config.json. Returns None if the folder has
     neither."""
     tensors = [tensor for file in folder.glob("*.safetensors") for tensor in _tensors_of(file)]
@@ -68,7 +68,7 @@ def largest_tensor(folder: Path) -> tuple[str, int] | None:
 
 
 def _tensors_of(file: Path) -> Iterator[tuple[str, int]]:
-    """Yields the name and the number of values of each tensor in a safetensors file. Nothing is yielded for
+    """Yield the name and the number of values of each tensor in a safetensors file. Nothing is yielded for
     an incomplete file, which `check_model` reports."""
     with suppress(DataError, OSError, KeyError, TypeError):
         for name, entry in tensors_of(file).items():

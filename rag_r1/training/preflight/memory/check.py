@@ -38,7 +38,7 @@ _REMEDIES = {
 
 
 def check_memory(config: DictConfig, report: PreflightReport) -> Iterator[Problem]:
-    """Adds the table of the estimate to the report, and yields a warning for each phase that may not fit on a
+    """Add the table of the estimate to the report, and yield a warning for each phase that may not fit on a
     GPU."""
     memory = estimate_of(config)
     if memory is None:
@@ -59,7 +59,7 @@ def check_memory(config: DictConfig, report: PreflightReport) -> Iterator[Proble
 
 
 def estimate_of(config: DictConfig) -> MemoryEstimate | None:
-    """Returns the estimate for a run's model; None if its config.json cannot be read or lacks a size."""
+    """Return the estimate for a run's model; None if its config.json cannot be read or lacks a size."""
     if is_unset(config, "actor_rollout_ref.model.path"):
         return None
     shape = shape_of(model_config(_folder_of(str(config.actor_rollout_ref.model.path))))
@@ -68,13 +68,13 @@ def estimate_of(config: DictConfig) -> MemoryEstimate | None:
 
 
 def gpu_bytes(config: DictConfig) -> float:
-    """Returns the bytes of a GPU: of the one that the recipe names, else of this machine's, else 80 GB."""
+    """Return the bytes of a GPU: of the one that the recipe names, else of this machine's, else 80 GB."""
     configured = OmegaConf.select(config, _KEY)
     return float(configured) * 1e9 if configured else gpu_memory() or H100_BYTES
 
 
 def _folder_of(name: str) -> Path:
-    """Returns the folder of a model or, for a name on the Hub, that of its config.json in the cache."""
+    """Return the folder of a model or, for a name on the Hub, that of its config.json in the cache."""
     if not is_hub_name(name):
         return Path(name).expanduser()
     from huggingface_hub import try_to_load_from_cache

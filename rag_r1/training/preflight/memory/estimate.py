@@ -52,7 +52,7 @@ class MemoryEstimate:
     gpu_bytes: float = H100_BYTES
 
     def phase_bytes(self, name: str, part: str | None = None) -> float:
-        """Returns the bytes of a phase or of one of its components; 0 if there is none of that name."""
+        """Return the bytes of a phase or of one of its components; 0 if there is none of that name."""
         phase = next((phase for phase in self.phases if phase.name == name), Phase(name, {}))
         return phase.total_bytes if part is None else phase.parts.get(part, 0.0)
 
@@ -63,7 +63,7 @@ def memory_of(
     gpu_bytes: float = H100_BYTES,
     critic_shape: ModelShape | None = None,
 ) -> MemoryEstimate:
-    """Estimates the memory of a composed recipe of `rag-r1 train` with a model of this shape, on GPUs of
+    """Estimate the memory of a composed recipe of `rag-r1 train` with a model of this shape, on GPUs of
     `gpu_bytes`. `critic_shape` is the critic's shape, if it differs from the policy's."""
     row_tokens = _row_tokens(config)
     actor = _actor_memory(config, shape)
@@ -81,7 +81,7 @@ def memory_of(
 
 
 def sft_memory_of(config: DictConfig, shape: ModelShape, gpu_bytes: float = H100_BYTES) -> MemoryEstimate:
-    """Estimates the memory of a composed recipe of `rag-r1 sft`, which offloads nothing and has no vLLM."""
+    """Estimate the memory of a composed recipe of `rag-r1 sft`, which offloads nothing and has no vLLM."""
     tokens = int(config.data.max_token_len_per_gpu)
     role = _role_memory(config, shape, config.model, config.engine.model_dtype)
     parts = {
@@ -118,7 +118,7 @@ def _role_memory(
     nf4: bool = False,
     is_critic: bool = False,
 ) -> RoleMemory:
-    """Returns the memory of a role, from its block `model` and its `model_dtype`."""
+    """Return the memory of a role, from its block `model` and its `model_dtype`."""
     return RoleMemory(
         shape,
         value_bytes=formulas.dtype_bytes(dtype),
@@ -133,14 +133,14 @@ def _role_memory(
 
 
 def _row_tokens(config: DictConfig) -> int:
-    """Returns the number of tokens in the longest row of a training."""
+    """Return the number of tokens in the longest row of a training."""
     return int(config.data.max_prompt_length + config.data.max_response_length)
 
 
 def _phases(
     config: DictConfig, shape: ModelShape, actor: RoleMemory, critic: RoleMemory | None, gpu_bytes: float
 ) -> Iterator[Phase]:
-    """Yields the phases of a step in their order, beginning with generation."""
+    """Yield the phases of a step in their order, beginning with generation."""
     policy = config.actor_rollout_ref
     idle_actor_bytes = _idle_bytes(policy.actor, actor)
     idle_critic_bytes = _idle_bytes(config.critic, critic) if critic else 0.0
@@ -160,7 +160,7 @@ def _phases(
 
 
 def _held_parts(others_bytes: float, role: RoleMemory | None = None) -> dict[str, float]:
-    """Returns the components that are on a GPU before anything is computed, with `others_bytes` of idle roles
+    """Return the components that are on a GPU before anything is computed, with `others_bytes` of idle roles
     and the weights of `role`."""
     weights = role.parameter_parts if role is not None else {}
     return {"contexts": formulas.HELD, "kept by other roles": others_bytes, **weights}
@@ -173,7 +173,7 @@ def _training_phases(
     idle_parts: dict[str, float],
     actor_parts: dict[str, float],
 ) -> Iterator[Phase]:
-    """Yields the phases of a step after generation and the transfer of weights. `idle_parts` are on the GPU
+    """Yield the phases of a step after generation and the transfer of weights. `idle_parts` are on the GPU
     while no role computes, and `actor_parts` while the actor does."""
     policy, row_tokens = config.actor_rollout_ref, _row_tokens(config)
     moments_bytes = 0.0 if _offloads(policy.actor, "optimizer") else actor.optimizer_bytes
@@ -192,38 +192,38 @@ def _training_phases(
 def _update_phase(
     name: str, held_parts: dict[str, float], role: RoleMemory, role_config: DictConfig, row_tokens: int
 ) -> Phase:
-    """Returns the phase in which a role is updated. `held_parts` are on the GPU meanwhile."""
+    """Return the phase in which a role is updated. `held_parts` are on the GPU meanwhile."""
     computing = role.computing_parts(_micro_batch_tokens(role_config, row_tokens), backward=True)
     return Phase(name, {**held_parts, "optimizer": role.optimizer_bytes, **computing})
 
 
 def _engine_parts(rollout: DictConfig, shape: ModelShape) -> dict[str, float]:
-    """Returns the components of vLLM on a GPU without its cache, with vLLM's defaults for unset keys."""
+    """Return the components of vLLM on a GPU without its cache, with vLLM's defaults for unset keys."""
     step_tokens = int(rollout.max_num_batched_tokens or 8192)
     sequences = int(rollout.max_num_seqs or 256)
     return formulas.vllm_parts(shape, _tensor_parallel(rollout), step_tokens=step_tokens, sequences=sequences)
 
 
 def _idle_bytes(role_config: DictConfig, role: RoleMemory) -> float:
-    """Returns the bytes that an idle role keeps on a GPU while others compute."""
+    """Return the bytes that an idle role keeps on a GPU while others compute."""
     weight_bytes = 0.0 if _offloads(role_config, "param") else sum(role.parameter_parts.values())
     return weight_bytes + (0.0 if _offloads(role_config, "optimizer") else role.optimizer_bytes)
 
 
 def _offloads(role_config: DictConfig, kind: str) -> bool:
-    """Returns whether a role moves its parameters (`param`) or its moments (`optimizer`) to the host."""
+    """Return whether a role moves its parameters (`param`) or its moments (`optimizer`) to the host."""
     engines = (role_config.get(engine) or {} for engine in ("fsdp_config", "fsdp", "megatron"))
     return any(engine.get(f"{kind}_offload") for engine in engines)
 
 
 def _has_reference_model(config: DictConfig, actor: RoleMemory) -> bool:
-    """Returns whether a reference policy has separate weights. With adapters it is the policy without
+    """Return whether a reference policy has separate weights. With adapters it is the policy without
     them."""
     return needs_reference(config) and not actor.adapters
 
 
 def _host_bytes(config: DictConfig, shape: ModelShape, actor: RoleMemory, critic: RoleMemory | None) -> float:
-    """Returns the bytes of a node's host memory for the weights and moments of the roles and, with adapters,
+    """Return the bytes of a node's host memory for the weights and moments of the roles and, with adapters,
     for the weights with which vLLM sleeps."""
     policy, parameters, gpus = config.actor_rollout_ref, shape.parameters, gpu_count(config)
     trains = not config.trainer.get("val_only")
@@ -243,7 +243,7 @@ def _host_bytes(config: DictConfig, shape: ModelShape, actor: RoleMemory, critic
 
 
 def _cpu_bytes(config: DictConfig, actor: RoleMemory, critic: RoleMemory | None) -> float:
-    """Returns the bytes of policy and critic on a CPU, at the peaks of their updates."""
+    """Return the bytes of policy and critic on a CPU, at the peaks of their updates."""
     roles = [(actor, config.actor_rollout_ref.actor), *([(critic, config.critic)] if critic else [])]
     return sum(
         _update_phase("update", role.parameter_parts, role, role_config, _row_tokens(config)).total_bytes
@@ -252,25 +252,25 @@ def _cpu_bytes(config: DictConfig, actor: RoleMemory, critic: RoleMemory | None)
 
 
 def _tensor_parallel(rollout: DictConfig) -> int:
-    """Returns the number of GPUs that share a replica of vLLM."""
+    """Return the number of GPUs that share a replica of vLLM."""
     return int(rollout.tensor_model_parallel_size or 1)
 
 
 def _model_dtype(role_config: DictConfig) -> object:
-    """Returns `model_dtype` of the actor, the reference or the critic."""
+    """Return `model_dtype` of the actor, the reference or the critic."""
     dtypes = (OmegaConf.select(role_config, f"{engine}.model_dtype") for engine in ("fsdp_config", "fsdp"))
     return next(filter(None, dtypes), None)
 
 
 def _is_sdpa(model: DictConfig) -> bool:
-    """Returns whether packed rows go through PyTorch's attention, which needs a mask of all pairs of
+    """Return whether packed rows go through PyTorch's attention, which needs a mask of all pairs of
     tokens."""
     attention = OmegaConf.select(model, "override_config.attn_implementation")
     return bool(model.use_remove_padding) and attention == "sdpa"
 
 
 def _micro_batch_tokens(role_config: DictConfig, row_tokens: int, prefix: str = "ppo_") -> int:
-    """Returns the number of tokens in a micro-batch: the configured limit, or that of rows of the longest
+    """Return the number of tokens in a micro-batch: the configured limit, or that of rows of the longest
     length. `prefix` is that of the role's keys for updates (`ppo_`) or for log-probabilities
     (`log_prob_`)."""
     if role_config.get("log_prob_use_dynamic_bsz" if prefix == "log_prob_" else "use_dynamic_bsz"):

@@ -58,7 +58,7 @@ COMPONENTS = (
 
 
 def dtype_bytes(dtype: object) -> int:
-    """Returns the bytes of a value of this `model_dtype`: 4 for 32 bits and for None, veRL's default, else
+    """Return the bytes of a value of this `model_dtype`: 4 for 32 bits and for None, veRL's default, else
     2."""
     return 4 if str(dtype) in ("32", "fp32", "float32", "None") else 2
 
@@ -101,7 +101,7 @@ class RoleMemory:
         return 3 * trained_parameters * (4 if self.nf4 else self.value_bytes / self.gpus)
 
     def computing_parts(self, tokens: int, *, backward: bool) -> dict[str, float]:
-        """Returns the bytes, by component, that a micro-batch of `tokens` needs while it is computed.
+        """Return the bytes, by component, that a micro-batch of `tokens` needs while it is computed.
         `backward` says whether gradients are computed."""
         shape, (q, kv) = self.shape, self.shape.attention
         fused = self.fused and not self.is_critic
@@ -127,7 +127,7 @@ class RoleMemory:
 
 
 def vllm_parts(shape: ModelShape, gpus: int, *, step_tokens: int, sequences: int) -> dict[str, float]:
-    """Returns the bytes, by component, on each of the `gpus` that share a vLLM: of its weights, and of the
+    """Return the bytes, by component, on each of the `gpus` that share a vLLM: of its weights, and of the
     values of a step with at most `step_tokens` tokens of at most `sequences` sequences."""
     values = RoleMemory(shape).computing_parts(step_tokens, backward=False)["activations"]
     logits = LOGIT_BYTES[0] * sequences * shape.vocabulary
@@ -135,6 +135,6 @@ def vllm_parts(shape: ModelShape, gpus: int, *, step_tokens: int, sequences: int
 
 
 def cached_contexts(shape: ModelShape, gpus: int, cache_bytes: float, context_tokens: int) -> float:
-    """Returns how many contexts of `context_tokens` fit into a cache of `cache_bytes` on each of the `gpus`,
+    """Return how many contexts of `context_tokens` fit into a cache of `cache_bytes` on each of the `gpus`,
     which share the heads of keys and values."""
     return cache_bytes / (context_tokens * shape.cached_bytes / min(gpus, shape.kv_heads))

@@ -71,7 +71,7 @@ class ModelShape:
         return 2 * self.layers * self.attention[1] * 2
 
     def adapters(self, rank: int, targets: object) -> int:
-        """Returns the number of parameters of LoRA adapters of this rank. `targets` has the names of the
+        """Return the number of parameters of LoRA adapters of this rank. `targets` has the names of the
         adapted projections, or is a text such as `all-linear` for all of them."""
         q, kv = self.attention
         h, inner = self.hidden, self.intermediate
@@ -101,7 +101,7 @@ SHAPES = {
 
 
 def shape_of(keys: Mapping[str, Any], name: str = "model") -> ModelShape | None:
-    """Returns the shape that the keys of a config.json describe; None if a size is missing or there are
+    """Return the shape that the keys of a config.json describe; None if a size is missing or there are
     experts."""
     if any(keys.get(key) for key in EXPERT_KEYS):
         return None

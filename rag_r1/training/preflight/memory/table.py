@@ -8,7 +8,7 @@ from rag_r1.training.preflight.memory.formulas import COMPONENTS
 
 
 def memory_table(memory: MemoryEstimate) -> str:
-    """Returns the table in Markdown, with a sentence below it on host memory and on the rows for which vLLM's
+    """Return the table in Markdown, with a sentence below it on host memory and on the rows for which vLLM's
     cache has room. On a CPU there is only a sentence on host memory."""
     summary = f"Host memory of a node: {memory.host_bytes / 1e9:.1f} GB."
     if not memory.phases:
