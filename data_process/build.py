@@ -20,9 +20,8 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import Field
 from tqdm import tqdm
 
 from data_process.command import SetArguments, read_protocol
@@ -39,8 +38,7 @@ from rag_r1.data.files.questions import Question
 from rag_r1.io.atomic_files import write_json
 from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
-from rag_r1.options.command_line import argument, read_arguments
-from rag_r1.options.declare import Constraint
+from rag_r1.options.command_line import Share, argument, read_arguments
 from rag_r1.options.out_folder import check_out
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.protocols import Protocol
@@ -48,7 +46,6 @@ from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks
 
 NEAR_DUPLICATES = "near_duplicates.jsonl"
-Similarity = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), Constraint("a number from 0 to 1")]
 
 EPILOG = (
     "sources:\n"
@@ -76,7 +73,7 @@ class BuildArguments(SetArguments):
         "questions of train that are also in the validation set: fail, drop them from train, or keep them",
         default="fail",
     )
-    near_duplicates: Similarity = argument(
+    near_duplicates: Share = argument(
         "least similarity of the pairs that are reported; 0: no search", "SIMILARITY", default=0.8
     )
     check_only: bool = argument(CHECK_ONLY, default=False)

@@ -24,9 +24,8 @@ from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.evaluation_inputs import prepare_evaluation
 from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
-from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
+from rag_r1.options.command_line import Arguments, Positive, Share, argument, read_arguments
 from rag_r1.options.out_folder import check_out
-from rag_r1.rollouts.arguments import Share
 from rag_r1.rollouts.one_shot import prepare_one_shot
 from rag_r1.rollouts.requests import make_request, seeded_fraction
 from rag_r1.runs.errors import RunError

@@ -31,6 +31,7 @@ from rag_r1.options.out_folder import check_out
 from rag_r1.runs import pictures
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.markdown import Page, cell, integer, number
+from rag_r1.runs.rollout_metrics import logger_files
 from rag_r1.training.metrics_files import MetricsFile
 
 Record = Mapping[str, Any]
@@ -116,7 +117,7 @@ def training_log(run: Path) -> dict[int, Mapping[str, float]]:
     If a step was repeated after a kill, the last run counts; a line that the kill cut off is skipped.
     """
     steps: dict[int, Mapping[str, float]] = {}
-    for file in sorted(run.glob("metrics*.jsonl"), key=lambda path: path.stat().st_mtime_ns):
+    for file in logger_files(run):
         steps.update(MetricsFile(file).new_lines())
     return steps
 

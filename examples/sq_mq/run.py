@@ -22,10 +22,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from examples.common.comparison import Seeds, write_page
 from examples.sq_mq.markdown import markdown
@@ -39,8 +39,7 @@ from rag_r1.evaluation.report.run_table import read_run
 from rag_r1.inference.model_folders import newest_checkpoint
 from rag_r1.io.atomic_files import write_json
 from rag_r1.options.command_exit import command_main
-from rag_r1.options.command_line import Arguments, CheckedOverrides, Positive, argument, read_arguments
-from rag_r1.options.declare import Constraint
+from rag_r1.options.command_line import Arguments, CheckedOverrides, From0, Positive, argument, read_arguments
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.state_file import StateFile
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
@@ -50,8 +49,6 @@ ARMS = ("sq", "mq")
 TWO_FACTS, ALL = "two independent facts", "all"
 #: Column of a run's table -> name of the figure, its mean over the questions.
 _MEASURES = {"em:squad": "em", "retrievals": "rounds", "seconds": "seconds"}
-
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False), Constraint("a number of at least 0")]
 
 
 class SqMqArguments(Arguments):
@@ -66,8 +63,8 @@ class SqMqArguments(Arguments):
     )
     untrained: bool = argument("evaluate the embedded warm starts instead of training", default=False)
     questions: Positive = argument("number of held-out questions of each seed", "N", default=160)
-    search_s: Seconds = argument("seconds that a search takes", "S", default=0.3)
-    timeout: Seconds = argument("time limit of a training", "SECONDS", default=3600.0)
+    search_s: From0 = argument("seconds that a search takes", "S", default=0.3)
+    timeout: From0 = argument("time limit of a training", "SECONDS", default=3600.0)
     overrides: CheckedOverrides = argument("Hydra overrides of the trainings", "key=value", default=[])
 
     @model_validator(mode="after")

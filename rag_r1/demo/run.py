@@ -28,12 +28,11 @@ from rag_r1.demo.report import make_report, markdown
 from rag_r1.demo.world import demo_protocol, write_demo
 from rag_r1.inference.model_folders import newest_checkpoint
 from rag_r1.options.command_exit import command_main
-from rag_r1.options.command_line import Arguments, CheckedOverrides, argument, read_arguments
+from rag_r1.options.command_line import Above0, Arguments, CheckedOverrides, argument, read_arguments
 from rag_r1.options.import_path import add_working_directory
 from rag_r1.options.out_folder import check_out
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.protocols import Protocol
-from rag_r1.rollouts.arguments import Above0
 from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks, check_packages
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 from rag_r1.training.composition import check_overrides

@@ -12,9 +12,9 @@ from typing import ClassVar, Literal, get_args
 from pydantic import model_validator
 
 from rag_r1.evaluation.judge_arguments import JudgeArguments
-from rag_r1.options.command_line import Positive, argument
+from rag_r1.options.command_line import From0, Positive, argument
 from rag_r1.rollouts.agent_arguments import SAMPLING, SCORING, ServedModel
-from rag_r1.rollouts.arguments import From0, RolloutArguments
+from rag_r1.rollouts.arguments import RolloutArguments
 
 #: The names of the baselines (baselines.py).
 BaselineName = Literal["direct", "cot", "one_shot", "no_search"]

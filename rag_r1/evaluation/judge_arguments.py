@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pydantic import model_validator
 
-from rag_r1.options.command_line import Arguments, Positive, argument
+from rag_r1.options.command_line import Above0, Arguments, From0, Positive, argument
 from rag_r1.options.server_address import Address
 from rag_r1.rollouts.agent_arguments import JUDGE
-from rag_r1.rollouts.arguments import Above0, From0, json_body
+from rag_r1.rollouts.arguments import json_body
 
 
 class JudgeArguments(Arguments):

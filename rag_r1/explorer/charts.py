@@ -16,6 +16,7 @@ from typing import Any
 from rag_r1.explorer.filters import Selection
 from rag_r1.explorer.queries import Connection, fetch
 from rag_r1.io.bounded_json import limited_lines, read_json_line
+from rag_r1.runs.rollout_metrics import logger_files
 
 #: For each group, the names of its series, and the SQL expressions that are averaged.
 _MEANS = {
@@ -111,8 +112,7 @@ def _metric_series(folder: Path) -> list[dict[str, Any]]:
     Lines without metrics are skipped, and so is the rest of a file that cannot be read further.
     """
     values: dict[str, dict[int, float]] = {}
-    files = sorted(folder.glob("metrics*.jsonl"), key=lambda path: path.stat().st_mtime_ns)
-    for file in files:
+    for file in logger_files(folder):
         try:
             with file.open("rb") as lines:
                 for line in limited_lines(lines, _MAX_LINE_BYTES):

@@ -64,7 +64,12 @@ _FILES = (
     "flags; flags on the command line replace them."
 )
 
+#: Values of flags, which are read from words: unlike those of options/declare.py they are not strict.
 Positive = Annotated[int, Field(ge=1), Constraint("a whole number of at least 1")]
+Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False), Constraint("a number above 0")]
+From0 = Annotated[float, Field(ge=0, allow_inf_nan=False), Constraint("a number of at least 0")]
+From0Count = Annotated[int, Field(ge=0), Constraint("a whole number of at least 0")]
+Share = Annotated[float, Field(ge=0, le=1), Constraint("a number from 0 to 1")]
 Port = Annotated[int, Field(ge=0, le=65535), Constraint("a port, 0 to 65535")]
 
 

@@ -21,7 +21,15 @@ from pydantic_settings import CliPositionalArg
 
 from rag_r1.io.atomic_files import write_text
 from rag_r1.options.command_exit import command_main
-from rag_r1.options.command_line import Arguments, Positive, argument, is_override, read_arguments
+from rag_r1.options.command_line import (
+    Above0,
+    Arguments,
+    From0,
+    Positive,
+    argument,
+    is_override,
+    read_arguments,
+)
 from rag_r1.options.import_path import add_working_directory
 from rag_r1.options.out_folder import check_out
 from rag_r1.options.sections import PlanError
@@ -30,7 +38,6 @@ from rag_r1.options.settings_file import recorded_settings
 from rag_r1.own.artifacts import STEP_NAMES, OwnArtifacts
 from rag_r1.own.plan import OwnPlan
 from rag_r1.own.plan_file import PLAN, plan_text, read_plan
-from rag_r1.rollouts.arguments import Above0, From0
 from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks, StartError
 from rag_r1.runs.step_loop import run_steps
 from rag_r1.runs.steps import PipelineFolder, Step

@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 from pydantic import Field
 
+from rag_r1.options.command_line import Above0, From0, Share
 from rag_r1.options.declare import Constraint, Count, Flag, PositiveCount, Text, options
 from rag_r1.options.server_address import Address
 from rag_r1.protocols import Protocol, load_with_prompt
@@ -29,9 +30,6 @@ Texts = Annotated[tuple[Text, ...], Constraint("a list of texts")]
 Paths = Annotated[tuple[Text, ...], Constraint("a list of paths")]
 Kinds = Annotated[tuple[KindName, ...], Field(min_length=1), Constraint(f"a list of {', '.join(KINDS)}")]
 Body = Annotated[dict[Text, Any], Constraint("a mapping of keys of a request")]
-Share = Annotated[float, Field(ge=0, le=1), Constraint("a number from 0 to 1")]
-Price = Annotated[float, Field(ge=0, allow_inf_nan=False), Constraint("a number of at least 0")]
-Cost = Annotated[float, Field(gt=0, allow_inf_nan=False), Constraint("a number above 0")]
 Platform = Literal["cpu", "gpu", "gpu_sdpa"]
 
 
@@ -67,9 +65,9 @@ class TeacherPlan:
     model: Text | None = key(None, "name of the model there; null: the only one that the server lists")
     api_key_env: Text = key("OPENAI_API_KEY", "environment variable with the key")
     body: Body = key(dict, "further keys of each request, such as {max_tokens: 2000}")
-    price_in: Price = key(0.0, "price of a million prompt tokens")
-    price_out: Price = key(0.0, "price of a million generated tokens")
-    max_cost: Cost | None = key(None, "stop questions and traces at this cost of both models together")
+    price_in: From0 = key(0.0, "price of a million prompt tokens")
+    price_out: From0 = key(0.0, "price of a million generated tokens")
+    max_cost: Above0 | None = key(None, "stop questions and traces at this cost of both models together")
     in_flight: PositiveCount = key(32, "requests at a time")
 
 
@@ -80,8 +78,8 @@ class ReaderPlan:
     url: Address | None = key(None, "address of its server, up to and with /v1; null: the teacher's")
     model: Text | None = key(None, "name of the model there")
     api_key_env: Text = key("READER_API_KEY", "environment variable with the key of that address")
-    price_in: Price = key(0.0, "price of a million prompt tokens")
-    price_out: Price = key(0.0, "price of a million generated tokens")
+    price_in: From0 = key(0.0, "price of a million prompt tokens")
+    price_out: From0 = key(0.0, "price of a million generated tokens")
 
 
 @options("questions")

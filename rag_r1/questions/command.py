@@ -25,7 +25,7 @@ from rag_r1.evaluation.report.summary import stop_message
 from rag_r1.inference.client import base_address
 from rag_r1.io.terminal_text import terminal_text
 from rag_r1.options.command_exit import ExitStatus
-from rag_r1.options.command_line import Positive, argument
+from rag_r1.options.command_line import From0, From0Count, Positive, Share, argument
 from rag_r1.options.declare import Constraint
 from rag_r1.options.server_address import Address
 from rag_r1.protocols import load_with_prompt, protocol_names
@@ -34,7 +34,7 @@ from rag_r1.questions.run import QuestionsResult, plan_questions, retriever_of, 
 from rag_r1.questions.seeds import KINDS, KindName
 from rag_r1.questions.spec import ModelSpec, QuestionsSpec, RequestLimits, Verification
 from rag_r1.rollouts.agent_arguments import COST, MODEL_SERVER, SAMPLING
-from rag_r1.rollouts.arguments import EndpointArguments, From0, From0Count, Share, json_body
+from rag_r1.rollouts.arguments import EndpointArguments, json_body
 from rag_r1.rollouts.checks import try_first_search
 from rag_r1.rollouts.command_run import read_and_run
 from rag_r1.rollouts.server_check import check_endpoint, check_replies

@@ -19,7 +19,7 @@ from rag_r1.config.schema import RagR1Config
 from rag_r1.config.search_faults import search_faults
 from rag_r1.data.files.bad_rows import HELP
 from rag_r1.io.bounded_yaml import YamlError, load_yaml
-from rag_r1.options.command_line import Arguments, Positive, argument
+from rag_r1.options.command_line import Above0, Arguments, From0, From0Count, Positive, argument
 from rag_r1.options.declare import Constraint
 from rag_r1.rewards import term_names
 from rag_r1.rollouts.agent_arguments import (
@@ -32,11 +32,6 @@ from rag_r1.rollouts.agent_arguments import (
     EpisodeTokens,
 )
 from rag_r1.runs.start_checks import CHECK_ONLY, StartError
-
-Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False), Constraint("a number above 0")]
-From0 = Annotated[float, Field(ge=0, allow_inf_nan=False), Constraint("a number of at least 0")]
-From0Count = Annotated[int, Field(ge=0), Constraint("a whole number of at least 0")]
-Share = Annotated[float, Field(ge=0, le=1), Constraint("a number from 0 to 1")]
 
 #: The example of a body in error messages.
 _BODY_EXAMPLE = '{"top_k": 20}'

@@ -1,4 +1,4 @@
-"""Names the file for the rollout metrics of a training's steps, which lies beside the file of veRL's logger.
+"""Names the files of a training's metrics: those of veRL's logger, and the rollout metrics beside them.
 
 veRL logs a step only after its update and validation. A policy that breaks down shows this earlier, in its
 answers. So our trainers (plugin/recording_trainer.py) write the metrics of the rollouts as soon as a batch is
@@ -27,3 +27,15 @@ def rollouts_file_here() -> Path | None:
     project."""
     metrics = Path(os.environ.get(FILE_VARIABLE, ""))
     return rollouts_file(metrics) if metrics.name.startswith(METRICS) else None
+
+
+def logger_files(run: Path) -> list[Path]:
+    """Return the files of veRL's logger in a run's folder, the one that was written last at the end."""
+
+    def written(path: Path) -> int:
+        try:
+            return path.stat().st_mtime_ns
+        except OSError:  # removed meanwhile
+            return 0
+
+    return sorted(run.glob("metrics*.jsonl"), key=written)

@@ -14,7 +14,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from rag_r1.evaluation.eval_arguments import EvalArguments
-from rag_r1.options.command_line import Port, Positive, argument
+from rag_r1.options.command_line import Above0, From0Count, Port, Positive, argument
 from rag_r1.options.declare import Constraint
 from rag_r1.rollouts.agent_arguments import (
     LIMITS,
@@ -24,7 +24,6 @@ from rag_r1.rollouts.agent_arguments import (
     ServedModel,
     shared_arguments,
 )
-from rag_r1.rollouts.arguments import Above0, From0Count
 from rag_r1.runs.start_checks import CHECK_ONLY
 
 #: Fields that have no effect with --demo, because the demo sets them.

@@ -31,11 +31,10 @@ from rag_r1.inference.tokenizer import load_tokenizer, why_not_loaded
 from rag_r1.io.atomic_files import write_json, write_json_lines
 from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
-from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
+from rag_r1.options.command_line import Arguments, Positive, Share, argument, read_arguments
 from rag_r1.options.out_folder import check_out
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.protocols import Protocol, load_protocol, load_with_prompt, protocol_names
-from rag_r1.rollouts.arguments import Share
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks
 from rag_r1.sft.copy_check import QUOTATION

@@ -24,10 +24,10 @@ from rag_r1.evaluation.provenance import write_provenance
 from rag_r1.evaluation.report.summary import stop_message
 from rag_r1.io.atomic_files import write_json, write_json_lines
 from rag_r1.options.command_exit import ExitStatus
-from rag_r1.options.command_line import Positive, argument
+from rag_r1.options.command_line import From0, Positive, Share, argument
 from rag_r1.options.server_address import Address
 from rag_r1.rollouts.agent_arguments import SAMPLING
-from rag_r1.rollouts.arguments import From0, RolloutArguments, Share
+from rag_r1.rollouts.arguments import RolloutArguments
 from rag_r1.rollouts.checks import all_problems, check_servers
 from rag_r1.rollouts.command_run import read_and_run
 from rag_r1.rollouts.requests import EpisodeRequest, make_request

@@ -37,9 +37,8 @@ from rag_r1.agent.records import placed_records, trajectory_of
 from rag_r1.evaluation.report.run_table import no_records, records_path
 from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
-from rag_r1.options.command_line import Arguments, argument, read_arguments
+from rag_r1.options.command_line import Above0, Arguments, argument, read_arguments
 from rag_r1.options.declare import Constraint
-from rag_r1.rollouts.arguments import Above0
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.markdown import integer, number, table
 from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks

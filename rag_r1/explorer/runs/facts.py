@@ -30,6 +30,7 @@ from rag_r1.explorer.sources import NOT_ENTERED, run_settings
 from rag_r1.io.bounded_json import limited_lines, read_json_file, read_json_line
 from rag_r1.io.bounded_yaml import YamlError, read_yaml
 from rag_r1.options.settings_file import SETTINGS
+from rag_r1.runs.rollout_metrics import logger_files
 from rag_r1.runs.steps import DONE
 from rag_r1.training.guard.attempts import SUPERVISOR_LOCK
 
@@ -234,7 +235,7 @@ def _training_progress(folder: Path) -> _Progress:
 def _logged_progress(folder: Path) -> tuple[int | None, float | None, int | None]:
     """Read (last step, EM of the last validation, step of that validation) from veRL's metrics."""
     step = em = validated_step = None
-    for file in sorted(folder.glob("metrics*.jsonl"), key=_mtime):
+    for file in logger_files(folder):
         try:
             with file.open("rb") as lines:
                 for line in limited_lines(lines, 1 << 20):

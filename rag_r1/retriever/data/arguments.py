@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from rag_r1.evaluation.eval_arguments import PolicyArguments
-from rag_r1.options.command_line import Positive, argument
+from rag_r1.options.command_line import From0, From0Count, Positive, argument
 from rag_r1.retriever.selection.arguments import SelectionArguments
 from rag_r1.rollouts.agent_arguments import SAMPLING, SCORING
-from rag_r1.rollouts.arguments import From0, From0Count
 
 
 class DataArguments(SelectionArguments, PolicyArguments):

@@ -21,14 +21,12 @@ from pydantic import Field, model_validator
 
 from rag_r1.config.recipes import RecipeError, find_file
 from rag_r1.options.argument_values import ArgumentsError
-from rag_r1.options.command_line import Arguments, Positive, argument
+from rag_r1.options.command_line import Above0, Arguments, From0, Positive, argument
 from rag_r1.options.declare import Constraint
 from rag_r1.options.settings_file import read_settings, split_files
 from rag_r1.protocols.retriever_query import Mode
 from rag_r1.runs.start_checks import CHECK_ONLY
 
-Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False), Constraint("a number above 0")]
-From0 = Annotated[float, Field(ge=0, allow_inf_nan=False), Constraint("a number of at least 0")]
 Share = Annotated[float, Field(ge=0, lt=1), Constraint("a number from 0 to below 1")]
 #: The end of the help of each setting of the encoder.
 _INHERITED = "(default: the index's, else the model's)"
