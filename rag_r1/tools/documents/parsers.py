@@ -1,4 +1,4 @@
-"""Reads documents as sections of text: plain text, Markdown, HTML and PDF.
+"""Reads documents as sections of text: plain text, Markdown (markdown.py), HTML and PDF.
 
 The extension of a file gives its format. A section is a part of the text that has a place of its own in the
 document, so that no passage should cross its end: a page of a PDF, the text under a heading of a Markdown or
@@ -15,7 +15,6 @@ A file that cannot be read raises `DataError`, which says why and what to do. PD
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -24,17 +23,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rag_r1.io.errors import DataError
-from rag_r1.sandbox.documents import (
-    MAX_CHARS,
-    MAX_SECTIONS,
-    DocumentText,
-    Section,
-    decode_text,
-    one_line,
-    within_limits,
-)
+from rag_r1.sandbox.documents import MAX_CHARS, DocumentText, Section, decode_text, within_limits
 from rag_r1.sandbox.job_paths import path_argument
 from rag_r1.sandbox.worker_pool import JobError, JobHandle, JobLimits, LimitError, WorkerPool
+from rag_r1.tools.documents.markdown import markdown_sections
 
 #: Extensions of the files that are read; workers read those in _PARSED_ENDINGS.
 ENDINGS = (".txt", ".md", ".markdown", ".html", ".htm", ".pdf")
@@ -47,15 +39,6 @@ MAX_FILE_BYTES = 256 << 20
 CPU_S, CPU_S_PER_MIB = 10.0, 10.0
 #: Bytes of address space for a file that a worker reads: a base, and some for each byte of the file.
 MEMORY_BYTES, MEMORY_BYTES_PER_BYTE = 1 << 30, 8
-
-#: Most lines of a Markdown file, since each line is an object while the file is read.
-MAX_LINES = 1_000_000
-#: The characters at which str.splitlines cuts.
-_LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
-
-_HEADING = re.compile(r"#{1,6}\s+(\S.*)")
-#: The beginning of a fenced block of code. In CommonMark no backtick follows a fence of backticks.
-_FENCE = re.compile(r"\s*(`{3,}(?=[^`]*$)|~{3,})")
 
 #: Number of files in a batch, most bytes of a file that is read together with others, and most batches that
 #: are read ahead.
@@ -171,7 +154,7 @@ class PendingDocument:
         if self._size() > 4 * (MAX_CHARS + 1):  # more than UTF-8 or UTF-16 need
             raise DataError(f"its text has more than {MAX_CHARS:,} characters: split it")
         document = within_limits(DocumentText("", [Section(decode_text(self.path.read_bytes()))]))
-        return document if self.ending == ".txt" else _markdown(document.sections[0].text)
+        return document if self.ending == ".txt" else markdown_sections(document.sections[0].text)
 
     def _size(self) -> int:
         """Return the size of the file in bytes. Raises DataError if it is too large."""
@@ -202,41 +185,3 @@ class PendingDocument:
 def _limits(size: int) -> JobLimits:
     """Return the limits of a job that reads files with `size` bytes in total."""
     return JobLimits(CPU_S + CPU_S_PER_MIB * size / (1 << 20), MEMORY_BYTES + MEMORY_BYTES_PER_BYTE * size)
-
-
-def _markdown(text: str) -> DocumentText:
-    """Read a Markdown text. Sections begin at headings, except in fenced blocks of code. Raises DataError if
-    it has too many lines or sections."""
-    if sum(map(text.count, _LINE_ENDS)) > MAX_LINES:
-        raise DataError(f"it has more than {MAX_LINES:,} lines: split it")
-    sections: list[tuple[str, list[str]]] = [("", [])]
-    fence = ""  # the characters that began the current block of code
-    for line in text.splitlines():
-        if not fence:
-            fence = match[1] if (match := _FENCE.match(line)) else ""
-        elif _closes(line, fence):
-            fence = ""
-        heading = None if fence else _HEADING.fullmatch(line)
-        if heading:
-            if len(sections) == MAX_SECTIONS:
-                raise DataError(f"it has more than {MAX_SECTIONS:,} sections: split it")
-            sections.append((one_line(_without_closing_marks(heading[1])), []))
-        else:
-            sections[-1][1].append(line)
-    title = next((heading for heading, _ in sections if heading), "")
-    return DocumentText(title, [Section("\n".join(lines), heading) for heading, lines in sections])
-
-
-def _closes(line: str, fence: str) -> bool:
-    """Return whether a line ends a block of code: it has only the character of the fence that began the
-    block, at least as often."""
-    mark = line.strip()
-    return mark.startswith(fence) and not mark.strip(fence[0])
-
-
-def _without_closing_marks(heading: str) -> str:
-    """Return a heading without the marks that close it. In CommonMark these must follow white space: `Tides
-    ##` becomes `Tides`, but `C#` stays `C#`."""
-    heading = heading.rstrip()
-    title = heading.rstrip("#")
-    return title.rstrip() if not title or title[-1].isspace() else heading
