@@ -51,7 +51,7 @@ class Checkpoints:
             if last_whole is not None and newest_kept < step <= min(last_step, last_whole):
                 self._link_checkpoint(step)
         for step in surplus(self.kept_steps(), self.count):
-            shutil.rmtree(self.path(step))
+            self._remove_kept(step)
 
     def _link_checkpoint(self, step: int) -> None:
         """Link the run's checkpoint of a step under `kept/`, unless veRL removes it meanwhile."""
@@ -64,6 +64,14 @@ class Checkpoints:
             shutil.rmtree(part, ignore_errors=True)
             return
         move_into_place(part, target)
+
+    def _remove_kept(self, step: int) -> None:
+        """Remove a kept checkpoint. It loses its name first: if the removal is interrupted, no part of it is
+        taken for a checkpoint."""
+        part = self._kept_folder / "removed"
+        shutil.rmtree(part, ignore_errors=True)
+        move_into_place(self.path(step), part)
+        shutil.rmtree(part)
 
     def path(self, step: int) -> Path:
         """Return the folder of a step's kept checkpoint."""

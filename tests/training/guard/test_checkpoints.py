@@ -47,6 +47,27 @@ def test_a_checkpoint_that_is_not_whole_or_not_yet_judged_is_not_kept(tmp_path):
     assert checkpoints.kept_steps() == [1, 2]
 
 
+def test_a_removal_that_is_interrupted_leaves_no_part_that_a_run_could_go_back_to(tmp_path, monkeypatch):
+    checkpoints = Checkpoints(tmp_path, 2)
+    for step in (1, 2):
+        save(tmp_path, step)
+        checkpoints.keep(step)
+    save(tmp_path, 3)
+    remove = shutil.rmtree
+
+    def kill(path, **options):
+        remove(path / "actor", **options)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(shutil, "rmtree", lambda path, **o: kill(path) if path.exists() else remove(path, **o))
+        checkpoints.keep(3)
+    kept = checkpoints.kept_steps()
+    assert kept and all((checkpoints.path(step) / "actor" / "model.pt").exists() for step in kept)
+    checkpoints.keep(3)
+    assert len(checkpoints.kept_steps()) == 2
+
+
 def test_a_run_goes_back_and_what_came_later_is_gone(tmp_path):
     checkpoints = Checkpoints(tmp_path, 9)
     for step in (2, 4, 6):
