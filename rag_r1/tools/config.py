@@ -199,6 +199,11 @@ class ConfiguredTool:
         if not size:
             self.call = tool.call
 
+    @property
+    def index(self) -> str:
+        """The name of the index that answered last; empty if the tool has none."""
+        return getattr(self.tool, "index", "")
+
     def fault(self, arguments: Mapping[str, Any]) -> str | None:
         """Return what is wrong with the arguments, or None."""
         args = named_arguments(arguments, self.parameters)
