@@ -301,6 +301,13 @@ def test_a_record_that_has_gone_since_is_not_found(tmp_path):
             trajectory(connection, 2)
 
 
+@pytest.mark.parametrize("name", [None, 7, "\ud800"])
+def test_a_record_is_found_whatever_its_id_is(read, tmp_path, name):
+    write(tmp_path / "a.jsonl", [{**record("a"), "id": name}])
+    with read(tmp_path).cache.connection() as connection:
+        assert trajectory(connection, 1)["record"]["id"] == name
+
+
 def test_a_query_is_interrupted_when_its_client_goes_away(tmp_path, monkeypatch):
     write(tmp_path / "a.jsonl", [record()])
     interrupted = threading.Event()
