@@ -8,7 +8,7 @@ in the newer file are used.
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -135,6 +135,6 @@ def _add_metrics(line: bytes, values: dict[str, dict[int, float]]) -> None:
     except (ValueError, RecursionError, TypeError, KeyError, AttributeError, OverflowError):
         return
     for name, value in data:
-        is_number = isinstance(value, int | float) and math.isfinite(value)
+        is_number = isinstance(value, int | float) and abs(value) <= sys.float_info.max
         if is_number and name.startswith(tuple(_METRIC_GROUPS)):
             values.setdefault(name, {})[step] = float(value)

@@ -16,6 +16,8 @@ import uvicorn
 
 from rag_r1.explorer import queries
 from rag_r1.explorer.app import create_app
+from rag_r1.explorer.charts import charts
+from rag_r1.explorer.filters import Selection
 from rag_r1.explorer.page import PAGE_FILES
 from rag_r1.explorer.store import Store
 from rag_r1.explorer.trajectory import trajectory
@@ -299,6 +301,22 @@ def test_a_record_that_has_gone_since_is_not_found(tmp_path):
         path.write_bytes(b"{}\n")
         with pytest.raises(DataError):
             trajectory(connection, 2)
+
+
+def test_numbers_that_cannot_be_reckoned_with_are_left_out(read, tmp_path):
+    folder = tmp_path / "trajectories" / "train"
+    scores = [1e200, -1.7e308, 10**400, float("nan"), 0.5]
+    group = [training(f"q#{i}", 1, rewards={"score": score}) for i, score in enumerate(scores)]
+    write(folder / "step_000001-1.jsonl", group)
+    metrics = [{"step": i, "data": {"actor/entropy": value}} for i, value in enumerate(scores)]
+    (tmp_path / "metrics-1.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
+    store = read(tmp_path)
+    with store.cache.connection() as connection:
+        one = trajectory(connection, 1)
+        [counted] = queries.histogram(connection, Selection(), "score")["bins"]
+        series = charts(connection, one["row"]["run"], Selection())["series"]
+    assert (one["group"]["n"], one["group"]["mean"], counted["n"]) == (1, 0.5, 1)
+    assert [entry["x"] for entry in series if entry["name"] == "actor/entropy"] == [[0, 1, 4]]
 
 
 @pytest.mark.parametrize("name", [None, 7, "\ud800"])
