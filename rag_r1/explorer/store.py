@@ -208,10 +208,10 @@ class Store:
         n_bytes = 0
         for state, status in pending:
             path = Path(state.path)
-            earlier_size = state.size
+            earlier_size, head = state.size, state.head
             state.inode, state.mtime_ns = status.st_ino, status.st_mtime_ns
             try:
-                state.head = state.head or head_of(path)
+                head = head_of(path, status.st_size)
                 for line in whole_lines(path, state.position):
                     row = self._row_of(line, state)
                     states[state.file_id] = state
@@ -225,7 +225,7 @@ class Store:
                         rows, states, n_bytes = [], {}, 0
             except (OSError, zlib.error) as error:
                 state.add_fault(f"{path.name}: it cannot be read further ({error})")
-            state.size = status.st_size
+            state.size, state.head = status.st_size, head
             states[state.file_id] = state
         if rows or states:
             yield rows, [replace(state) for state in states.values()]

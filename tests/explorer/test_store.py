@@ -62,8 +62,9 @@ def test_a_file_that_is_not_what_it_was_is_read_anew(read, tmp_path, how):
     assert ids(store) == expected.get(how, ["six", "two"])
 
 
-def test_a_file_that_was_written_anew_and_is_longer_is_read_anew(read, tmp_path):
-    path = write(tmp_path / "a.jsonl", [record(f"old{i}") for i in range(9)])
+@pytest.mark.parametrize("count", [1, 9])
+def test_a_file_that_was_written_anew_and_is_longer_is_read_anew(read, tmp_path, count):
+    path = write(tmp_path / "a.jsonl", [record(f"old{i}") for i in range(count)])
     store = read(tmp_path)
     path.write_bytes(lines(record(f"new{i}") for i in range(12)))
     store.refresh()
