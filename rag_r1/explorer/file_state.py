@@ -55,7 +55,7 @@ class FileState:
         """Count a broken line, and keep its description."""
         self.broken += 1
         if len(self.faults) < _MAX_FAULTS:
-            self.faults.append(well_formed(text))
+            self.faults = [*self.faults, well_formed(text)]  # a new list, since copies share the old one
 
 
 def head_of(path: Path, size: int) -> bytes:

@@ -223,10 +223,13 @@ class Store:
                         states[state.file_id] = replace(state, size=earlier_size)
                         yield rows, [replace(changed) for changed in states.values()]
                         rows, states, n_bytes = [], {}, 0
+                states[state.file_id] = state
             except (OSError, zlib.error) as error:
+                # An OSError may pass. With its old size the file is read again, at the next start.
+                is_final = isinstance(error, zlib.error)
+                states[state.file_id] = state if is_final else replace(state, size=earlier_size)
                 state.add_fault(f"{path.name}: it cannot be read further ({error})")
             state.size, state.head = status.st_size, head
-            states[state.file_id] = state
         if rows or states:
             yield rows, [replace(state) for state in states.values()]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import duckdb
@@ -275,6 +276,19 @@ def test_the_database_opens_no_other_file_and_loads_nothing(read, tmp_path):
     ):
         with pytest.raises(duckdb.Error):
             store.query(statement)
+
+
+def test_a_file_that_could_not_be_read_is_read_at_the_next_start(read, tmp_path, monkeypatch):
+    def refused(path, start):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    write(tmp_path / "trajectories" / "a.jsonl", [record("a")])
+    with monkeypatch.context() as patched, closing(Store([tmp_path])) as store:
+        patched.setattr("rag_r1.explorer.store.whole_lines", refused)
+        assert store.refresh() and not store.refresh() and ids(store) == []
+        assert [state.broken for state in store.files()] == [1]
+    store = read(tmp_path)
+    assert ids(store) == ["a"] and [state.broken for state in store.files()] == [0]
 
 
 def test_reading_can_be_ended_and_goes_on_where_it_was(tmp_path):
