@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rag_r1.explorer.lines import Position
 from rag_r1.explorer.sources import RecordFile
+from rag_r1.io.ordinary_files import open_ordinary
 from rag_r1.protocols.actions import well_formed
 
 #: A file is recognised by a hash of at most this number of its first bytes.
@@ -60,7 +61,7 @@ class FileState:
 
 def head_of(path: Path, size: int) -> bytes:
     """Return a hash of the first bytes of a file that has, or had, `size` bytes."""
-    with path.open("rb") as file:
+    with open_ordinary(path) as file:
         return hashlib.blake2b(file.read(min(size, _HEAD_BYTES)), digest_size=16).digest()
 
 

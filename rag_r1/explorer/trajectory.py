@@ -20,6 +20,7 @@ from rag_r1.explorer.queries import Connection, fetch, rows
 from rag_r1.explorer.rows import COLUMNS, json_row
 from rag_r1.io.bounded_json import limited_lines, read_json_line
 from rag_r1.io.errors import DataError
+from rag_r1.io.ordinary_files import open_ordinary
 from rag_r1.protocols.actions import well_formed
 
 #: Maximum number of siblings, and of rows in the history.
@@ -125,7 +126,7 @@ def _recorded_advantage(path: Path, row: Mapping[str, Any], record: Mapping[str,
         return None
     for file in path.parent.parent.glob(f"advantages/step_{row['step']:06d}-*.ndjson"):
         try:
-            with file.open("rb") as lines:
+            with open_ordinary(file) as lines:
                 for line in limited_lines(lines, _MAX_LINE_BYTES):
                     entry = read_json_line(line)
                     is_of_group = isinstance(entry, dict) and entry.get("group") == group

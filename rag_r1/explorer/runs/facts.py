@@ -29,6 +29,7 @@ from rag_r1.explorer.runs.file_locks import FileKey, file_key, locked_files
 from rag_r1.explorer.sources import NOT_ENTERED, run_settings
 from rag_r1.io.bounded_json import limited_lines, read_json_file, read_json_line
 from rag_r1.io.bounded_yaml import YamlError, read_yaml
+from rag_r1.io.ordinary_files import open_ordinary
 from rag_r1.options.settings_file import SETTINGS
 from rag_r1.runs.rollout_metrics import logger_files
 from rag_r1.runs.steps import DONE
@@ -237,7 +238,7 @@ def _logged_progress(folder: Path) -> tuple[int | None, float | None, int | None
     step = em = validated_step = None
     for file in logger_files(folder):
         try:
-            with file.open("rb") as lines:
+            with open_ordinary(file) as lines:
                 for line in limited_lines(lines, 1 << 20):
                     content = read_json_line(line)
                     step = int(content["step"])
@@ -258,7 +259,7 @@ def _count_in_file(file: Path, *patterns: bytes) -> list[int]:
     tail = b""  # the end of the data before, in which an occurrence may begin
     longest = max(map(len, patterns)) - 1
     try:
-        with file.open("rb") as content:
+        with open_ordinary(file) as content:
             while data := content.read(1 << 20):
                 for index, pattern in enumerate(patterns):
                     overlap = tail[len(tail) - len(pattern) + 1 :] if len(pattern) > 1 else b""
