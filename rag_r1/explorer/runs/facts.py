@@ -19,12 +19,15 @@ import os
 import re
 import shlex
 import time
+import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Literal, NamedTuple
 
+from rag_r1.explorer.lines import START, whole_lines
 from rag_r1.explorer.runs.file_locks import FileKey, file_key, locked_files
 from rag_r1.explorer.sources import NOT_ENTERED, run_settings
 from rag_r1.io.bounded_json import limited_lines, read_json_file, read_json_line
@@ -223,8 +226,8 @@ def _training_progress(folder: Path) -> _Progress:
     step = max([*steps, *([] if logged_step is None else [logged_step])], default=None)
     n = None
     if validated_step is not None:
-        files = folder.glob(f"trajectories/val/step_{validated_step:06d}-*.jsonl")
-        n = sum(_count_in_file(file, b"\n")[0] for file in files) or None
+        files = folder.glob(f"trajectories/val/step_{validated_step:06d}-*.jsonl*")
+        n = sum(map(_count_lines, files)) or None
     total = None
     try:
         total = read_yaml(folder / _CONFIG)["trainer"].get("total_training_steps")
@@ -248,6 +251,15 @@ def _logged_progress(folder: Path) -> tuple[int | None, float | None, int | None
         except _UNREADABLE:
             continue
     return step, em, validated_step
+
+
+def _count_lines(file: Path) -> int:
+    """Count the whole lines of a file of records, as far as the file can be read."""
+    count = 0
+    with suppress(OSError, zlib.error):
+        for _ in whole_lines(file, START):
+            count += 1
+    return count
 
 
 def _count_in_file(file: Path, *patterns: bytes) -> list[int]:
