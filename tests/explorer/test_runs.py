@@ -182,7 +182,12 @@ def test_settings_of_strangers_name_no_command(tmp_path, text):
     assert only(tmp_path).command is None
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"figures": 3}', "[" * 100_000, '{"settings": []}'])
+ENDLESS = '{"figures": {"em": {"all": {"value": 1.0, "episodes": Infinity}}}}'
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"figures": 3}', "[" * 100_000, '{"settings": []}', ENDLESS], ids=range(7)
+)
 def test_files_that_say_nothing_are_passed_over(tmp_path, text):
     begun(tmp_path / "one", RECORDS).close()
     for name in ("report.json", "metrics.jsonl", "provenance.json"):

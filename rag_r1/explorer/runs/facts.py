@@ -57,7 +57,7 @@ _VALIDATION_EM = re.compile(r"val-(?:core|aux)/.+/em/mean@\d+")
 #: A run without a lock counts as running for this number of seconds after its last write.
 _QUIET_S = 600.0
 #: Errors that mean that a file is missing, or does not have the expected contents.
-_UNREADABLE = (OSError, ValueError, RecursionError, TypeError, KeyError, AttributeError)
+_UNREADABLE = (OSError, ValueError, RecursionError, TypeError, KeyError, AttributeError, OverflowError)
 
 
 @dataclass(frozen=True)
