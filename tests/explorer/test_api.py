@@ -303,6 +303,19 @@ def test_a_record_that_has_gone_since_is_not_found(tmp_path):
             trajectory(connection, 2)
 
 
+def test_a_run_that_is_read_anew_during_a_comparison_has_no_pairs(read, tmp_path, monkeypatch):
+    store = read(make_runs(tmp_path))
+    rows = queries.rows
+
+    def read_anew(connection, *rest):
+        store.query("DELETE FROM trajectories WHERE run = 'after'")
+        return rows(connection, *rest)
+
+    monkeypatch.setattr(queries, "rows", read_anew)
+    with store.cache.connection() as connection:
+        assert queries.compare(connection, ("before", None), ("after", None), 0, 10)["rows"] == []
+
+
 def test_numbers_that_cannot_be_reckoned_with_are_left_out(read, tmp_path):
     folder = tmp_path / "trajectories" / "train"
     scores = [1e200, -1.7e308, 10**400, float("nan"), 0.5]
