@@ -358,9 +358,12 @@ def test_a_query_is_interrupted_when_its_client_goes_away(tmp_path, monkeypatch)
         assert get(client, "version")["problem"] is None  # it still answers
 
 
-def test_a_cache_that_breaks_under_way_is_read_anew(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "fault", [duckdb.IOException("a broken page"), duckdb.ConnectionException("closed for its replacement")]
+)
+def test_a_cache_that_breaks_under_way_is_read_anew(tmp_path, monkeypatch, fault):
     write(tmp_path / "a.jsonl", [record("a")])
-    broken = [duckdb.IOException("a broken page")]
+    broken = [fault]
     causes = queries.causes
 
     def breaking(connection, *rest):
