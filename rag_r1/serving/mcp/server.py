@@ -135,8 +135,11 @@ def _add_ask_tool(server: MCPServer, play: Play, retriever_url: str, concurrency
 def _answer_of(trajectory: Trajectory) -> Answered:
     """Return the answer of an episode, with its queries and the first passages that the policy was shown."""
     calls = [call for turn in trajectory.turns for call in turn.calls]
-    documents = {
-        document.id: document for call in calls for document in call.documents or () if not document.verbatim
+    documents = {  # not by their ids alone, which some servers leave out
+        (document.id, document.contents): document
+        for call in calls
+        for document in call.documents or ()
+        if not document.verbatim
     }
     return Answered(
         answer=trajectory.answer,

@@ -146,6 +146,23 @@ async def test_a_search_whose_separator_is_unknown_is_an_error_and_nothing_is_se
         assert {request.path for request in server_stub.asked} == {"/ready"}
 
 
+async def test_passages_of_a_server_that_gives_no_ids_are_all_among_the_sources():
+    from mcp.client import Client
+
+    from rag_r1.agent import Trajectory, Turn
+    from rag_r1.protocols import Document
+    from rag_r1.serving.mcp.server import make_server
+
+    async def play(question):
+        shown = [Document("", text) for text in ("one", "two", "one")]
+        turns = [Turn.searched("<search> x </search>", ["x"], [shown])]
+        return Trajectory("1", question, "p", turns=turns, answer="yes", status="answered")
+
+    async with Client(make_server(None, play, retriever_url="")) as client:
+        reply = await client.call_tool("ask", {"question": "x"})
+    assert [source["text"] for source in reply.structured_content["sources"]] == ["one", "two"]
+
+
 async def test_beyond_the_questions_that_may_wait_a_question_is_refused():
     from mcp.client import Client
 
