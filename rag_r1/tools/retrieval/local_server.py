@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
 from rag_r1.runs.errors import RunError
@@ -54,16 +54,18 @@ def retrieval_process(index: Path, log: Path, *options: str, wait_s: float = 300
     # It runs in its own session, since Ctrl-C is for the caller, who may have searches to finish.
     with child_process(arguments, server_environment(TOKEN_VARIABLE), log) as process:
         try:
-            wait_until_ready(process, lambda: _is_ready(url), wait_s, name="the retrieval server", log=log)
+            wait_until_ready(process, lambda: _is_ready(port), wait_s, name="the retrieval server", log=log)
         except NotReadyError as error:
             raise RunError(str(error)) from error
         yield url
 
 
-def _is_ready(url: str) -> bool:
-    """Whether the server at this address reports that it is ready."""
-    try:
-        with urllib.request.urlopen(f"{url}/ready", timeout=2):
-            return True
-    except OSError:  # also urllib's URLError
-        return False
+def _is_ready(port: int) -> bool:
+    """Whether the server at this port of the loopback interface reports that it is ready."""
+    # This connection uses no proxy of the environment, which could not reach the server.
+    with closing(HTTPConnection("127.0.0.1", port, timeout=2)) as connection:
+        try:
+            connection.request("GET", "/ready")
+            return connection.getresponse().status == 200
+        except (OSError, HTTPException):
+            return False
