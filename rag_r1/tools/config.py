@@ -86,7 +86,7 @@ class EntryKeys:
     ]
     description: Text | None = None
     parameters: Annotated[dict | None, Constraint("a JSON schema, its properties, or null")] = None
-    required: Annotated[list | None, Constraint("a list of names of parameters, or null")] = None
+    required: Annotated[list[Text] | None, Constraint("a list of names of parameters, or null")] = None
     limits: Annotated[ToolLimits | None, BeforeValidator(_limits), Constraint("a mapping of limits")] = None
 
 
