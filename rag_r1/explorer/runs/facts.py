@@ -227,7 +227,8 @@ def _training_progress(folder: Path) -> _Progress:
     n = None
     if validated_step is not None:
         files = folder.glob(f"trajectories/val/step_{validated_step:06d}-*.jsonl*")
-        n = sum(map(_count_lines, files)) or None
+        with suppress(OSError, zlib.error):
+            n = sum(1 for file in files for _ in whole_lines(file, START)) or None
     total = None
     try:
         total = read_yaml(folder / _CONFIG)["trainer"].get("total_training_steps")
@@ -251,15 +252,6 @@ def _logged_progress(folder: Path) -> tuple[int | None, float | None, int | None
         except _UNREADABLE:
             continue
     return step, em, validated_step
-
-
-def _count_lines(file: Path) -> int:
-    """Count the whole lines of a file of records, as far as the file can be read."""
-    count = 0
-    with suppress(OSError, zlib.error):
-        for _ in whole_lines(file, START):
-            count += 1
-    return count
 
 
 def _count_in_file(file: Path, *patterns: bytes) -> list[int]:
