@@ -31,12 +31,13 @@ def build_index(
     corpus: Path, out: Path, *options: str, more_corpora: Sequence[Path] = (), timeout_s: float = 600
 ) -> Path:
     """Build the index folder `out` from the files `corpus` and `more_corpora`; returns it. `options` are
-    those of `rag-r1 index build`. Raises RunError if building fails or takes more than `timeout_s` seconds."""
+    those of `rag-r1 index build`. Raises RunError if building fails, or takes more than `timeout_s` s."""
     module = (sys.executable, "-m", "retrieval_server.build_index")
     command = [*module, "--corpus", str(corpus), *map(str, more_corpora), "--out", str(out), *options]
+    bound = bind_to_parent(command)
     try:
         process = subprocess.run(
-            bind_to_parent(command), capture_output=True, text=True, timeout=timeout_s, env=server_environment()
+            bound, capture_output=True, text=True, timeout=timeout_s, env=server_environment()
         )
     except subprocess.TimeoutExpired as error:
         remedy = "build it with `rag-r1 index build`, and serve it with `rag-r1 index serve`"
