@@ -54,6 +54,7 @@ class Tool(Interface):
         reads_context = True   the tool is called as `call(arguments, context)`; the Context (see
                                rag_r1/protocols/retriever_query.py) has the question and the earlier turns,
                                and the tool notes in it what it sent for each call
+        index                  the name of the index that answered last, for the records; it may change
     """
 
     name: str

@@ -46,6 +46,8 @@ logger = logging.getLogger(__name__)
 
 #: The largest offset, step and trajectory number that a request may have.
 _MAX_NUMBER = 10**9
+#: The error of a request while a broken cache is being rebuilt: status, code, reason and headers.
+_REBUILDING = (503, "rebuilding", "the cache was broken and is read anew", {"Retry-After": "2"})
 #: Computes the answer to a request from the cache.
 Query = Callable[[Connection, "Parameters"], Any]
 
@@ -210,8 +212,7 @@ async def _run_query(request: Request, store: Store, query: Callable[[Connection
     except BROKEN as error:
         logger.warning("the cache of the explorer is broken and is read anew: %s", error)
         await asyncio.to_thread(store.rebuild, generation)
-        reason = "the cache was broken and is read anew"
-        raise RequestError(503, "rebuilding", reason, {"Retry-After": "2"}) from error
+        raise RequestError(*_REBUILDING) from error
     finally:
         disconnection.cancel()
         if not query_task.done():
@@ -235,6 +236,10 @@ def _add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(duckdb.InterruptException)
     async def interrupted(_: Request, error: duckdb.InterruptException) -> Response:
         return Response(status_code=499)  # the client has gone, so nobody reads this
+
+    @app.exception_handler(duckdb.ConnectionException)
+    async def rebuilding(_: Request, error: duckdb.ConnectionException) -> JSONResponse:
+        return error_response(*_REBUILDING)  # another request, or the watcher, has closed the cache
 
     @app.exception_handler(Exception)
     async def unexpected(_: Request, error: Exception) -> JSONResponse:

@@ -28,7 +28,7 @@ from rag_r1.explorer.texts import TABLES
 from rag_r1.runs.lock import hold_lock
 
 #: Must be increased whenever rows are made in another way from the same records.
-_FORMAT = 3
+_FORMAT = 4
 #: DuckDB's memory limit, and the size at which its log is written into the file.
 _MEMORY_LIMIT, _CHECKPOINT_THRESHOLD = "140MB", "64MB"
 _ROW_GROUP_ROWS = 4096

@@ -8,7 +8,7 @@ in the newer file are used.
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 from rag_r1.explorer.filters import Selection
 from rag_r1.explorer.queries import Connection, fetch
 from rag_r1.io.bounded_json import limited_lines, read_json_line
+from rag_r1.io.ordinary_files import open_ordinary
 from rag_r1.runs.rollout_metrics import logger_files
 
 #: For each group, the names of its series, and the SQL expressions that are averaged.
@@ -114,7 +115,7 @@ def _metric_series(folder: Path) -> list[dict[str, Any]]:
     values: dict[str, dict[int, float]] = {}
     for file in logger_files(folder):
         try:
-            with file.open("rb") as lines:
+            with open_ordinary(file) as lines:
                 for line in limited_lines(lines, _MAX_LINE_BYTES):
                     _add_metrics(line, values)
         except (OSError, ValueError):
@@ -135,6 +136,6 @@ def _add_metrics(line: bytes, values: dict[str, dict[int, float]]) -> None:
     except (ValueError, RecursionError, TypeError, KeyError, AttributeError, OverflowError):
         return
     for name, value in data:
-        is_number = isinstance(value, int | float) and math.isfinite(value)
+        is_number = isinstance(value, int | float) and abs(value) <= sys.float_info.max
         if is_number and name.startswith(tuple(_METRIC_GROUPS)):
             values.setdefault(name, {})[step] = float(value)

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from rag_r1.explorer.lines import Position
 from rag_r1.explorer.sources import RecordFile
+from rag_r1.io.ordinary_files import open_ordinary
 from rag_r1.protocols.actions import well_formed
 
-#: A file is recognised by a hash of its first bytes.
+#: A file is recognised by a hash of at most this number of its first bytes.
 _HEAD_BYTES = 4096
 #: Maximum number of broken lines in a file that are described.
 _MAX_FAULTS = 20
@@ -35,7 +36,7 @@ class FileState:
     inode: int = 0
     size: int = 0
     mtime_ns: int = 0
-    #: Hash of the first bytes (`head_of`).
+    #: Hash of the first bytes (`head_of`) when the file had `size` bytes; empty if it was not read yet.
     head: bytes = b""
     #: Position (lines.py) at which reading continues.
     base: int = 0
@@ -55,14 +56,13 @@ class FileState:
         """Count a broken line, and keep its description."""
         self.broken += 1
         if len(self.faults) < _MAX_FAULTS:
-            self.faults.append(well_formed(text))
+            self.faults = [*self.faults, well_formed(text)]  # a new list, since copies share the old one
 
 
-def head_of(path: Path) -> bytes:
-    """Return a hash of the first bytes of a file; empty if the file has fewer."""
-    with path.open("rb") as file:
-        data = file.read(_HEAD_BYTES)
-    return hashlib.blake2b(data, digest_size=16).digest() if len(data) == _HEAD_BYTES else b""
+def head_of(path: Path, size: int) -> bytes:
+    """Return a hash of the first bytes of a file that has, or had, `size` bytes."""
+    with open_ordinary(path) as file:
+        return hashlib.blake2b(file.read(min(size, _HEAD_BYTES)), digest_size=16).digest()
 
 
 def is_replaced(state: FileState, source: RecordFile | None) -> bool:
@@ -80,6 +80,6 @@ def is_replaced(state: FileState, source: RecordFile | None) -> bool:
             return False
         if current.st_size == state.size:
             return True  # written to although nothing was appended, so it was edited
-        return bool(state.head) and head_of(source.path) != state.head
+        return bool(state.head) and head_of(source.path, state.size) != state.head
     except OSError:
         return True

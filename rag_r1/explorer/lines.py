@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from rag_r1.io.bounded_json import MAX_LINE_BYTES
+from rag_r1.io.ordinary_files import open_ordinary
 
 #: Number of bytes that are read, or unpacked, at once.
 _CHUNK_BYTES = 1 << 20
@@ -40,9 +41,9 @@ class Line:
 def whole_lines(path: Path, start: Position) -> Iterator[Line]:
     """Yield the complete lines of a file from a position on; an unfinished last line is left out.
 
-    Raises OSError, and zlib.error for broken gzip data.
+    Raises OSError, also for a pipe or a device, and zlib.error for broken gzip data.
     """
-    with path.open("rb") as file:
+    with open_ordinary(path) as file:
         pending = b""  # the beginning of a line whose end has not been read yet
         position = start  # the position of that line
         is_long = False  # whether that line exceeds MAX_LINE_BYTES, so that its beginning is not kept
@@ -64,7 +65,7 @@ def line_at(path: Path, position: Position, length: int) -> bytes:
     Raises OSError, zlib.error for broken gzip data, and ValueError if the file is too short.
     """
     parts, missing = [], length
-    with path.open("rb") as file:
+    with open_ordinary(path) as file:
         for _, _, data in _chunks(file, position, path.suffix == ".gz"):
             parts.append(data[:missing])
             missing -= len(parts[-1])

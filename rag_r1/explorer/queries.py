@@ -192,6 +192,7 @@ def compare(
             ORDER BY a_right = b_right, b_right, a_right, a_tid LIMIT ? OFFSET ?"""
     tid_pairs = fetch(connection, sql, [*values, limit, offset])
     tids = [tid for pair in tid_pairs for tid in pair]
+    # A run may be read anew between the queries. A pair of which a row has gone is then left out.
     by_tid = {row["tid"]: row for row in rows(connection, "WHERE list_contains(?, tid)", [tids])}
     cases = [
         {
@@ -201,7 +202,8 @@ def compare(
             "b": b_row,
             "change": _change(bool(a_row["right"]), bool(b_row["right"])),
         }
-        for a_row, b_row in ((by_tid[a_tid], by_tid[b_tid]) for a_tid, b_tid in tid_pairs)
+        for a_row, b_row in ((by_tid.get(a_tid), by_tid.get(b_tid)) for a_tid, b_tid in tid_pairs)
+        if a_row and b_row
     ]
     names = ("both", "a_right", "b_right", "gained", "lost")
     return {**dict(zip(names, counts, strict=True)), "rows": cases}

@@ -8,7 +8,6 @@ checked.
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,6 +29,8 @@ COLUMNS = {
 }  # fmt: skip
 #: The largest whole number in a row. Larger ones are not exact in JSON readers and in DOUBLE.
 _MAX_NUMBER = 1 << 53
+#: The smallest number that a row does not have. Squares and sums of smaller ones are finite.
+_TOO_LARGE = 1e100
 
 
 def row_of(record: Any, run: str, kind: str | None) -> dict[str, Any]:
@@ -110,9 +111,9 @@ def _text(value: Any) -> str:
 
 
 def _number(value: Any) -> float | None:
-    """Return a value as a number; None if it is not a finite number."""
+    """Return a value as a number; None if it is not a number, or infinite, or too large to reckon with."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and math.isfinite(value) else None
+    return float(value) if is_number and abs(value) < _TOO_LARGE else None
 
 
 def _whole_number(value: Any) -> int | None:

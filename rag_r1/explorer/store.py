@@ -208,10 +208,10 @@ class Store:
         n_bytes = 0
         for state, status in pending:
             path = Path(state.path)
-            earlier_size = state.size
+            earlier_size, head = state.size, state.head
             state.inode, state.mtime_ns = status.st_ino, status.st_mtime_ns
             try:
-                state.head = state.head or head_of(path)
+                head = head_of(path, status.st_size)
                 for line in whole_lines(path, state.position):
                     row = self._row_of(line, state)
                     states[state.file_id] = state
@@ -223,10 +223,13 @@ class Store:
                         states[state.file_id] = replace(state, size=earlier_size)
                         yield rows, [replace(changed) for changed in states.values()]
                         rows, states, n_bytes = [], {}, 0
+                states[state.file_id] = state
             except (OSError, zlib.error) as error:
+                # An OSError may pass. With its old size the file is read again, at the next start.
+                is_final = isinstance(error, zlib.error)
+                states[state.file_id] = state if is_final else replace(state, size=earlier_size)
                 state.add_fault(f"{path.name}: it cannot be read further ({error})")
-            state.size = status.st_size
-            states[state.file_id] = state
+            state.size, state.head = status.st_size, head
         if rows or states:
             yield rows, [replace(state) for state in states.values()]
 

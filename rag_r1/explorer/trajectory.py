@@ -20,6 +20,8 @@ from rag_r1.explorer.queries import Connection, fetch, rows
 from rag_r1.explorer.rows import COLUMNS, json_row
 from rag_r1.io.bounded_json import limited_lines, read_json_line
 from rag_r1.io.errors import DataError
+from rag_r1.io.ordinary_files import open_ordinary
+from rag_r1.protocols.actions import well_formed
 
 #: Maximum number of siblings, and of rows in the history.
 _MAX_ROWS = 500
@@ -71,7 +73,8 @@ def _read_record(path: Path, position: Position, length: int, record_id: str) ->
     """
     try:
         record = read_json_line(line_at(path, position, length))
-        if str(record.get("id", "")).encode("utf-8", "replace").decode() != record_id:
+        found = record.get("id")
+        if well_formed("" if found is None else str(found)) != record_id:
             raise ValueError("it has another record at this position")
         places = gold_positions(record)
     except (OSError, zlib.error, ValueError, AttributeError, TypeError, RecursionError) as error:
@@ -123,7 +126,7 @@ def _recorded_advantage(path: Path, row: Mapping[str, Any], record: Mapping[str,
         return None
     for file in path.parent.parent.glob(f"advantages/step_{row['step']:06d}-*.ndjson"):
         try:
-            with file.open("rb") as lines:
+            with open_ordinary(file) as lines:
                 for line in limited_lines(lines, _MAX_LINE_BYTES):
                     entry = read_json_line(line)
                     is_of_group = isinstance(entry, dict) and entry.get("group") == group

@@ -121,7 +121,7 @@ class RequestGuard:
             if len(types) != 1 or not _JSON.fullmatch(types[0].partition(";")[0].strip()):
                 reason = "send JSON, with 'Content-Type: application/json'"
                 return Rejection(415, "unsupported_media_type", reason)
-        if self._token and scope["path"] not in self._open_paths and not self._has_token(scope):
+        if self._token and scope["path"] not in self._open_paths and not has_bearer_token(scope, self._token):
             reason = "send the server's token: 'Authorization: Bearer TOKEN'"
             return Rejection(401, "unauthorized", reason)
         return None
@@ -146,13 +146,13 @@ class RequestGuard:
             return False
         return bool(origin_host) and (origin_host == host or _name_of(origin_host) in self._allowed)
 
-    def _has_token(self, scope: Scope) -> bool:
-        """Return whether a request contains the server's token."""
-        headers = [value for key, value in scope["headers"] if key == b"authorization"]
-        scheme, _, token = (headers[0] if len(headers) == 1 else b"").partition(b" ")
-        # Compared in constant time, so that the duration does not reveal how much of a guess is right.
-        assert self._token is not None  # `_refusal` calls this only if there is a token
-        return scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), self._token.encode())
+
+def has_bearer_token(scope: Scope, token: str) -> bool:
+    """Return whether a request contains this token in its only Authorization header."""
+    headers = [value for key, value in scope["headers"] if key == b"authorization"]
+    scheme, _, sent = (headers[0] if len(headers) == 1 else b"").partition(b" ")
+    # Compared in constant time, so that the duration does not reveal how much of a guess is right.
+    return scheme.lower() == b"bearer" and hmac.compare_digest(sent.strip(), token.encode())
 
 
 class WholeBodyMiddleware:

@@ -146,7 +146,7 @@ class LoopServer(ExitStack):
         try:
             with bounded_http_client(_LOADING_S, token_header()) as client:
                 return client.request(method, address, json=body)
-        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
             reason = str(error) or type(error).__name__
             raise RunError(search_fault(self.url, reason, "server.url")) from error
 

@@ -63,7 +63,7 @@ def describe_server(base: str) -> dict[str, Any]:
         with bounded_http_client(TIMEOUT_S, token_header()) as client:
             health, _ = get_json(client, f"{base}/health")
             status, ready = get_json(client, f"{base}/ready")
-    except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as error:
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
         raise RunError(
             f"no retrieval server answers at {public_address(base)} ({type(error).__name__}): start it, or "
             "correct the address"

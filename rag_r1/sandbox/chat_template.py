@@ -118,8 +118,9 @@ def refuse_endless_template(tokenizer: Any) -> None:
 
 def refuse_endless_files(folder: str | Path) -> None:
     """Check a tokenizer's files in a folder, and try out its `tokenizer.json` in a worker, before this
-    process loads them. Does nothing if there is no such folder. Raises ValueError with the file's name; the
-    caller adds the remedy."""
+    process loads them. Does nothing if there is no such folder. Raises ValueError with the file's name, to
+    which the caller adds the remedy; OSError if a file cannot be looked at; and OSError or RuntimeError if no
+    worker can be started."""
     folder = Path(folder)
     fast_file = folder / "tokenizer.json"
     for path in (fast_file, *(folder / name for name in _FILES)):

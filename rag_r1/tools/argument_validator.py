@@ -54,8 +54,8 @@ class ArgumentValidator:
 
     def fault(self, arguments: Mapping[str, Any]) -> str | None:
         """Return what is wrong with the arguments, in a sentence for the policy, or None. May take seconds
-        unless `is_quick`. Raises DataError, and ValueError if a reference in the schema cannot be
-        resolved."""
+        unless `is_quick`. Raises DataError, ValueError if a reference in the schema cannot be resolved, and
+        OSError or RuntimeError if no worker can be started; the last two not for a `foreign` schema."""
         if self.is_quick(arguments):
             return argument_fault(self._validator, dict(arguments))
         try:
@@ -72,6 +72,10 @@ class ArgumentValidator:
             if self._foreign:
                 return None
             raise ValueError(f"{error.kind}: {error}") from None
+        except (OSError, RuntimeError):  # no worker could be started
+            if not self._foreign:
+                raise
+            return None
 
     async def checked(self, arguments: Mapping[str, Any]) -> str | None:
         """Return the same as `fault`, without blocking the event loop."""

@@ -86,7 +86,7 @@ class EntryKeys:
     ]
     description: Text | None = None
     parameters: Annotated[dict | None, Constraint("a JSON schema, its properties, or null")] = None
-    required: Annotated[list | None, Constraint("a list of names of parameters, or null")] = None
+    required: Annotated[list[Text] | None, Constraint("a list of names of parameters, or null")] = None
     limits: Annotated[ToolLimits | None, BeforeValidator(_limits), Constraint("a mapping of limits")] = None
 
 
@@ -198,6 +198,11 @@ class ConfiguredTool:
             self.close = tool.close
         if not size:
             self.call = tool.call
+
+    @property
+    def index(self) -> str:
+        """The name of the index that answered last; empty if the tool has none."""
+        return getattr(self.tool, "index", "")
 
     def fault(self, arguments: Mapping[str, Any]) -> str | None:
         """Return what is wrong with the arguments, or None."""

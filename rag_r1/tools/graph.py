@@ -67,7 +67,7 @@ class GraphOptions:
     topk: PositiveCount = 3
     #: Most facts that are shown of each thing.
     facts: PositiveCount = 30
-    #: Names and texts in this language are shown, and those without a language.
+    #: Names and texts in this language, of any region, are shown, and those without a language.
     language: Text = "en"
 
 
@@ -108,7 +108,7 @@ class FactGraph:
     """
 
     def __init__(self, terms: Sequence[Sequence[Any]], triples: Sequence[int], language: str):
-        self._terms, self._language = terms, language
+        self._terms, self._language = terms, language.partition("-")[0].lower()  # tags ignore case
         #: (predicate, object) of the facts of each thing, and (subject, predicate) of those that mention it.
         self._facts_of: dict[int, list[tuple[int, int]]] = defaultdict(list)
         self._mentions: dict[int, list[tuple[int, int]]] = defaultdict(list)
@@ -183,7 +183,7 @@ class FactGraph:
 
     def _is_in_language(self, text: int) -> bool:
         language = self._terms[text][1]
-        return not language or language.partition("-")[0] == self._language
+        return not language or language.partition("-")[0].lower() == self._language
 
     def _distance(self, thing: int, query_words: set[str]) -> int:
         """Return the least number of other words in a name of the thing that has all words of the query."""

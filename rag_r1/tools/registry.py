@@ -118,8 +118,8 @@ class LazyTool:
         if self._tool is None:
             self._tool = self._make()
         value = getattr(self._tool, name)
-        # From now on the attribute is found without this method.
-        setattr(self, name, value)
+        if callable(value):  # from now on it is found without this method; a text such as `index` may change
+            setattr(self, name, value)
         return value
 
     async def close(self) -> None:

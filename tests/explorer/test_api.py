@@ -16,6 +16,8 @@ import uvicorn
 
 from rag_r1.explorer import queries
 from rag_r1.explorer.app import create_app
+from rag_r1.explorer.charts import charts
+from rag_r1.explorer.filters import Selection
 from rag_r1.explorer.page import PAGE_FILES
 from rag_r1.explorer.store import Store
 from rag_r1.explorer.trajectory import trajectory
@@ -301,6 +303,42 @@ def test_a_record_that_has_gone_since_is_not_found(tmp_path):
             trajectory(connection, 2)
 
 
+def test_a_run_that_is_read_anew_during_a_comparison_has_no_pairs(read, tmp_path, monkeypatch):
+    store = read(make_runs(tmp_path))
+    rows = queries.rows
+
+    def read_anew(connection, *rest):
+        store.query("DELETE FROM trajectories WHERE run = 'after'")
+        return rows(connection, *rest)
+
+    monkeypatch.setattr(queries, "rows", read_anew)
+    with store.cache.connection() as connection:
+        assert queries.compare(connection, ("before", None), ("after", None), 0, 10)["rows"] == []
+
+
+def test_numbers_that_cannot_be_reckoned_with_are_left_out(read, tmp_path):
+    folder = tmp_path / "trajectories" / "train"
+    scores = [1e200, -1.7e308, 10**400, float("nan"), 0.5]
+    group = [training(f"q#{i}", 1, rewards={"score": score}) for i, score in enumerate(scores)]
+    write(folder / "step_000001-1.jsonl", group)
+    metrics = [{"step": i, "data": {"actor/entropy": value}} for i, value in enumerate(scores)]
+    (tmp_path / "metrics-1.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
+    store = read(tmp_path)
+    with store.cache.connection() as connection:
+        one = trajectory(connection, 1)
+        [counted] = queries.histogram(connection, Selection(), "score")["bins"]
+        series = charts(connection, one["row"]["run"], Selection())["series"]
+    assert (one["group"]["n"], one["group"]["mean"], counted["n"]) == (1, 0.5, 1)
+    assert [entry["x"] for entry in series if entry["name"] == "actor/entropy"] == [[0, 1, 4]]
+
+
+@pytest.mark.parametrize("name", [None, 7, "\ud800"])
+def test_a_record_is_found_whatever_its_id_is(read, tmp_path, name):
+    write(tmp_path / "a.jsonl", [{**record("a"), "id": name}])
+    with read(tmp_path).cache.connection() as connection:
+        assert trajectory(connection, 1)["record"]["id"] == name
+
+
 def test_a_query_is_interrupted_when_its_client_goes_away(tmp_path, monkeypatch):
     write(tmp_path / "a.jsonl", [record()])
     interrupted = threading.Event()
@@ -320,9 +358,12 @@ def test_a_query_is_interrupted_when_its_client_goes_away(tmp_path, monkeypatch)
         assert get(client, "version")["problem"] is None  # it still answers
 
 
-def test_a_cache_that_breaks_under_way_is_read_anew(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "fault", [duckdb.IOException("a broken page"), duckdb.ConnectionException("closed for its replacement")]
+)
+def test_a_cache_that_breaks_under_way_is_read_anew(tmp_path, monkeypatch, fault):
     write(tmp_path / "a.jsonl", [record("a")])
-    broken = [duckdb.IOException("a broken page")]
+    broken = [fault]
     causes = queries.causes
 
     def breaking(connection, *rest):

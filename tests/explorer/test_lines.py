@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import tempfile
 import zlib
 from pathlib import Path
@@ -81,3 +82,9 @@ def test_a_place_that_the_file_does_not_have_is_an_error(tmp_path):
     path.write_bytes(b"one\n")
     with pytest.raises(ValueError):
         line_at(path, (0, 0), 100)
+
+
+def test_a_pipe_or_a_device_is_an_error_instead_of_an_endless_wait():
+    for read in (lambda path: next(whole_lines(path, START), None), lambda path: line_at(path, START, 0)):
+        with pytest.raises(OSError, match="not an ordinary file"):
+            read(Path(os.devnull))

@@ -137,7 +137,7 @@ def test_a_summary_says_whether_the_run_was_stopped(tmp_path, stopped, state):
     assert only(tmp_path).state == state
 
 
-def make_training(folder: Path, last: int, total: int | None = 3) -> None:
+def make_training(folder: Path, last: int, total: int | None = 3, ending: str = ".jsonl") -> None:
     (folder / "hydra" / ".hydra").mkdir(parents=True)
     (folder / "hydra" / ".hydra" / "config.yaml").write_text(
         f"trainer: {{total_training_steps: {'null' if total is None else total}}}\n"
@@ -147,15 +147,16 @@ def make_training(folder: Path, last: int, total: int | None = 3) -> None:
     (folder / "metrics-1.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + "{bro")
     write(folder / "trajectories" / "train" / f"step_{last:06d}-1.jsonl", [training("a", last)])
     validation = [record(name, step=0, split="val") for name in "abc"]
-    write(folder / "trajectories" / "val" / "step_000000-1.jsonl", validation)
+    write(folder / "trajectories" / "val" / f"step_000000-1{ending}", validation)
     long_ago(folder)
 
 
 @pytest.mark.parametrize(
     ("last", "total", "state"), [(3, 3, "finished"), (2, 3, "stopped"), (2, None, "stopped")]
 )
-def test_a_training_has_its_steps_and_its_last_validation(tmp_path, last, total, state):
-    make_training(tmp_path / "grpo", last, total)
+@pytest.mark.parametrize("ending", [".jsonl", ".jsonl.gz"])
+def test_a_training_has_its_steps_and_its_last_validation(tmp_path, last, total, state, ending):
+    make_training(tmp_path / "grpo", last, total, ending)
     run = only(tmp_path)
     assert (run.kind, run.state, run.step, run.steps) == ("train", state, last, total)
     assert (run.em, run.n) == (pytest.approx(0.3), 3)
@@ -181,7 +182,12 @@ def test_settings_of_strangers_name_no_command(tmp_path, text):
     assert only(tmp_path).command is None
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"figures": 3}', "[" * 100_000, '{"settings": []}'])
+ENDLESS = '{"figures": {"em": {"all": {"value": 1.0, "episodes": Infinity}}}}'
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"figures": 3}', "[" * 100_000, '{"settings": []}', ENDLESS], ids=range(7)
+)
 def test_files_that_say_nothing_are_passed_over(tmp_path, text):
     begun(tmp_path / "one", RECORDS).close()
     for name in ("report.json", "metrics.jsonl", "provenance.json"):

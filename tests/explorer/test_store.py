@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import duckdb
@@ -62,8 +63,9 @@ def test_a_file_that_is_not_what_it_was_is_read_anew(read, tmp_path, how):
     assert ids(store) == expected.get(how, ["six", "two"])
 
 
-def test_a_file_that_was_written_anew_and_is_longer_is_read_anew(read, tmp_path):
-    path = write(tmp_path / "a.jsonl", [record(f"old{i}") for i in range(9)])
+@pytest.mark.parametrize("count", [1, 9])
+def test_a_file_that_was_written_anew_and_is_longer_is_read_anew(read, tmp_path, count):
+    path = write(tmp_path / "a.jsonl", [record(f"old{i}") for i in range(count)])
     store = read(tmp_path)
     path.write_bytes(lines(record(f"new{i}") for i in range(12)))
     store.refresh()
@@ -274,6 +276,19 @@ def test_the_database_opens_no_other_file_and_loads_nothing(read, tmp_path):
     ):
         with pytest.raises(duckdb.Error):
             store.query(statement)
+
+
+def test_a_file_that_could_not_be_read_is_read_at_the_next_start(read, tmp_path, monkeypatch):
+    def refused(path, start):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    write(tmp_path / "trajectories" / "a.jsonl", [record("a")])
+    with monkeypatch.context() as patched, closing(Store([tmp_path])) as store:
+        patched.setattr("rag_r1.explorer.store.whole_lines", refused)
+        assert store.refresh() and not store.refresh() and ids(store) == []
+        assert [state.broken for state in store.files()] == [1]
+    store = read(tmp_path)
+    assert ids(store) == ["a"] and [state.broken for state in store.files()] == [0]
 
 
 def test_reading_can_be_ended_and_goes_on_where_it_was(tmp_path):

@@ -76,6 +76,7 @@ def test_a_web_engine_beside_an_index_is_a_retrieval_tool_of_its_own():
         (entry(parameters=None), "is a plain async function: give its description and parameters"),
         (entry(parameters={"town": {"type": "place"}}), r"rag_r1.tools.x.parameters must be a JSON schema"),
         (entry(description=3), "rag_r1.tools.x.description must be a text or null, not 3"),
+        (entry(required=[["town"]]), "rag_r1.tools.x.required must be a list of names of parameters"),
         (entry(limits={"retry": 1}), r"unknown key rag_r1.tools.x.limits.retry: .* did you mean retries\?"),
         (
             entry(limits={"max_calls": 0}),

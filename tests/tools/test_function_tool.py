@@ -225,3 +225,15 @@ def test_a_number_that_cannot_be_divided_is_the_policys_fault(number, more):
 def test_a_schema_that_is_too_large_is_refused_when_the_tool_is_made():
     with pytest.raises(SchemaError, match="more than 256 KiB"):
         tool("Large.", {f"p{i}": {"type": "string"} for i in range(20_000)})
+
+
+@pytest.mark.parametrize("error", [OSError(11, "no more processes"), RuntimeError("shutting down")])
+def test_arguments_of_a_server_pass_if_nothing_can_check_them(monkeypatch, error):
+    def call(*_):
+        raise error
+
+    monkeypatch.setattr("rag_r1.tools.argument_validator._workers.call", call)
+    schema = {"type": "object", "properties": {"x": {"$ref": "#"}}}
+    assert ArgumentValidator(schema, foreign=True).fault({"x": 1}) is None
+    with pytest.raises(type(error)):
+        ArgumentValidator(schema).fault({"x": 1})

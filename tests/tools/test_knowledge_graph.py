@@ -58,6 +58,13 @@ async def test_a_graph_tells_what_it_says_about_the_things_that_a_query_names(tm
     ]
 
 
+@pytest.mark.parametrize("language", ["en", "EN", "en-US"])
+def test_a_language_is_found_by_its_tag_in_any_case_and_of_any_region(language):
+    terms = [["http://example.org/ada"], [graph._LABELS[0]], ["Ada Lovelace", "en-gb", ""]]
+    (found,) = FactGraph(terms, [0, 1, 2], language).search("lovelace", 1, 5)
+    assert found.contents == '"Ada Lovelace"'
+
+
 async def test_an_endpoint_is_asked_in_the_policys_own_query_and_its_rows_are_told(monkeypatch):
     monkeypatch.setenv("KG_TOKEN", "SECRET")
     with JsonStub(lambda request: ROWS) as server:

@@ -19,16 +19,20 @@ import os
 import re
 import shlex
 import time
+import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Literal, NamedTuple
 
+from rag_r1.explorer.lines import START, whole_lines
 from rag_r1.explorer.runs.file_locks import FileKey, file_key, locked_files
 from rag_r1.explorer.sources import NOT_ENTERED, run_settings
 from rag_r1.io.bounded_json import limited_lines, read_json_file, read_json_line
 from rag_r1.io.bounded_yaml import YamlError, read_yaml
+from rag_r1.io.ordinary_files import open_ordinary
 from rag_r1.options.settings_file import SETTINGS
 from rag_r1.runs.rollout_metrics import logger_files
 from rag_r1.runs.steps import DONE
@@ -53,7 +57,7 @@ _VALIDATION_EM = re.compile(r"val-(?:core|aux)/.+/em/mean@\d+")
 #: A run without a lock counts as running for this number of seconds after its last write.
 _QUIET_S = 600.0
 #: Errors that mean that a file is missing, or does not have the expected contents.
-_UNREADABLE = (OSError, ValueError, RecursionError, TypeError, KeyError, AttributeError)
+_UNREADABLE = (OSError, ValueError, RecursionError, TypeError, KeyError, AttributeError, OverflowError)
 
 
 @dataclass(frozen=True)
@@ -222,8 +226,9 @@ def _training_progress(folder: Path) -> _Progress:
     step = max([*steps, *([] if logged_step is None else [logged_step])], default=None)
     n = None
     if validated_step is not None:
-        files = folder.glob(f"trajectories/val/step_{validated_step:06d}-*.jsonl")
-        n = sum(_count_in_file(file, b"\n")[0] for file in files) or None
+        files = folder.glob(f"trajectories/val/step_{validated_step:06d}-*.jsonl*")
+        with suppress(OSError, zlib.error):
+            n = sum(1 for file in files for _ in whole_lines(file, START)) or None
     total = None
     try:
         total = read_yaml(folder / _CONFIG)["trainer"].get("total_training_steps")
@@ -237,7 +242,7 @@ def _logged_progress(folder: Path) -> tuple[int | None, float | None, int | None
     step = em = validated_step = None
     for file in logger_files(folder):
         try:
-            with file.open("rb") as lines:
+            with open_ordinary(file) as lines:
                 for line in limited_lines(lines, 1 << 20):
                     content = read_json_line(line)
                     step = int(content["step"])
@@ -258,7 +263,7 @@ def _count_in_file(file: Path, *patterns: bytes) -> list[int]:
     tail = b""  # the end of the data before, in which an occurrence may begin
     longest = max(map(len, patterns)) - 1
     try:
-        with file.open("rb") as content:
+        with open_ordinary(file) as content:
             while data := content.read(1 << 20):
                 for index, pattern in enumerate(patterns):
                     overlap = tail[len(tail) - len(pattern) + 1 :] if len(pattern) > 1 else b""

@@ -176,14 +176,15 @@ async def open_server(args: McpArguments) -> AsyncIterator[MCPServer]:
 
 
 async def _serve_http(server: MCPServer, port: int) -> None:
-    """Serve over streamable HTTP on this machine, until a signal."""
+    """Serve over streamable HTTP on this machine, until a signal. Raises RunError if the port is taken, or if
+    no header can contain the token."""
     import uvicorn
 
     from rag_r1.http_server.idle_timeout import uvicorn_config
-    from rag_r1.http_server.listening import bind_socket
+    from rag_r1.http_server.listening import bind_socket, take_token_of
     from rag_r1.serving.mcp.server import http_app
 
-    app = http_app(server, os.environ.get(TOKEN_VARIABLE, "").strip() or None)
+    app = http_app(server, take_token_of(TOKEN_VARIABLE))
     with bind_socket("127.0.0.1", port, "--http") as listener:
         print(f"MCP at http://127.0.0.1:{port}/mcp", file=sys.stderr)
         await uvicorn.Server(uvicorn_config(app, stop_s=_STOP_S, lifespan="on")).serve(sockets=[listener])

@@ -14,7 +14,6 @@ as many can wait; further questions are refused.
 from __future__ import annotations
 
 import asyncio
-import hmac
 import re
 from typing import Annotated
 
@@ -26,7 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rag_r1.agent import Tool, Trajectory
 from rag_r1.agent.interfaces import call_tool
-from rag_r1.http_server.request_guard import RequestError, WholeBodyMiddleware
+from rag_r1.http_server.request_guard import RequestError, WholeBodyMiddleware, has_bearer_token
 from rag_r1.io.errors import TooLargeError
 from rag_r1.options.server_address import search_fault
 from rag_r1.protocols import Document, Failure
@@ -136,8 +135,11 @@ def _add_ask_tool(server: MCPServer, play: Play, retriever_url: str, concurrency
 def _answer_of(trajectory: Trajectory) -> Answered:
     """Return the answer of an episode, with its queries and the first passages that the policy was shown."""
     calls = [call for turn in trajectory.turns for call in turn.calls]
-    documents = {
-        document.id: document for call in calls for document in call.documents or () if not document.verbatim
+    documents = {  # not by their ids alone, which some servers leave out
+        (document.id, document.contents): document
+        for call in calls
+        for document in call.documents or ()
+        if not document.verbatim
     }
     return Answered(
         answer=trajectory.answer,
@@ -156,12 +158,10 @@ def http_app(server: MCPServer, token: str | None) -> ASGIApp:
     app = WholeBodyMiddleware(server.streamable_http_app(host="127.0.0.1"), _check_body)
     if token is None:
         return app
-    bearer = f"Bearer {token}".encode()
 
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
         """Answer requests without the token with HTTP 401, and pass the others on."""
-        tokens = [value for name, value in scope.get("headers", ()) if name == b"authorization"]
-        if scope["type"] != "lifespan" and not (len(tokens) == 1 and hmac.compare_digest(tokens[0], bearer)):
+        if scope["type"] != "lifespan" and not has_bearer_token(scope, token):
             refusal = Response(status_code=401, headers={"WWW-Authenticate": "Bearer"})
             return await refusal(scope, receive, send)
         await app(scope, receive, send)

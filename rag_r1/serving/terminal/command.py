@@ -162,7 +162,8 @@ class TerminalChat:
         self._in_line = False  # whether the last line, a piece of reasoning, is still open
 
     def chat(self, questions: Sequence[str] = ()) -> int:
-        """Ask the questions or, without any, those that the user types. Returns the exit status."""
+        """Ask the questions or, without any, those that the user types. Returns the exit status. Raises
+        ChatError if the input is not text."""
         if questions:
             return 0 if all([self.answer(question) for question in questions]) else 1
         while True:
@@ -171,6 +172,8 @@ class TerminalChat:
             except (EOFError, KeyboardInterrupt):
                 self._line("")
                 return 0
+            except UnicodeDecodeError as error:
+                raise ChatError(f"the input is not {error.encoding} text: convert it with `iconv`") from error
             if line == "/new":
                 self.messages = []
             elif line:

@@ -60,7 +60,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         corpus = index_folder(args.folder, args.out, progress, skip_bad_files=args.skip_bad_files)
     with corpus.open("rb") as lines:  # an unchanged corpus was not written again, so its lines are counted
         print(f"{sum(1 for _ in lines):,} passages: {terminal_text(str(corpus), 4000)}")
-    if skipped := [path for path in other_files(args.folder) if args.out not in path.parents]:
+    out = args.out.resolve()
+    others = other_files(args.folder)
+    if skipped := [path for path in others if not path.parent.resolve().is_relative_to(out)]:
         print(_skipped_line(args.folder, skipped), file=sys.stderr)
     return 0
 

@@ -11,6 +11,7 @@ import logging
 import re
 import sys
 import time
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -52,12 +53,13 @@ async def copy_stderr(stream: Any, end: anyio.Event) -> None:
 
 
 def _show(line: bytes) -> None:
-    """Print a line of a server without control characters."""
+    """Print a line of a server without control characters, unless our own stderr cannot be written."""
     text = terminal_lines(_COLOUR.sub("", line[:_MAX_LINE_BYTES].decode("utf-8", "replace")))
     # Not sys.stderr, which may have been replaced or closed by now.
     stream = sys.__stderr__ or sys.stderr
     encoding = stream.encoding or "utf-8"
-    print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
+    with suppress(OSError, ValueError):  # closed or full, which must not end the connection
+        print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
 
 
 class _LogLimit(logging.Filter):

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
 from rag_r1.runs.errors import RunError
@@ -31,12 +31,17 @@ def build_index(
     corpus: Path, out: Path, *options: str, more_corpora: Sequence[Path] = (), timeout_s: float = 600
 ) -> Path:
     """Build the index folder `out` from the files `corpus` and `more_corpora`; returns it. `options` are
-    those of `rag-r1 index build`. Raises RunError if building fails, and subprocess.TimeoutExpired."""
+    those of `rag-r1 index build`. Raises RunError if building fails, or takes more than `timeout_s` s."""
     module = (sys.executable, "-m", "retrieval_server.build_index")
     command = [*module, "--corpus", str(corpus), *map(str, more_corpora), "--out", str(out), *options]
-    process = subprocess.run(
-        bind_to_parent(command), capture_output=True, text=True, timeout=timeout_s, env=server_environment()
-    )
+    bound = bind_to_parent(command)
+    try:
+        process = subprocess.run(
+            bound, capture_output=True, text=True, timeout=timeout_s, env=server_environment()
+        )
+    except subprocess.TimeoutExpired as error:
+        remedy = "build it with `rag-r1 index build`, and serve it with `rag-r1 index serve`"
+        raise RunError(f"the index of {corpus} was not built within {timeout_s:g} s: {remedy}") from error
     if process.returncode:
         output = last_lines(process.stdout + process.stderr, 15)
         raise RunError(f"building the index of {corpus} failed:\n{output}")
@@ -54,16 +59,18 @@ def retrieval_process(index: Path, log: Path, *options: str, wait_s: float = 300
     # It runs in its own session, since Ctrl-C is for the caller, who may have searches to finish.
     with child_process(arguments, server_environment(TOKEN_VARIABLE), log) as process:
         try:
-            wait_until_ready(process, lambda: _is_ready(url), wait_s, name="the retrieval server", log=log)
+            wait_until_ready(process, lambda: _is_ready(port), wait_s, name="the retrieval server", log=log)
         except NotReadyError as error:
             raise RunError(str(error)) from error
         yield url
 
 
-def _is_ready(url: str) -> bool:
-    """Whether the server at this address reports that it is ready."""
-    try:
-        with urllib.request.urlopen(f"{url}/ready", timeout=2):
-            return True
-    except OSError:  # also urllib's URLError
-        return False
+def _is_ready(port: int) -> bool:
+    """Whether the server at this port of the loopback interface reports that it is ready."""
+    # This connection uses no proxy of the environment, which could not reach the server.
+    with closing(HTTPConnection("127.0.0.1", port, timeout=2)) as connection:
+        try:
+            connection.request("GET", "/ready")
+            return connection.getresponse().status == 200
+        except (OSError, HTTPException):
+            return False

@@ -6,7 +6,6 @@ the configuration, because configurations are logged.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -14,6 +13,7 @@ from rag_r1.options.declare import Count, Flag, PositiveCount, PositiveSeconds, 
 from rag_r1.options.server_address import FIRST_ANSWER_S, Address
 from rag_r1.protocols.retriever_query import MODES
 from rag_r1.tools.retrieval.wire import WIRES, WireFormat
+from rag_r1.tools.secret_option import bearer_header
 
 #: The environment variable with the bearer token of the server.
 TOKEN_VARIABLE = "RETRIEVAL_TOKEN"
@@ -84,9 +84,9 @@ class RetrieverConfig:
 
 
 def token_header() -> dict[str, str]:
-    """Return the header with the token, which must not be logged; empty without a token."""
-    token = os.environ.get(TOKEN_VARIABLE, "").strip()
-    return {"Authorization": f"Bearer {token}"} if token else {}
+    """Return the header with the token, which must not be logged; empty without a token. Raises ValueError,
+    which does not repeat the token, if no header can have it."""
+    return bearer_header(TOKEN_VARIABLE)
 
 
 def first_search(options: Mapping[str, Any]) -> dict[str, Any]:

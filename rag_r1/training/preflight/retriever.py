@@ -70,11 +70,12 @@ def _settings(config: DictConfig) -> RetrieverConfig | None:
 def _headers() -> dict[str, str]:
     """Return the header with the token, if there is one. Raises _UnusableServer for a token that cannot be
     sent."""
-    headers = token_header()
-    if not all(value.isascii() and value.isprintable() for value in headers.values()):
+    try:
+        return token_header()
+    except ValueError:
         text = "has characters that are not allowed in the header of a request"
-        raise _UnusableServer(TOKEN_VARIABLE, text, "set it to the token alone, without line breaks")
-    return headers
+        remedy = "set it to the token alone, without line breaks"
+        raise _UnusableServer(TOKEN_VARIABLE, text, remedy) from None
 
 
 def _test_search(settings: RetrieverConfig, headers: dict[str, str], notes: list[str]) -> int:

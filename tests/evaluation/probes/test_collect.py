@@ -161,6 +161,13 @@ def test_a_server_gives_the_passages_that_are_named_by_id():
     assert len(passages.by_id) == len(ROWS) and passages.by_id["7"] == Document("7", '"Page 2"\ntext 7')
 
 
+def test_a_token_that_no_header_can_have_is_named_and_not_shown(monkeypatch):
+    monkeypatch.setenv("RETRIEVAL_TOKEN", "SECRET\nx")
+    with pytest.raises(RunError, match=r"\$RETRIEVAL_TOKEN has characters that a key cannot have") as raised:
+        served_passages("http://127.0.0.1:9", [GoldEvidence.of({"supporting_ids": ["7"]})])
+    assert "SECRET" not in str(raised.value)
+
+
 @pytest.mark.slow
 def test_a_server_without_documents_has_none_and_a_wrong_answer_is_an_error():
     named = GoldEvidence.of({"supporting_ids": ["7"]})

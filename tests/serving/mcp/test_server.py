@@ -14,6 +14,7 @@ import yaml
 
 from rag_r1.http_server.idle_timeout import IdleTimeoutProtocol
 from rag_r1.http_server.listening import bind_socket
+from rag_r1.runs.errors import RunError
 from rag_r1.serving import middleware
 from rag_r1.serving.mcp import command as mcp_command
 from rag_r1.tools import make_tool
@@ -145,6 +146,23 @@ async def test_a_search_whose_separator_is_unknown_is_an_error_and_nothing_is_se
         assert {request.path for request in server_stub.asked} == {"/ready"}
 
 
+async def test_passages_of_a_server_that_gives_no_ids_are_all_among_the_sources():
+    from mcp.client import Client
+
+    from rag_r1.agent import Trajectory, Turn
+    from rag_r1.protocols import Document
+    from rag_r1.serving.mcp.server import make_server
+
+    async def play(question):
+        shown = [Document("", text) for text in ("one", "two", "one")]
+        turns = [Turn.searched("<search> x </search>", ["x"], [shown])]
+        return Trajectory("1", question, "p", turns=turns, answer="yes", status="answered")
+
+    async with Client(make_server(None, play, retriever_url="")) as client:
+        reply = await client.call_tool("ask", {"question": "x"})
+    assert [source["text"] for source in reply.structured_content["sources"]] == ["one", "two"]
+
+
 async def test_beyond_the_questions_that_may_wait_a_question_is_refused():
     from mcp.client import Client
 
@@ -221,7 +239,8 @@ async def test_over_http_it_wants_the_token_and_a_host_of_this_machine(stub, mon
             assert listed == (0 if name == "RIGHT" else 1)
         entries = yaml.safe_load(capsys.readouterr().out)["rag_r1"]["tools"]
         assert entries["search"]["token_env"] == "RIGHT" and "SECRET" not in str(entries)
-        headers = {"Authorization": "Bearer SECRET", "Host": "evil.org"}
+        # The name of the scheme is accepted in any case, as by the other servers.
+        headers = {"Authorization": "bearer SECRET", "Host": "evil.org"}
         headers["Accept"] = "application/json, text/event-stream"
         async with aiohttp.ClientSession(headers=headers) as client:
             async with client.post(url, json={}) as response:
@@ -231,6 +250,14 @@ async def test_over_http_it_wants_the_token_and_a_host_of_this_machine(stub, mon
     assert "Ulm lies on the Danube." in replies["RIGHT"][0].contents
     assert "cannot be reached" in replies["WRONG"].detail and "SECRET" not in replies["WRONG"].detail
     assert status == 421
+
+
+async def test_over_http_a_token_that_no_client_can_send_is_an_error(stub, monkeypatch):
+    monkeypatch.setenv(mcp_command.TOKEN_VARIABLE, "two words")
+    with bind_socket("127.0.0.1", 0) as taken:
+        async with open_server_of(stub) as server:
+            with pytest.raises(RunError, match=mcp_command.TOKEN_VARIABLE):
+                await mcp_command._serve_http(server, taken.getsockname()[1])
 
 
 @pytest.fixture

@@ -76,6 +76,13 @@ def test_a_conversation_goes_on_until_it_is_begun_anew(chat, policy):
     assert [f"Answer: {GOLD}" in prompt for prompt in prompts] == [False, True, False]
 
 
+def test_an_input_that_is_not_text_is_an_error():
+    typed = io.TextIOWrapper(io.BytesIO("Wer gründete es?".encode("latin-1")), "utf-8")
+    session = TerminalChat("http://127.0.0.1:9", None, io.StringIO(), typed.readline)
+    with pytest.raises(ChatError, match="the input is not utf-8 text"):
+        session.chat()
+
+
 def test_ctrl_c_stops_an_answer_and_not_the_chat(chat, monkeypatch):
     session, out = terminal(chat.url)
     show = session._show

@@ -248,12 +248,13 @@ def test_pdfs_that_were_left_out_for_want_of_pypdf_are_read_once_it_is_installed
     assert (out / "corpus.json").read_text("utf-8") != note
 
 
-def test_files_of_other_kinds_are_named_since_they_are_not_read(tmp_path, capsys):
+def test_files_of_other_kinds_are_named_since_they_are_not_read(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "a.txt").write_text("Paris lies on the Seine.")
     for name in ("records.jsonl", ".hidden.docx", *(f"{number}.docx" for number in range(5))):
         (tmp_path / "notes" / name).write_text("{}")
-    for out in (tmp_path / "out", tmp_path / "notes" / "out"):
+    for out in (tmp_path / "out", tmp_path / "notes" / "out", Path("notes", "out")):
         assert main(["--folder", str(tmp_path / "notes"), "--out", str(out), "--no-progress"]) == 0
         said = capsys.readouterr()
         assert said.out.startswith("1 passages: ")

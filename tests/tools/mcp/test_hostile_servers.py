@@ -1,5 +1,6 @@
 """A hostile MCP server costs its own calls: the event loop goes on, and memory stays bounded."""
 
+import io
 import json
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from aiohttp.test_utils import TestServer
 
 from rag_r1.protocols import Failure
 from rag_r1.tools import make_tool
+from rag_r1.tools.mcp.server_output import copy_stderr
 from rag_r1.tools.mcp.tool import has_mcp
 
 pytestmark = [
@@ -171,6 +173,27 @@ async def test_what_a_server_says_besides_its_answers_cannot_control_the_termina
     assert not any(character in shown for character in "\x1b\x07\u202e")
     logged = [one for one in caplog.records if one.name == "client"]
     assert 0 < len(logged) <= 100 and not any(one.exc_info for one in logged)
+
+
+async def test_the_stderr_of_a_server_is_read_on_when_ours_cannot_be_written(monkeypatch):
+    import anyio
+
+    class Full(io.StringIO):
+        encoding = "utf-8"
+
+        def write(self, text):
+            raise OSError(28, "No space left on device")
+
+    class Words(list):
+        async def receive(self):
+            if not self:
+                raise anyio.EndOfStream
+            return self.pop(0)
+
+    words, end = Words([b"one\n", b"two\n"]), anyio.Event()
+    monkeypatch.setattr(sys, "__stderr__", Full())
+    await copy_stderr(words, end)
+    assert not words and end.is_set()
 
 
 async def test_of_a_servers_stderr_a_part_is_shown(capfd):

@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_r1.protocols import Document
+from rag_r1.tools import close_tools, shared_tools
 from rag_r1.tools.retrieval.cache import QueryCache
 from rag_r1.tools.retrieval.query_format import VERSION_HEADER
-from tests.fakes.retriever import client_of
+from tests.fakes.json_server import JsonStub
+from tests.fakes.retriever import client_of, results
 
 
 def answer(queries: list[str], version: int | None) -> web.Response:
@@ -97,3 +99,16 @@ def test_what_is_kept_is_of_the_newest_version_that_was_seen_in_whatever_order_a
         kept.note_version(str(served), sent_at)
         kept.keep("query", [Document(str(served), "")], sent_at)
     assert kept.get("query") == [Document(str(served), "")]
+
+
+async def test_the_tools_of_an_episode_name_the_index_that_answered_last():
+    version = ["1"]
+    found = results([[("p", "passage")]])
+    with JsonStub(lambda _: found, answer_headers=lambda: {VERSION_HEADER: version[0]}) as server:
+        entry = {"tool": "retrieval", "url": server.url, "description": "Searches."}
+        tools = shared_tools({"url": server.url}, {"other": entry})
+        for tool in tools.values():
+            for version[0] in ("1", "2"):
+                await tool.call([{"query": f"query {version[0]}"}])
+                assert tool.index == version[0]
+        await close_tools(tools)
