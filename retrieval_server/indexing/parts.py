@@ -207,6 +207,8 @@ def _begin_part(folder: Path, part: EncodingPart, expected: PartRecord, overwrit
         if difference := _difference(record, expected):
             raise UserError(f"part {part}: vectors of another {difference}. Start over with --overwrite.")
         return record if record.sha256 is not None else None
+    # The record goes first: after a kill it would otherwise call a part finished whose vectors are removed.
+    part.record(folder).unlink(missing_ok=True)
     for kind in SUFFIXES:
         part.vectors(folder, kind).unlink(missing_ok=True)
     _write_record(part.record(folder), expected)

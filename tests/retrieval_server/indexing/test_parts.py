@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -19,6 +20,7 @@ from retrieval_server.errors import UserError
 from retrieval_server.folder.corpus import CorpusReader
 from retrieval_server.folder.locks import named_lock
 from retrieval_server.folder.manifest import sha256_of_file
+from retrieval_server.indexing import parts as parts_module
 from retrieval_server.indexing.builder import merge_parts
 from retrieval_server.indexing.parts import EncodingPart, check_parts, encode_part, prepare_corpus
 
@@ -135,6 +137,15 @@ def test_vectors_of_another_encoder_are_replaced_only_on_request(parts, make_ber
         encode_part(parts, EncodingPart(1, 3), other, progress=False)
     assert sha256_of_file(parts / "part-00001-of-00003.f32") == before
     assert encode_part(parts, EncodingPart(1, 3), other, overwrite=True, progress=False).sha256 != before
+
+
+def test_a_part_whose_replacement_was_killed_is_not_taken_for_a_finished_one(parts, encoder, monkeypatch):
+    part, before = EncodingPart(1, 3), contents(parts)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(parts_module, "_write_record", Mock(side_effect=KeyboardInterrupt))
+        encode_part(parts, part, encoder, overwrite=True, progress=False)
+    encode_part(parts, part, encoder, progress=False)
+    assert contents(parts) == before
 
 
 def test_a_part_that_is_being_encoded_is_refused_in_every_type(parts, encoder):
