@@ -147,6 +147,13 @@ def test_a_body_that_does_not_fit_is_refused_with_the_reason(client, body, statu
     assert answer.status_code == status and reason in answer.json()["reason"]
 
 
+@pytest.mark.parametrize("value", [b'"\\ud800"', b"NaN"])
+def test_a_key_that_could_not_be_sent_back_is_refused(client, value):
+    content = b'{"queries": ["Ulm"], "documents": [[{"contents": "b", "title": %s}]]}' % value
+    answer = client.post("/rerank", content=content, headers={"content-type": "application/json"})
+    assert answer.status_code == 422 and answer.json()["error"] == "bad_input"
+
+
 def test_a_server_without_a_model_has_no_such_path(serve, bm25):
     with serve(lambda: bm25) as client:
         assert client.post("/rerank", json={"query": "a", "documents": ["b"]}).status_code == 404
