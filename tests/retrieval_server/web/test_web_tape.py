@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from retrieval_server.errors import UserError
 from retrieval_server.web.engines import WebDocument
 from retrieval_server.web.recordings import Recording, RecordingKey
+from retrieval_server.web.source import WebSource
 
 text = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
 questions = st.builds(RecordingKey, text, text, st.integers(1, 100), st.dictionaries(text, text, max_size=2))
@@ -103,6 +104,12 @@ def test_an_old_recording_is_not_recorded_over(tmp_path):
     with pytest.raises(UserError, match="add --replay"):
         Recording(record=path)
     assert path.read_bytes() == whole
+
+
+def test_a_recording_is_not_kept_locked_if_the_key_is_missing(tmp_path):
+    with pytest.raises(UserError, match="TAVILY_API_KEY is not set"):
+        WebSource.open("tavily", {}, record=tmp_path / "run.jsonl")
+    assert record(tmp_path / "run.jsonl", "a")
 
 
 def test_one_recording_can_be_used_and_another_written(tmp_path):
