@@ -124,6 +124,9 @@ def test_one_recording_can_be_used_and_another_written(tmp_path):
 def test_a_missing_recording_is_an_error_with_its_name(tmp_path):
     with pytest.raises(UserError, match="none.jsonl: cannot be opened"):
         Recording(replay=tmp_path / "none.jsonl")
+    record(tmp_path / "file", "a")
+    with pytest.raises(UserError, match="file/new.jsonl: cannot be opened"):
+        Recording(replay=tmp_path / "file", record=tmp_path / "file" / "new.jsonl")
 
 
 @pytest.mark.parametrize(
@@ -131,7 +134,10 @@ def test_a_missing_recording_is_an_error_with_its_name(tmp_path):
     [b"{}", b"no json", b"[]", b'{"documents": []}', b"5", b"[" * 100_000]
     + [
         b'{"engine": "e", "query": "q", "depth": 1, "params": {}, "documents": %s}' % documents
-        for documents in (b'[{"url": 1}]', b'[], "other": 1', b'[{"url": "u", "contents": "\\ud800"}]')
+        for documents in (
+            *(b'[{"url": 1}]', b'[], "other": 1', b'[{"url": "u", "contents": "\\ud800"}]'),
+            b'[["url", "contents"]]',
+        )
     ],
 )
 def test_a_line_that_is_no_answer_is_named(tmp_path, line):
