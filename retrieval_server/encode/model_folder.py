@@ -69,8 +69,7 @@ def check_weights(folder: Path, flag: str = "--encoder") -> None:
     from safetensors import SafetensorError, safe_open
 
     remedy = f"Fetch the whole model, or give another folder with {flag}."
-    index = folder / "model.safetensors.index.json"
-    shards = _read_json(index).get("weight_map", {}).values() if index.is_file() else ()
+    shards = _read_texts(folder / "model.safetensors.index.json", "weight_map").values()
     files = {path for path in _model_files(folder) if path.suffix in _WEIGHTS}
     files |= {folder / str(name) for name in shards}
     has_tokenizer = any(folder.rglob("*[tv]o[kc]*"))  # such as tokenizer.json or vocab.txt
@@ -184,8 +183,7 @@ def read_folder_settings(folder: Path) -> FolderSettings:
     if not (folder / "modules.json").is_file():
         return FolderSettings()
     modules = _modules(folder / "modules.json")
-    config_file = folder / "config_sentence_transformers.json"
-    prompts = (_read_json(config_file).get("prompts") or {}) if config_file.is_file() else {}
+    prompts = _read_texts(folder / "config_sentence_transformers.json", "prompts")
     passage = next((prompts[key] for key in ("passage", "document", "corpus") if prompts.get(key)), None)
     separator, max_length, mode = _trained_settings(folder / TRAINED)
     return FolderSettings(
@@ -212,7 +210,7 @@ def _pooling(folder: Path, modules: list[dict[str, str]]) -> str:
                 for key, on in config.items()
                 if key.startswith("pooling_mode_") and on
             ]
-            pooling = modes if isinstance(modes, str) else "+".join(modes)
+            pooling = "+".join(map(str, modes)) if isinstance(modes, list) else str(modes)
     return pooling
 
 
@@ -260,6 +258,18 @@ def _modules(path: Path) -> list[dict[str, str]]:
                 "folder. Fetch the model again, or take another."
             )
     return modules
+
+
+def _read_texts(path: Path, key: str) -> dict[str, Any]:
+    """Return the texts by name under a key of a file of the model; none if there is no such file or key.
+
+    Raises UserError for a file of another form.
+    """
+    content = _read_json(path) if path.is_file() else {}
+    texts = (content.get(key) or {}) if isinstance(content, dict) else None
+    if not isinstance(texts, dict) or not all(isinstance(text, str | None) for text in texts.values()):
+        raise UserError(f"{path}: {key}: not an object of texts. Fetch the model again, or take another.")
+    return texts
 
 
 def _read_json(path: Path) -> Any:
