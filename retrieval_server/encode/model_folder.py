@@ -58,7 +58,7 @@ def resolve_model(name: str, flag: str = "--encoder") -> tuple[str, Path]:
             f"{name}: no such folder, and not the form of a Hub name (owner/name) either. Give the model's "
             f"folder with {flag}."
         )
-    return name, _from_hub(name)
+    return name, _from_hub(name, flag)
 
 
 def check_weights(folder: Path, flag: str = "--encoder") -> None:
@@ -112,8 +112,11 @@ def check_model(section: EncoderSection, override: str | None = None, max_bytes:
     return folder
 
 
-def _from_hub(name: str) -> Path:
-    """Fetch a model from the Hugging Face Hub and return its folder. Raises UserError if that fails."""
+def _from_hub(name: str, flag: str) -> Path:
+    """Fetch a model from the Hugging Face Hub and return its folder.
+
+    Raises UserError, which names the `flag`, if that fails.
+    """
     from huggingface_hub import snapshot_download
 
     log.warning("%s is not a folder on this machine: fetching it from the Hugging Face Hub", name)
@@ -130,7 +133,8 @@ def _from_hub(name: str) -> Path:
     except Exception as error:  # the Hub client raises many types, for the network, the name and the licence
         raise UserError(
             f"{name}: neither a local folder nor to be had from the Hugging Face Hub "
-            f"({type(error).__name__}: {error}). Give a folder, or --encoder {EMBEDDED} (needs no download)."
+            f"({type(error).__name__}: {error}). Give the model's folder with {flag}"
+            f"{'' if flag == '--rerank' else f', or {EMBEDDED} (needs no download)'}."
         ) from error
     return folder
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+from unittest.mock import Mock
 
 import pytest
 
@@ -13,6 +14,8 @@ from retrieval_server.encode.model_folder import (
 )
 from retrieval_server.encode.options import EncoderOptions
 from retrieval_server.errors import UserError
+from retrieval_server.serve.checks import _fetch_models
+from retrieval_server.serve.options import ServeCommand
 
 
 def test_both_spellings_of_a_pooling_configuration_are_read(make_bert):
@@ -68,6 +71,12 @@ def test_the_hash_follows_weights_and_settings_but_not_the_readme(make_bert, tmp
 def test_a_name_that_is_no_model_says_so(name):
     with pytest.raises(UserError, match="no such folder"):
         resolve_model(name)
+
+
+def test_a_name_that_the_hub_does_not_know_is_refused_with_the_flag_that_named_it(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.snapshot_download", Mock(side_effect=OSError("offline")))
+    with pytest.raises(UserError, match="owner/name: neither .* Give the model's folder with --rerank"):
+        _fetch_models(ServeCommand(index=(), web={"web": "serper"}, rerank={"rerank": "owner/name"}), {})
 
 
 def test_a_folder_without_a_model_says_so(tmp_path):
