@@ -27,7 +27,7 @@ from rag_r1.data.difficulty_class import EASY, HARD, MEDIUM, difficulty_class
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.files.duplicates import Outcome, RepeatedRow, golds_key, question_key
 from rag_r1.data.files.questions import Question
-from rag_r1.data.files.row_files import parse_json_line
+from rag_r1.data.files.row_files import parse_json_line, short_text
 from rag_r1.io.errors import DataError
 from rag_r1.io.ordinary_files import open_ordinary
 
@@ -137,8 +137,10 @@ def _read_line(
     rewards = row.get("rewards")
     if not isinstance(rewards, dict) or "cover_em" not in rewards or not isinstance(question, str):
         raise ValueError("needs `rollouts`, a number from 1, or a question with rewards.cover_em")
-    if rewards["cover_em"] is not None:  # None: the rollout ended with a failure, and does not count
-        rollouts[question_key(question)].append(bool(rewards["cover_em"]))
+    if (score := rewards["cover_em"]) is not None:  # None: the rollout failed, and does not count
+        if not isinstance(score, int | float) or score != score:
+            raise ValueError(f"rewards.cover_em must be a number, not {short_text(score)}")
+        rollouts[question_key(question)].append(bool(score))
 
 
 def select(

@@ -140,7 +140,7 @@ class QuestionPool:
             self._database.execute(
                 f"UPDATE rows SET outcome = ? WHERE entry = {entry} AND outcome IS NULL AND seq NOT IN "
                 f"(SELECT seq FROM rows WHERE entry = {entry} AND outcome IS NULL ORDER BY draw, seq "
-                f"LIMIT {mix_entry.take * mix_entry.join})",
+                f"LIMIT {min(mix_entry.take * mix_entry.join, 2**62)})",  # SQLite takes no more than 64 bits
                 (NOT_DRAWN,),
             )
 

@@ -83,7 +83,8 @@ def _row_fields(pool: QuestionPool, pooled: PooledQuestion) -> dict[str, Any]:
 def write_splits(pool: QuestionPool, splits: Iterable[str], protocol: Protocol, folder: Path) -> list[int]:
     """Write `<split>.parquet` for each split, and return the number of rows written for each entry.
 
-    All files are replaced together at the end: after an error or a kill those of an earlier run remain.
+    The files are replaced one right after the other when all rows have been added. After an error or a kill
+    before that, those of an earlier run remain.
     """
     written = [0] * len(pool.entries)
     with ExitStack() as files:

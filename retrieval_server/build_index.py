@@ -89,7 +89,8 @@ def run(command: BuildCommand) -> int:
 
 def check(command: BuildCommand) -> None:
     """Raise UserError, or UserErrors, with all problems on this machine."""
-    check_all(*_checks(command))
+    with disk_errors(command.out or command.parts or Path()):  # a file may not be readable
+        check_all(*_checks(command))
 
 
 def _checks(command: BuildCommand) -> Iterator[Callable[[], object]]:

@@ -33,7 +33,7 @@ from retrieval_server.options import (
 )
 
 #: Type of pydantic's error -> what the value must be.
-_EXPECTED = {"int_parsing": "a whole number", "float_parsing": "a number"}
+_EXPECTED = {"int_parsing": "a whole number", "float_parsing": "a number", "finite_number": "a finite number"}
 
 
 class _Parser(argparse.ArgumentParser):

@@ -52,7 +52,8 @@ def read_json_file(path: Path) -> Any:
 def read_json_line(line: bytes | str) -> Any:
     """Return the value of a line of JSON. Raises ValueError if it is malformed or exceeds a limit.
 
-    Short lines are not counted: a corpus has millions of them, and none can contain many values.
+    Short lines are not counted: a corpus has millions of them, and none can contain many values. They can be
+    nested too deeply, which raises RecursionError.
     """
     if len(line) > _UNCOUNTED_LINE:
         _check(line.encode("utf-8", "surrogatepass") if isinstance(line, str) else line, MAX_FILE_VALUES)

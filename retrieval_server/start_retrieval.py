@@ -113,7 +113,8 @@ def _print_ready(
 
 
 def _address(command: ServeCommand, sources: ServedSources) -> str:
-    return f"http://{command.host}:{sources.listener.getsockname()[1]}"
+    host = f"[{command.host}]" if ":" in command.host else command.host
+    return f"http://{host}:{sources.listener.getsockname()[1]}"
 
 
 def _descriptions(command: ServeCommand, sources: ServedSources) -> Iterator[str]:

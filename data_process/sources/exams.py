@@ -75,8 +75,8 @@ def _lettered_choice(row: Row, level: str | None = None) -> Question:
 
 def _multiple_choice(row: Row, choices: Sequence[Any], index: int, level: str | None = None) -> Question:
     """Return the question with its choices; the one with this index, from 0, is the answer."""
-    valid = all(isinstance(choice, str) and choice.strip() for choice in choices)
-    expect(valid, "the options must be texts", choices)
+    valid = len(choices) <= 26 and all(isinstance(choice, str) and choice.strip() for choice in choices)
+    expect(valid, "the options must be texts, and at most 26, one for each letter", choices)
     letters = zip(ascii_uppercase, choices, strict=False)
     lines = [f"{letter}. {' '.join(choice.split())}" for letter, choice in letters]
     golds = [choices[index], ascii_uppercase[index], lines[index]]

@@ -137,14 +137,14 @@ def as_golds(value: Any) -> list[str]:
 
     `value` is a string, a list, a tuple, a numpy array (as read from parquet), a ground truth `{"target":
     ...}`, or None (no golds). Lists may be nested, with a list of aliases for each answer. Blank entries are
-    left out, and numbers become text.
+    left out, as is NaN, which pandas reads from an empty cell, and numbers become text.
     """
     if isinstance(value, Mapping):
         value = value.get("target")
     value = _plain(value)
     if isinstance(value, list | tuple):
         return [gold for item in value for gold in as_golds(item)]
-    return [str(value)] if value is not None and str(value).strip() else []
+    return [str(value)] if value is not None and value == value and str(value).strip() else []
 
 
 def golds_of(reward_model: Any) -> list[str]:
@@ -292,5 +292,5 @@ def _plain(value: Any) -> Any:
 
 
 def cell_text(value: Any) -> str:
-    """Return a cell of a table as text; an empty or nested cell gives an empty text."""
-    return str(value) if isinstance(value, str | Real) else ""
+    """Return a cell of a table as text; an empty cell (NaN in pandas) or a nested one gives an empty text."""
+    return str(value) if isinstance(value, str | Real) and value == value else ""

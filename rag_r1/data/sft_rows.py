@@ -90,6 +90,9 @@ class SftRow:
             pieces = tuple(Piece(p["text"], bool(p["generated"]), bool(p["trained"])) for p in row["pieces"])
             messages = tuple({"role": m["role"], "content": m["content"]} for m in row["messages"])
             values = {name: row[name] for name in COLUMNS if name not in ("messages", "pieces")}
+            texts = [piece.text for piece in pieces] + [text for m in messages for text in m.values()]
+            if not all(isinstance(text, str) for text in (*texts, *map(values.get, COLUMNS[:4]))):
+                raise TypeError("a text is missing")
             return cls(**values, messages=messages, pieces=pieces)
         except (KeyError, TypeError, AttributeError) as error:
             fault = f"the row {row.get('id')!r} is not an SFT row ({error!r})"

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from retrieval_server.options import Flag, Group, Options
 
-NotNegative = Annotated[float, Field(ge=0)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 def _replica_range(text: str) -> tuple[int, int]:

@@ -79,9 +79,8 @@ class Encoder:
         pooling = choose_pooling(name, options, config, find_family(recorded_name))
         device, torch_dtype = ("cpu", "float32") if openvino else (device, dtype)
         model = _load(folder, pooling, bare=config.pooling is None, device=device, dtype=torch_dtype)
-        if options.max_length is None:
-            special = getattr(model.tokenizer, "num_special_tokens_to_add", lambda: 0)()
-            check_length(folder, config, special=special, max_tokens=_max_tokens(model))
+        special = getattr(model.tokenizer, "num_special_tokens_to_add", lambda: 0)()
+        check_length(folder, config, options.max_length, special=special, max_tokens=_max_tokens(model))
         sha256 = hash_model(folder)
         section = resolve_settings(
             recorded_name,

@@ -77,21 +77,24 @@ def choose_pooling(
     return next(iter(poolings.values()))
 
 
-def check_length(folder: Path, config: FolderSettings, *, special: int, max_tokens: int | None) -> None:
-    """Raise UserError if the length limit of the folder leaves no room for text, or exceeds the model's.
+def check_length(
+    folder: Path, config: FolderSettings, flag: int | None, *, special: int, max_tokens: int | None
+) -> None:
+    """Raise UserError if the length limit leaves no room for text, or exceeds the model's.
 
-    `special` is the number of tokens that the tokenizer adds to every text. `max_tokens` is the largest
-    number that the model can read (None: no limit).
+    The limit is that of --max-length (`flag`) or, without it, that of the folder, if it has one. `special` is
+    the number of tokens that the tokenizer adds to every text. `max_tokens` is the largest number that the
+    model can read (None: no limit).
     """
-    max_length = config.max_length
+    max_length = flag or config.max_length
     if max_length is None:
         return
-    label = f"{folder / TRAINED}: max_length: {max_length}"
+    label = f"--max-length: {flag}" if flag else f"{folder / TRAINED}: max_length: {max_length}"
     if max_length <= special:
-        raise UserError(f"{label} tokens leave none for the text beside the {special}. Give --max-length.")
+        raise UserError(f"{label} tokens leave none for the text beside the {special}. Set --max-length.")
     if max_tokens is not None and max_length > max_tokens:
         raise UserError(
-            f"{label} tokens are more than the {max_tokens} that the model can read. Give --max-length."
+            f"{label} tokens are more than the {max_tokens} that the model can read. Set --max-length."
         )
 
 

@@ -58,7 +58,7 @@ def resolve_model(name: str, flag: str = "--encoder") -> tuple[str, Path]:
             f"{name}: no such folder, and not the form of a Hub name (owner/name) either. Give the model's "
             f"folder with {flag}."
         )
-    return name, _from_hub(name)
+    return name, _from_hub(name, flag)
 
 
 def check_weights(folder: Path, flag: str = "--encoder") -> None:
@@ -69,8 +69,7 @@ def check_weights(folder: Path, flag: str = "--encoder") -> None:
     from safetensors import SafetensorError, safe_open
 
     remedy = f"Fetch the whole model, or give another folder with {flag}."
-    index = folder / "model.safetensors.index.json"
-    shards = _read_json(index).get("weight_map", {}).values() if index.is_file() else ()
+    shards = _read_texts(folder / "model.safetensors.index.json", "weight_map").values()
     files = {path for path in _model_files(folder) if path.suffix in _WEIGHTS}
     files |= {folder / str(name) for name in shards}
     has_tokenizer = any(folder.rglob("*[tv]o[kc]*"))  # such as tokenizer.json or vocab.txt
@@ -113,8 +112,11 @@ def check_model(section: EncoderSection, override: str | None = None, max_bytes:
     return folder
 
 
-def _from_hub(name: str) -> Path:
-    """Fetch a model from the Hugging Face Hub and return its folder. Raises UserError if that fails."""
+def _from_hub(name: str, flag: str) -> Path:
+    """Fetch a model from the Hugging Face Hub and return its folder.
+
+    Raises UserError, which names the `flag`, if that fails.
+    """
     from huggingface_hub import snapshot_download
 
     log.warning("%s is not a folder on this machine: fetching it from the Hugging Face Hub", name)
@@ -131,7 +133,8 @@ def _from_hub(name: str) -> Path:
     except Exception as error:  # the Hub client raises many types, for the network, the name and the licence
         raise UserError(
             f"{name}: neither a local folder nor to be had from the Hugging Face Hub "
-            f"({type(error).__name__}: {error}). Give a folder, or --encoder {EMBEDDED} (needs no download)."
+            f"({type(error).__name__}: {error}). Give the model's folder with {flag}"
+            f"{'' if flag == '--rerank' else f', or {EMBEDDED} (needs no download)'}."
         ) from error
     return folder
 
@@ -184,8 +187,7 @@ def read_folder_settings(folder: Path) -> FolderSettings:
     if not (folder / "modules.json").is_file():
         return FolderSettings()
     modules = _modules(folder / "modules.json")
-    config_file = folder / "config_sentence_transformers.json"
-    prompts = (_read_json(config_file).get("prompts") or {}) if config_file.is_file() else {}
+    prompts = _read_texts(folder / "config_sentence_transformers.json", "prompts")
     passage = next((prompts[key] for key in ("passage", "document", "corpus") if prompts.get(key)), None)
     separator, max_length, mode = _trained_settings(folder / TRAINED)
     return FolderSettings(
@@ -212,7 +214,7 @@ def _pooling(folder: Path, modules: list[dict[str, str]]) -> str:
                 for key, on in config.items()
                 if key.startswith("pooling_mode_") and on
             ]
-            pooling = modes if isinstance(modes, str) else "+".join(modes)
+            pooling = "+".join(map(str, modes)) if isinstance(modes, list) else str(modes)
     return pooling
 
 
@@ -260,6 +262,18 @@ def _modules(path: Path) -> list[dict[str, str]]:
                 "folder. Fetch the model again, or take another."
             )
     return modules
+
+
+def _read_texts(path: Path, key: str) -> dict[str, Any]:
+    """Return the texts by name under a key of a file of the model; none if there is no such file or key.
+
+    Raises UserError for a file of another form.
+    """
+    content = _read_json(path) if path.is_file() else {}
+    texts = (content.get(key) or {}) if isinstance(content, dict) else None
+    if not isinstance(texts, dict) or not all(isinstance(text, str | None) for text in texts.values()):
+        raise UserError(f"{path}: {key}: not an object of texts. Fetch the model again, or take another.")
+    return texts
 
 
 def _read_json(path: Path) -> Any:

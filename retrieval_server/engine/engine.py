@@ -58,21 +58,26 @@ class Engine:
     async def start(cls, load: Callable[[], Source], options: EngineOptions, metrics: IndexMetrics) -> Engine:
         """Load a source, warm it up in the thread that will encode, and start to process the queue.
 
-        Errors of `load` and `warm_up` are passed on; all threads have ended by then.
+        Errors of `load` and `warm_up` are passed on; all threads have ended by then. A staged source
+        that was opened is closed then, also if the call is cancelled.
         """
         stages = StageThreads()
+        opened: list[Source] = []
+
+        def open_warm() -> None:
+            opened.append(load())
+            if isinstance(opened[0], StagedSource):
+                opened[0].warm_up()
+
         try:
-            source = await stages.run_encoding(load)
-            if isinstance(source, StagedSource):
-                try:
-                    await stages.run_encoding(source.warm_up)
-                except Exception:
-                    source.close()
-                    raise
+            await stages.run_encoding(open_warm)
         except BaseException:
-            stages.end()
+            stages.end()  # returns when `open_warm` has, even if nobody waits for it any more
+            for source in opened:
+                if isinstance(source, StagedSource):
+                    source.close()
             raise
-        return cls(source, stages, options, metrics)
+        return cls(opened[0], stages, options, metrics)
 
     @property
     def queue_length(self) -> int:

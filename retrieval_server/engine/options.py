@@ -17,7 +17,7 @@ class EngineOptions(Options):
     max_batch: Annotated[AtLeastOne, Flag("queries in a batch; 1: each alone")] = 64
     max_wait_ms: Annotated[
         float,
-        Field(ge=0),
+        Field(ge=0, allow_inf_nan=False),
         Flag(
             "milliseconds without a new query after which a batch starts although it could be larger; a "
             "client that is alone never waits"
@@ -44,7 +44,7 @@ class EngineOptions(Options):
     ] = 4096
     deadline_s: Annotated[
         float,
-        Field(gt=0),
+        Field(gt=0, allow_inf_nan=False),
         Flag(
             "a request that is not answered within this time gets 504; one that might not be gets 503 "
             "at once",
@@ -55,7 +55,7 @@ class EngineOptions(Options):
     #: None sets the limit to the deadline.
     max_delay_s: Annotated[
         float | None,
-        Field(gt=0),
+        Field(gt=0, allow_inf_nan=False),
         Flag(
             "a request that could be answered later than this, as batches take and scatter at present, gets "
             "503 with Retry-After at once, unless nothing else is under way; choose more than the largest "

@@ -82,7 +82,7 @@ class StagedRunner:
             batch = await self._next_batch()
             try:
                 await asyncio.get_running_loop().run_in_executor(
-                    self._stages.encoding, self._run_stages, batch
+                    self._stages.encoding, _raise_exceptions, self._run_stages, batch
                 )
             except Exception as error:
                 batch.error = error
@@ -131,9 +131,22 @@ async def _measure(
 ) -> Result:
     """Return the result of `work(*arguments)`, run in a thread, and record its time in `batch.seconds`."""
     started = now()
-    result = await asyncio.get_running_loop().run_in_executor(threads, work, *arguments)
+    result = await asyncio.get_running_loop().run_in_executor(threads, _raise_exceptions, work, *arguments)
     batch.seconds[stage] = now() - started
     return result
+
+
+def _raise_exceptions(work: Callable[..., Result], *arguments: Any) -> Result:
+    """Return the result of `work(*arguments)`. Whatever it raises becomes an Exception.
+
+    A panic of a tokenizer in Rust is none, and would end the coroutine of the runner without a word.
+    """
+    try:
+        return work(*arguments)
+    except Exception:
+        raise
+    except BaseException as error:
+        raise RuntimeError(f"{type(error).__name__}: {error}") from error
 
 
 class RemoteRunner:

@@ -112,10 +112,14 @@ def link_or_copy(source: Path, target: Path, *, progress: bool = False) -> None:
 
 
 def _publish(work: Path, out: Path) -> None:
-    """Rename the finished folder to `out`. Raises OSError; an existing index is then left in its place."""
+    """Rename the finished folder to `out`, and remove an index in its place.
+
+    Raises UserError if `out` is no index, and OSError. What is there is then left in its place.
+    """
     if not out.exists():
         work.rename(out)
         return
+    check_target(out, overwrite=True)  # a folder that is no index may have been made meanwhile
     replaced = replaced_folder(out)
     if replaced.exists():  # from a build that was killed after it had published its index
         _remove(replaced)

@@ -109,7 +109,7 @@ def _map_file(path: Path, bare: np.dtype, dimension: int | None) -> np.ndarray:
     try:
         size = path.stat().st_size
         if suffix == ".npy":
-            array = np.load(path, mmap_mode="r", allow_pickle=False)
+            array = np.lib.format.open_memmap(path, mode="r")  # np.load would also open an archive
             if array.ndim != 2 or array.dtype.kind != "f":
                 raise ValueError(f"an array {array.shape} of {array.dtype}, not (passages, dimension)")
         elif suffix == ".fbin":

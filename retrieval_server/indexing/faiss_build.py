@@ -69,7 +69,8 @@ def write_faiss_index(
     vectors and this factory string; a damaged file is ignored. At the end it contains the finished index,
     `path` is a link to it, and the caller must remove it.
 
-    Raises UserError if FAISS cannot build the index, or the half-built one does not fit into memory.
+    Raises UserError if FAISS cannot build the index, or the half-built one does not fit into memory, and
+    OSError if it cannot be saved.
     """
     index = _half_built(saved, vectors)
     try:
@@ -110,10 +111,13 @@ def sample_size(cells: int) -> int:
 
 
 def _save(index: faiss.Index, path: Path | None) -> None:
-    """Write the half-built index to `path`, if there is such a file."""
+    """Write the half-built index to `path`, if there is such a file. Raises OSError."""
     if path is not None:
         with replacing(path) as unfinished:
-            faiss.write_index(index, str(unfinished))
+            try:
+                faiss.write_index(index, str(unfinished))
+            except RuntimeError as error:  # the disk's fault (`disk_errors`), not the factory string's
+                raise OSError(faiss_message(error)) from error
 
 
 def _half_built(path: Path | None, vectors: VectorFiles) -> faiss.Index | None:

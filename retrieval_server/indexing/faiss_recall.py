@@ -51,12 +51,12 @@ class RescoringRows:
 
 def sample_queries(store: PassageStore, number: int = _SAMPLED_QUERIES) -> list[str]:
     """Return the first sentences of random passages, drawn with a fixed seed. The title line is left out."""
-    rows = np.random.default_rng(_SEED).permutation(len(store))[: 4 * number]
+    rows = np.random.default_rng(_SEED).permutation(len(store))[:number]
     sentences = []
     for row in rows:
         title, _, text = store[int(row)].contents.partition("\n")
-        sentences.append(_SENTENCE_END.split((text or title).strip(), maxsplit=1)[0])
-    return [sentence for sentence in sentences if sentence][:number]
+        sentences.append(_SENTENCE_END.split(text.strip() or title.strip(), maxsplit=1)[0])
+    return sentences
 
 
 def read_queries(path: Path) -> list[str]:

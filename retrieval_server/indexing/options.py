@@ -105,7 +105,7 @@ class BM25Options(Options):
 
     stemmer: Annotated[Literal["english", "none"], Flag("reduction of words to their stems")] = "english"
     stopwords: Annotated[Literal["english", "none"], Flag("words that are left out")] = "english"
-    k1: Annotated[float, Field(ge=0), Flag("saturation of word counts")] = 1.2
+    k1: Annotated[float, Field(ge=0, allow_inf_nan=False), Flag("saturation of word counts")] = 1.2
     b: Annotated[float, Field(ge=0, le=1), Flag("weight of passage length, 0 to 1")] = 0.75
 
     def section(self) -> BM25Section:

@@ -126,9 +126,10 @@ Record = TypeVar("Record", bound=_Record)
 
 def prepare_corpus(reader: CorpusReader, folder: Path) -> CorpusRecord:
     """Run the first step: write the passages. Raises UserError for a bad corpus, or if the folder has one."""
-    refuse_prepared(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with exclusive_lock(folder, f"{folder}: another process writes its corpus. Wait for it."):
+        refuse_prepared(folder)  # under the lock, or a process that has just ended could be overlooked
+        (folder / PASSAGES).unlink(missing_ok=True)  # a merged index may be linked to it
         corpus, count = write_passages(reader, folder / PASSAGES)
         record = CorpusRecord(corpus=corpus, count=count)
         _write_record(folder / CORPUS, record)
@@ -207,6 +208,8 @@ def _begin_part(folder: Path, part: EncodingPart, expected: PartRecord, overwrit
         if difference := _difference(record, expected):
             raise UserError(f"part {part}: vectors of another {difference}. Start over with --overwrite.")
         return record if record.sha256 is not None else None
+    # The record goes first: after a kill it would otherwise call a part finished whose vectors are removed.
+    part.record(folder).unlink(missing_ok=True)
     for kind in SUFFIXES:
         part.vectors(folder, kind).unlink(missing_ok=True)
     _write_record(part.record(folder), expected)

@@ -17,6 +17,7 @@ shards.
 
 from __future__ import annotations
 
+import os
 import re
 from functools import partial
 from pathlib import Path
@@ -68,7 +69,7 @@ def check_split(folder: Path, out: Path, shards: int) -> Manifest:
 
 def check_out(out: Path) -> None:
     """Raise UserError if the folder exists or cannot be created."""
-    if out.exists():
+    if os.path.lexists(out):  # also a link to nothing, which no folder can replace
         raise UserError(f"{out} exists. Choose another --out, or remove it.")
     check_parent(out)
 

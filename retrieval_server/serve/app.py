@@ -67,6 +67,9 @@ class IndexOpener:
 
     def __call__(self, location: IndexLocation) -> StagedSource:
         options = self._command.search.model_copy(update={"encoder": location.encoder})
+        if (reranker := self._sources.reranker) is not None:
+            self._on_step(f"the cross-encoder {reranker.name}")
+            reranker.load()  # before the index, which would stay open if the model does not load
         source = self._with_reranker(self._open(location, options))
         self._on_step(f"{location.path.name}: a first query")
         return source
@@ -83,13 +86,8 @@ class IndexOpener:
 
     def _with_reranker(self, source: StagedSource) -> StagedSource:
         """Return the source, reranked by the cross-encoder if the command has one that orders passages."""
-        reranker = self._sources.reranker
-        depth = self._command.rerank.rerank_depth
-        if reranker is None:
-            return source
-        self._on_step(f"the cross-encoder {reranker.name}")
-        reranker.load()  # now, so that a model that does not load stops the server at the start
-        return RerankedSource(source, reranker, depth) if depth else source
+        reranker, depth = self._sources.reranker, self._command.rerank.rerank_depth
+        return source if reranker is None or not depth else RerankedSource(source, reranker, depth)
 
 
 def server_config(command: ServeCommand, app: FastAPI) -> uvicorn.Config:

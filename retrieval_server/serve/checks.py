@@ -178,6 +178,7 @@ def _check_folder(root: Path) -> None:
 
 def _fetch_models(command: ServeCommand, shards: dict[str, list[IndexFolder]]) -> None:
     """Fetch the models that are named by their Hub names. Raises UserError if one cannot be fetched."""
-    encoders = [_encoder_of(command, folders[0].manifest) for folders in shards.values()]
-    models = dict.fromkeys(name for name in (*encoders, command.rerank.rerank) if name and is_hub_name(name))
-    check_all(*(partial(resolve_model, name) for name in models))
+    pairs = [(_encoder_of(command, folders[0].manifest), "--encoder") for folders in shards.values()]
+    pairs.append((command.rerank.rerank, "--rerank"))
+    models = {name: flag for name, flag in pairs if name and is_hub_name(name)}
+    check_all(*(partial(resolve_model, name, flag) for name, flag in models.items()))

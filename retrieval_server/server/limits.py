@@ -46,7 +46,7 @@ class ConnectionLimits(Options):
     ] = Field(default_factory=lambda: connection_limit(4096))
     read_timeout_s: Annotated[
         float,
-        Field(gt=0),
+        Field(gt=0, allow_inf_nan=False),
         Flag(
             "time in which a request's headers, and again its body, must have arrived",
             names=("--read-timeout",),

@@ -113,6 +113,7 @@ def _parse(line: bytes, location: str) -> dict[str, str]:
     try:
         row = read_json_line(line)
         page = {"url": row["url"], "contents": row["contents"]}
+        f"{page['url']}{page['contents']}".encode()  # fails for half a surrogate pair, which cannot be sent
     except (ValueError, RecursionError, KeyError, TypeError) as error:
         raise UserError(
             f"{location}: not a JSON object with 'url' and 'contents' ({error}). Repair it."

@@ -33,6 +33,11 @@ class RerankDocument(BaseModel):
 
     contents: Annotated[Query, Field(validation_alias=AliasChoices("contents", "text"))]
 
+    @model_validator(mode="after")
+    def _can_be_sent_back(self) -> RerankDocument:
+        JSONResponse(self.model_extra)  # raises ValueError for NaN and for half a surrogate pair
+        return self
+
 
 class ScoredRerankDocument(BaseModel):
     """A document with the score of the search that found it. The score is ignored."""

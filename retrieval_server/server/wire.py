@@ -76,8 +76,8 @@ class _SearchRequest(BaseModel):
             if len(key) >= _MAX_CHECKED_CHARS:
                 continue
             if similar := get_close_matches(key, cls.model_fields.keys() - body.keys(), n=1, cutoff=0.75):
-                text = "{key}: there is no such key; did you mean {near}?"
-                raise PydanticCustomError("key", text, {"key": key, "near": similar[0]})
+                names = {"key": key.encode(errors="replace").decode(), "near": similar[0]}  # no surrogates
+                raise PydanticCustomError("key", "{key}: there is no such key; did you mean {near}?", names)
         return body
 
 

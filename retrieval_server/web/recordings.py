@@ -33,7 +33,7 @@ from retrieval_server.web.engines import WebDocument
 log = logging.getLogger(__name__)
 MAX_LINE_BYTES = 16 * 2**20  # of one recorded answer
 #: The errors that parsing raises for a line that is not a recorded answer.
-_BROKEN = (ValueError, KeyError, TypeError, RecursionError)
+_BROKEN = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ def _is_same_file(first: Path, second: Path) -> bool:
     """Return whether two paths name the same file, which need not exist."""
     try:
         return first.samefile(second)
-    except FileNotFoundError:
+    except OSError:  # opening them names any other fault than that one is missing
         return first.resolve() == second.resolve()
 
 

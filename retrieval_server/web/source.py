@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import ExitStack, closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -55,12 +56,14 @@ class WebSource(RemoteSource):
         engine = ENGINES[name]
         options = options or WebOptions()
         connects = replay is None or record is not None
-        *_, address, api_key, recording = check_all(
-            lambda: _check_params(engine, options),
-            lambda: _url(engine, environment, url) if connects else None,
-            lambda: _key(engine, environment) if connects else None,
-            lambda: Recording(replay, record) if replay or record else None,
-        )
+        with ExitStack() as held:  # closes the recording, which is locked, if another check fails
+            *_, address, api_key, recording = check_all(
+                lambda: _check_params(engine, options),
+                lambda: _url(engine, environment, url) if connects else None,
+                lambda: _key(engine, environment) if connects else None,
+                lambda: held.enter_context(closing(Recording(replay, record))) if replay or record else None,
+            )
+            held.pop_all()
         client = WebClient(engine, address, api_key, options) if connects else None
         return cls(engine, options, client, recording)
 

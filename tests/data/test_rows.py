@@ -211,3 +211,11 @@ def test_a_file_of_ones_own_may_leave_columns_out(tmp_path: Path):
     pq.write_table(pa.Table.from_pylist([row]), tmp_path / "own.parquet")
     [read] = map(QuestionRow.from_row, read_rows(tmp_path / "own.parquet"))
     assert (read.question, read.golds, read.prompt, read.data_source) == ("Who?", ROW.golds, MESSAGES, "")
+
+
+@pytest.mark.parametrize("empty", [math.nan, np.float32("nan"), np.array([math.nan, None], object)])
+def test_an_empty_cell_of_pandas_is_no_gold_answer_and_no_text(empty):
+    row = ROW.to_row() | {"reward_model": {"ground_truth": {"target": empty}}, "data_source": empty}
+    assert "target is empty" in row_fault(row)
+    read = QuestionRow.from_row(row)
+    assert (read.golds, read.data_source) == ((), "")

@@ -60,6 +60,17 @@ def test_a_row_whose_observation_is_a_target_is_refused_with_its_file(tmp_path):
         list(read_sft_rows(tmp_path / "rows.parquet"))
 
 
+@pytest.mark.parametrize("column", ["pieces", "messages", "question", "protocol"])
+def test_a_row_that_lacks_a_text_is_refused(column):
+    row = ROW.to_row()
+    if column == "pieces":
+        row["pieces"].append({"text": None, "generated": False, "trained": False})
+    else:
+        row[column] = [{"role": "user", "content": None}] if column == "messages" else None
+    with pytest.raises(DataError, match="the row 'made/1' is not an SFT row .*a text is missing"):
+        SftRow.from_row(row)
+
+
 def test_the_protocol_is_the_one_that_all_rows_name():
     assert protocol_of_rows([ROW], None).name == "rag_r1_mq"
     with pytest.raises(DataError, match="data.protocol is 'rag_r1_sq'"):

@@ -67,6 +67,8 @@ def test_our_own_trajectory_records_count_as_rollouts_in_the_order_played(tmp_pa
         ('{"question": "A?"}\n', "line 1: needs `rollouts`"),
         ('{"question": "A?", "rollouts": 0}\n', "line 1: needs `rollouts`"),
         ('{"id": "a", "rewards": {"cover_em": 1}}\n', "line 1: needs `rollouts`"),
+        ('{"question": "A?", "rewards": {"cover_em": NaN}}\n', "line 1: rewards.cover_em must be a number"),
+        ('{"question": "A?", "rewards": {"cover_em": "0"}}\n', "line 1: rewards.cover_em must be a number"),
         ("\n", "gives no question a difficulty"),
         (None, "cannot read"),
     ],

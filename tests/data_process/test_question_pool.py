@@ -58,7 +58,7 @@ def test_a_draw_depends_on_the_seed_the_name_and_the_questions_only(tmp_path):
     assert sorted(drawn(tmp_path, 50, rows[::-1])) == sorted(chosen)
     assert set(chosen) < set(drawn(tmp_path, 80, rows))
     assert drawn(tmp_path, 50, rows, seed=1) != chosen != drawn(tmp_path, 50, rows, name="other")
-    assert drawn(tmp_path, 500, rows) == [row.question for row in rows]
+    assert drawn(tmp_path, 500, rows) == [row.question for row in rows] == drawn(tmp_path, 10**30, rows)
 
 
 def test_the_validation_set_is_drawn_before_train_is_compared_with_it(tmp_path):

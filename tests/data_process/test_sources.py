@@ -273,6 +273,7 @@ MEDQA = who(options={"A": "x", "B": "y"}, meta_info="step1")
         ("medqa", MEDQA | {"answer_idx": "C"}, "`answer_idx` must be one of A, B, not 'C'"),
         ("medqa", MEDQA | {"answer_idx": "B", "answer": "x"}, "`answer` is 'x', but option B is 'y'"),
         ("medqa_zh", who(choices=["x"], answer=["y"]), "`answer` must be one of the choices"),
+        ("medqa_zh", who(choices=[*map(str, range(27))], answer=["26"]), "at most 26"),
         ("medmcqa", who(**OPTIONS, cop=-1), "`cop` must be the number of the right option, 0 to 3, not -1"),
         ("asearcher", who(answer="so\n#### 3"), "it looks like gsm8k"),
         (

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import shutil
 import socket
 import sys
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -63,6 +65,13 @@ def test_serve_reports_all_problems_at_once(bm25_index, dense_index, tiny_bge, t
         f"port {taken} of 127.0.0.1",
     ]
     assert missing(message, named) == [] and "9 problems" in message
+
+
+def test_a_corpus_that_may_not_be_read_is_named(tmp_path, monkeypatch, capsys):
+    denied = PermissionError(errno.EACCES, "Permission denied", "secret.jsonl")
+    monkeypatch.setattr("retrieval_server.indexing.checks.check_first_rows", Mock(side_effect=denied))
+    words = ("build", "--backend", "bm25", "--corpus", "secret.jsonl", "--out", tmp_path / "index")
+    assert "cannot use secret.jsonl: Permission denied; check the rights" in refused(capsys, *words)
 
 
 CORPORA = ("absent.jsonl", "notes.txt", "rows.jsonl", "cut.jsonl.gz")

@@ -15,7 +15,6 @@ import io
 import json
 import re
 import zlib
-from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -82,9 +81,10 @@ def open_rows(
 
 
 def refuse_repeated(paths: Sequence[str | Path]) -> None:
-    """Raise DataError for a file that is named twice."""
-    if repeated := next((path for path, times in Counter(map(Path, paths)).items() if times > 1), None):
-        raise DataError(f"{repeated} is given twice: leave one out")
+    """Raise DataError for a file that is named twice, also by another path or a link."""
+    files = [Path(path).resolve() for path in paths]
+    if repeated := [path for path, file in zip(paths, files, strict=True) if files.count(file) > 1]:
+        raise DataError(f"{repeated[0]} is given twice: leave one out")
 
 
 def short_text(value: Any) -> str:

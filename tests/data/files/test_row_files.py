@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from rag_r1.data.files.question_file import read_file
 from rag_r1.data.files.questions import Question
-from rag_r1.data.files.row_files import open_rows
+from rag_r1.data.files.row_files import open_rows, refuse_repeated
 from rag_r1.io.errors import DataError
 
 QUESTIONS = [
@@ -205,3 +205,12 @@ def test_white_space_without_end_is_no_array(tmp_path, before, after, message):
     path.write_bytes(gzip.compress(before + b" " * (20 << 20) + after, 1))
     with pytest.raises(DataError, match=message):
         rows_of(path)
+
+
+def test_a_file_that_is_named_twice_is_refused_by_whatever_path(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link.jsonl").symlink_to("a.jsonl")
+    for other in ("a.jsonl", "folder/../a.jsonl", "link.jsonl"):
+        with pytest.raises(DataError, match="a.jsonl is given twice"):
+            refuse_repeated([tmp_path / "a.jsonl", tmp_path / "b.jsonl", str(tmp_path / other)])
+    refuse_repeated([tmp_path / "a.jsonl", tmp_path / "b.jsonl"])

@@ -83,6 +83,9 @@ def test_the_longest_and_shortest_length_of_a_training_encode_long_and_short_tex
 def test_a_flag_takes_the_place_of_a_length_that_the_model_does_not_have(trained):
     folder = trained('{"max_length": 9999}')
     assert Encoder.create(str(folder), EncoderOptions(max_length=32)).section.max_length == 32
+    for length, reason in ((65, "65 tokens are more than the 64"), (2, "2 tokens leave none")):
+        with pytest.raises(UserError, match=f"--max-length: {reason}"):
+            Encoder.create(str(folder), EncoderOptions(max_length=length))
 
 
 @pytest.mark.parametrize(

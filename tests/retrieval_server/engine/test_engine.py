@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import asynccontextmanager
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from retrieval_server.engine.engine import Engine
 from retrieval_server.engine.metrics import Metrics
+from retrieval_server.engine.options import EngineOptions
 from retrieval_server.errors import OverloadedError
 from retrieval_server.search.index_source import IndexSource
 from retrieval_server.source import SourceDescription, StagedSource
@@ -134,6 +137,25 @@ async def test_a_source_of_several_workers_gets_as_many_batches_at_once():
         assert sorted(sum(stepped.prepared[:3], [])) == list("abcdef")
         stepped.finding.set()
         assert await asyncio.gather(*tasks) == [[(query,)] for query in "abcdef"]
+
+
+async def test_a_source_that_opens_when_nobody_waits_for_it_any_more_is_closed():
+    source, loop, given_up = Stepped(), asyncio.get_running_loop(), threading.Event()
+    source.close = Mock()
+
+    def give_up():
+        starting.cancel()
+        given_up.set()
+
+    def load():
+        loop.call_soon_threadsafe(give_up)
+        assert given_up.wait(30)
+        return source
+
+    starting = asyncio.create_task(Engine.start(load, EngineOptions(), Metrics().of("towns")))
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    source.close.assert_called_once_with()
 
 
 async def test_equal_queries_under_way_are_computed_once_and_then_cached():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from unittest.mock import Mock
 
 import pytest
 
@@ -69,3 +70,21 @@ async def test_a_batch_that_fails_is_delivered_with_its_error_and_the_next_one_i
         "bad second": ("second", None, {"encode"}),
         "good": ("None", [("GOOD",)], {"encode", "search"}),
     }
+
+
+class Panic(BaseException):
+    """As a library in Rust raises it."""
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+async def test_a_panic_fails_its_batch_and_the_next_one_is_served(overlap):
+    source, stages = Echo(), StageThreads()
+    source.prepare = Mock(side_effect=[Panic("out of bounds"), ["GOOD"]])
+    async with running(lambda take, give: StagedRunner(source, stages, take, give, overlap)) as ends:
+        waiting, delivered = ends
+        for query in ("panic", "good"):
+            waiting.put_nowait(batch(query))
+        await until(lambda: len(delivered) == 2)
+    stages.end()
+    assert repr(delivered[0].error) == "RuntimeError('Panic: out of bounds')"
+    assert delivered[1].answers == [("GOOD",)]

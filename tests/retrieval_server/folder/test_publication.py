@@ -53,6 +53,14 @@ def test_an_index_is_back_in_its_place_if_the_new_one_cannot_be_renamed(out):
     assert (out / MANIFEST).read_text() == "old" and list(out.parent.iterdir()) == [out]
 
 
+def test_a_folder_that_was_made_during_the_build_and_is_no_index_is_not_replaced(tmp_path):
+    with pytest.raises(UserError, match="is not an index"), work_folder(tmp_path / "i") as work:
+        (work / MANIFEST).write_text("new")
+        (tmp_path / "i").mkdir()
+        (tmp_path / "i/notes").write_text("mine")
+    assert (tmp_path / "i/notes").read_text() == "mine"
+
+
 def test_an_index_whose_build_was_killed_between_the_renames_is_put_back_by_the_next_one(out):
     done = subprocess.run([sys.executable, "-c", KILLED, out], timeout=60)
     assert done.returncode == 9 and not out.exists()

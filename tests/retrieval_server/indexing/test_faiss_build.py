@@ -7,7 +7,7 @@ import pytest
 from retrieval_server.encode.vector_files import VectorFiles
 from retrieval_server.errors import UserError
 from retrieval_server.folder.manifest import RecallRow, read_manifest
-from retrieval_server.folder.passages import PassageStore
+from retrieval_server.folder.passages import Passage, PassageStore, PassageWriter
 from retrieval_server.indexing.builder import build_index
 from retrieval_server.indexing.checks import check_factory
 from retrieval_server.indexing.faiss_build import MIN_TRAINING_VECTORS, make_index, write_faiss_index
@@ -133,6 +133,12 @@ def test_sampled_queries_are_first_sentences_without_the_title(dense_index):
     queries = sample_queries(PassageStore(dense_index / "passages.arrow"))
     assert len(queries) == 20
     assert "Ulm is a town in the valley of the river Donau." in queries
+
+
+def test_a_passage_whose_text_is_blank_is_asked_for_by_its_title(tmp_path):
+    with PassageWriter(tmp_path / "passages.arrow") as writer:
+        writer.add(Passage("1", '"Ulm"\n '), 1)
+    assert sample_queries(PassageStore(tmp_path / "passages.arrow")) == ['"Ulm"']
 
 
 def test_no_good_setting_is_told_with_the_best_one():

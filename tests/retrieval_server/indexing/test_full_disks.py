@@ -6,12 +6,17 @@ import errno
 import json
 import subprocess
 import sys
+from unittest.mock import Mock
 
+import numpy as np
 import pytest
 
 from retrieval_server import errors
 from retrieval_server.build_index import main
+from retrieval_server.encode.vector_files import VectorFiles
 from retrieval_server.errors import UserError, disk_errors
+from retrieval_server.indexing import faiss_build
+from retrieval_server.indexing.faiss_build import write_faiss_index
 
 #: Files of this process may have so many bytes; then it is the command.
 LIMITED = """
@@ -53,3 +58,12 @@ def test_errors_without_a_number_are_the_disks_only_if_it_is_full(tmp_path, monk
             raise OSError(errno.ENOSPC, "full")
     with pytest.raises(FileNotFoundError), disk_errors(tmp_path / "index"):
         raise FileNotFoundError(errno.ENOENT, "missing", "corpus.jsonl")
+
+
+def test_a_half_built_index_without_room_is_not_blamed_on_the_factory_string(tmp_path, monkeypatch):
+    np.ones((4, 8), "<f4").tofile(tmp_path / "vectors.f32")
+    vectors = VectorFiles([tmp_path / "vectors.f32"], 8)
+    monkeypatch.setattr(faiss_build.faiss, "write_index", Mock(side_effect=RuntimeError("write error")))
+    monkeypatch.setattr(errors, "_is_full", lambda folder: True)
+    with pytest.raises(UserError, match="No space left on device"), disk_errors(tmp_path / "index"):
+        write_faiss_index(vectors, "Flat", tmp_path / "index", saved=tmp_path / "half")

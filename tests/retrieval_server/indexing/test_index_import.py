@@ -275,6 +275,8 @@ def test_embeddings_can_become_any_index(vectors, options_of, tmp_path):
     "name, contents, reason",
     [
         ("a.npy", None, r"\(20,\)"),
+        ("a.npy", b"", "magic string"),
+        ("a.npy", b"PK\x05\x06" + bytes(18), "magic string"),  # an empty .npz
         ("a.fbin", struct.pack("<ii", 20, 32) + bytes(60), "do not take 68 bytes"),
         ("a.fbin", b"", "a.fbin"),
         ("a.raw", bytes(65), "not whole vectors"),

@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -19,8 +21,15 @@ from retrieval_server.errors import UserError
 from retrieval_server.folder.corpus import CorpusReader
 from retrieval_server.folder.locks import named_lock
 from retrieval_server.folder.manifest import sha256_of_file
+from retrieval_server.indexing import parts as parts_module
 from retrieval_server.indexing.builder import merge_parts
-from retrieval_server.indexing.parts import EncodingPart, check_parts, encode_part, prepare_corpus
+from retrieval_server.indexing.parts import (
+    EncodingPart,
+    check_parts,
+    encode_part,
+    open_corpus,
+    prepare_corpus,
+)
 
 from ..builders import build, contents, dense_options, edit_json, parts_of
 from ..running import ROOT
@@ -85,6 +94,33 @@ def test_the_corpus_is_written_once_and_needed_first(parts, corpus, encoder, tmp
         encode_part(parts, EncodingPart(1, 3), encoder)
 
 
+def test_a_corpus_that_is_written_again_leaves_the_index_of_the_earlier_one_alone(
+    parts, corpus, tiny_bge, tmp_path
+):
+    merge_parts(dense_options(corpus, tiny_bge, tmp_path / "merged"), parts)
+    before = contents(tmp_path / "merged")
+    (parts / "corpus.json").unlink()
+    (tmp_path / "c.tsv").write_text("1\tulm\n")
+    prepare_corpus(CorpusReader(tmp_path / "c.tsv", progress=False), parts)
+    assert contents(tmp_path / "merged") == before
+
+
+def test_a_corpus_that_another_process_writes_meanwhile_is_not_written_over(corpus, tmp_path, monkeypatch):
+    first = prepare_corpus(CorpusReader(corpus, progress=False), tmp_path / "other")
+
+    @contextmanager
+    def late_lock(folder, refusal):
+        for name in ("passages.arrow", "corpus.json"):
+            shutil.copy(tmp_path / "other" / name, folder)
+        yield
+
+    monkeypatch.setattr(parts_module, "exclusive_lock", late_lock)
+    (tmp_path / "c.tsv").write_text("1\tulm\n")
+    with pytest.raises(UserError, match="Choose another --parts"):
+        prepare_corpus(CorpusReader(tmp_path / "c.tsv", progress=False), tmp_path / "parts")
+    assert open_corpus(tmp_path / "parts")[0] == first
+
+
 def refuse(parts, *words):
     with pytest.raises(UserError) as caught:
         check_parts(parts, progress=False)
@@ -135,6 +171,15 @@ def test_vectors_of_another_encoder_are_replaced_only_on_request(parts, make_ber
         encode_part(parts, EncodingPart(1, 3), other, progress=False)
     assert sha256_of_file(parts / "part-00001-of-00003.f32") == before
     assert encode_part(parts, EncodingPart(1, 3), other, overwrite=True, progress=False).sha256 != before
+
+
+def test_a_part_whose_replacement_was_killed_is_not_taken_for_a_finished_one(parts, encoder, monkeypatch):
+    part, before = EncodingPart(1, 3), contents(parts)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(parts_module, "_write_record", Mock(side_effect=KeyboardInterrupt))
+        encode_part(parts, part, encoder, overwrite=True, progress=False)
+    encode_part(parts, part, encoder, progress=False)
+    assert contents(parts) == before
 
 
 def test_a_part_that_is_being_encoded_is_refused_in_every_type(parts, encoder):

@@ -79,6 +79,9 @@ def test_what_would_not_answer_as_the_whole_is_refused(doubled, tiny_bge, bm25_i
     split_index(bm25_index, tmp_path / "out", 2, progress=False)
     with pytest.raises(UserError, match="exists"):
         split_index(bm25_index, tmp_path / "out", 2)
+    (tmp_path / "link").symlink_to("nothing")
+    with pytest.raises(UserError, match="link exists"):
+        split_index(bm25_index, tmp_path / "link", 2)
     with pytest.raises(UserError, match="a shard itself"):
         split_index(shard_folder(tmp_path / "out", 0, 2), tmp_path / "again", 2)
 

@@ -124,6 +124,20 @@ def test_one_index_or_a_hybrid_of_hybrids_is_refused(bm25_index, hybrid_index, t
         build_hybrid([bm25_index, hybrid_index], tmp_path / "both")
 
 
+def test_an_index_is_not_replaced_by_a_hybrid_of_itself(bm25_index, dense_index, tmp_path):
+    shutil.copytree(bm25_index, tmp_path / "a")
+    with pytest.raises(UserError, match="would replace .*a, which it searches"):
+        build_hybrid([tmp_path / "a", dense_index], tmp_path / "a", overwrite=True)
+    assert read_manifest(tmp_path / "a").backend == "bm25"
+
+
+def test_a_hybrid_in_the_place_of_a_link_finds_its_parts(bm25_index, dense_index, tmp_path):
+    shutil.copytree(bm25_index, tmp_path / "on/another/disk")
+    (tmp_path / "both").symlink_to(tmp_path / "on/another/disk")
+    build_hybrid([bm25_index, dense_index], tmp_path / "both", overwrite=True)
+    assert IndexSource.open(tmp_path / "both", device="cpu").search(["Ulm"], 1)[0]
+
+
 def test_a_part_that_was_built_again_of_another_corpus_is_refused_at_start(bm25_index, dense_index, tmp_path):
     shutil.copytree(bm25_index, tmp_path / "a")
     build_hybrid([tmp_path / "a", dense_index], tmp_path / "both")

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from unittest.mock import Mock
+
 import pytest
 
 from retrieval_server.determinism import TIE, Determinism
 from retrieval_server.errors import UserError
 from retrieval_server.search.reranker import RerankedSource, Reranker
+from retrieval_server.serve.app import IndexOpener
+from retrieval_server.serve.options import ServeCommand
+from retrieval_server.server.reload import IndexLocation
 
 from ..same_answers import assert_same_answers, plain, wired
 
@@ -145,6 +151,22 @@ def test_nothing_to_order_gives_nothing(client):
 def test_a_body_that_does_not_fit_is_refused_with_the_reason(client, body, status, reason):
     answer = client.post("/rerank", json=body)
     assert answer.status_code == status and reason in answer.json()["reason"]
+
+
+def test_an_index_is_not_opened_for_a_model_that_does_not_load():
+    sources = Mock()
+    sources.reranker.load.side_effect = UserError("no such model")
+    opens = IndexOpener(ServeCommand(index=(("default", Path("i")),)), sources, Mock())
+    with pytest.raises(UserError, match="no such model"):
+        opens(IndexLocation(Path("i")))
+    sources.ray.open.assert_not_called()
+
+
+@pytest.mark.parametrize("value", [b'"\\ud800"', b"NaN"])
+def test_a_key_that_could_not_be_sent_back_is_refused(client, value):
+    content = b'{"queries": ["Ulm"], "documents": [[{"contents": "b", "title": %s}]]}' % value
+    answer = client.post("/rerank", content=content, headers={"content-type": "application/json"})
+    assert answer.status_code == 422 and answer.json()["error"] == "bad_input"
 
 
 def test_a_server_without_a_model_has_no_such_path(serve, bm25):

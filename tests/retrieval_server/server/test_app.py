@@ -75,6 +75,7 @@ BAD = {
     "topk 1.5": (b'{"queries": [], "topk": 1.5}', "topk"),
     "scores as text": (b'{"queries": [], "return_scores": "yes"}', "return_scores"),
     "half a surrogate pair": (b'{"queries": ["\\ud800"]}', "queries[0]"),
+    "half a pair in a key": (b'{"queries": [], "topk\\ud800": 3}', "topk"),
     "a query beside queries": (b'{"queries": [], "query": "Ulm"}', "query"),
     "a list as the one query": (b'{"query": ["Ulm"]}', "query"),
     "two different topk": (b'{"queries": [], "topk": 3, "top_k": 4}', "top_k"),
@@ -86,7 +87,8 @@ BAD = {
 }
 
 
-RETRIEVE_ONLY = "scores as text,a query beside queries,a list as the one query,two different topk".split(",")
+RETRIEVE_ONLY = ["scores as text", "half a pair in a key", "a query beside queries"]
+RETRIEVE_ONLY += ["a list as the one query", "two different topk"]
 
 
 @pytest.mark.parametrize(

@@ -143,6 +143,7 @@ def test_a_server_without_pages_says_so(bm25, serve):
         ("contents", b'{"url": "u"}'),
         ("strings", b'{"url": 1, "contents": "x"}'),
         ("line 2", b"[]"),
+        ("line 2.*surrogates", b'{"url": "u", "contents": "\\ud800"}'),
     ],
 )
 def test_a_malformed_page_stops_the_server_with_its_line(tmp_path, line, fault):

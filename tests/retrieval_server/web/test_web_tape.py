@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from retrieval_server.errors import UserError
 from retrieval_server.web.engines import WebDocument
 from retrieval_server.web.recordings import Recording, RecordingKey
+from retrieval_server.web.source import WebSource
 
 text = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
 questions = st.builds(RecordingKey, text, text, st.integers(1, 100), st.dictionaries(text, text, max_size=2))
@@ -105,6 +106,12 @@ def test_an_old_recording_is_not_recorded_over(tmp_path):
     assert path.read_bytes() == whole
 
 
+def test_a_recording_is_not_kept_locked_if_the_key_is_missing(tmp_path):
+    with pytest.raises(UserError, match="TAVILY_API_KEY is not set"):
+        WebSource.open("tavily", {}, record=tmp_path / "run.jsonl")
+    assert record(tmp_path / "run.jsonl", "a")
+
+
 def test_one_recording_can_be_used_and_another_written(tmp_path):
     old = record(tmp_path / "old.jsonl", "a")
     with closing(Recording(replay=tmp_path / "old.jsonl", record=tmp_path / "new.jsonl")) as tape:
@@ -117,6 +124,9 @@ def test_one_recording_can_be_used_and_another_written(tmp_path):
 def test_a_missing_recording_is_an_error_with_its_name(tmp_path):
     with pytest.raises(UserError, match="none.jsonl: cannot be opened"):
         Recording(replay=tmp_path / "none.jsonl")
+    record(tmp_path / "file", "a")
+    with pytest.raises(UserError, match="file/new.jsonl: cannot be opened"):
+        Recording(replay=tmp_path / "file", record=tmp_path / "file" / "new.jsonl")
 
 
 @pytest.mark.parametrize(
@@ -124,7 +134,10 @@ def test_a_missing_recording_is_an_error_with_its_name(tmp_path):
     [b"{}", b"no json", b"[]", b'{"documents": []}', b"5", b"[" * 100_000]
     + [
         b'{"engine": "e", "query": "q", "depth": 1, "params": {}, "documents": %s}' % documents
-        for documents in (b'[{"url": 1}]', b'[], "other": 1', b'[{"url": "u", "contents": "\\ud800"}]')
+        for documents in (
+            *(b'[{"url": 1}]', b'[], "other": 1', b'[{"url": "u", "contents": "\\ud800"}]'),
+            b'[["url", "contents"]]',
+        )
     ],
 )
 def test_a_line_that_is_no_answer_is_named(tmp_path, line):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import socket
+from unittest.mock import Mock
 
 import pytest
 
 from retrieval_server.errors import UserError
+from retrieval_server.serve.options import ServeCommand
 from retrieval_server.server.http.listener import listen
+from retrieval_server.start_retrieval import _address
 
 
 def test_it_is_open_at_once_and_nobody_else_gets_it():
@@ -22,6 +25,12 @@ def test_it_is_open_at_once_and_nobody_else_gets_it():
 def test_an_address_of_another_machine_is_named(host):
     with pytest.raises(UserError, match=f"--host {host}: .*127.0.0.1"):
         listen(host, 0)
+
+
+@pytest.mark.parametrize("host, shown", [("::1", "[::1]"), ("127.0.0.1", "127.0.0.1"), ("a.b", "a.b")])
+def test_the_address_that_is_printed_can_be_opened(host, shown):
+    sources = Mock(**{"listener.getsockname.return_value": (host, 8123)})
+    assert _address(ServeCommand(web={"web": "serper"}, host=host), sources) == f"http://{shown}:8123"
 
 
 def test_ipv6():
