@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 LinePosition = tuple[int, int] | bytes
 OnLine = Callable[[dict[str, Any], LinePosition], None]
 #: The errors that the parsing of a line, such as `on_line`, raises for a line of another kind of file.
-PARSE_ERRORS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+PARSE_ERRORS = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
 _CHUNK_BYTES = 1 << 20
 
 
