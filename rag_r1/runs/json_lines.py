@@ -88,9 +88,11 @@ class JsonLinesFile:
     def _read(self) -> None:
         """Read all lines, and remove a last line that was cut off by a kill."""
         with open(os.dup(self._file), "rb") as file:
-            file.seek(self._end)
+            has_header = self._end > 0
             try:
-                for number, line in enumerate(limited_lines(file), 2 if self._end else 1):
+                for number, line in enumerate(limited_lines(file), 1):
+                    if number == 1 and has_header:
+                        continue
                     if not line.endswith(b"\n"):
                         logger.warning("%s: line %d was cut off by a kill and is removed", self.path, number)
                         break
