@@ -35,7 +35,9 @@ from code_lines import PARTS, ROOT, LineCount, count_lines, count_part
 #: code. The faults that two reviewers found in 40 modules took 130 (270): FAISS is asked for the sizes of its
 #: quantisers, templates are rendered within limits for all arguments, probes keep their search's limits.
 #: What FSDP1 does with adapters on one GPU, as an H100 showed, and its checks took 30 (120).
-BUDGETS = {"package": (45_830, 0.334), "tests": (63_450, 0.0575)}
+#: Halves of characters, paths in another spelling, full disks, proxies and keys that evaluations, rollouts
+#: and runs did not treat as they say took 40 (100).
+BUDGETS = {"package": (45_850, 0.334), "tests": (63_540, 0.0575)}
 
 
 @pytest.fixture(scope="module", params=PARTS)
