@@ -20,6 +20,7 @@ from rag_r1.agent.records import records_by_step, summary, trajectory_of
 from rag_r1.demo.world import KINDS
 from rag_r1.evaluation.report.statistics import mean, wilson_interval
 from rag_r1.io.atomic_files import write_json, write_text
+from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments
 from rag_r1.runs import pictures
@@ -69,12 +70,12 @@ def summarise(records: Sequence[dict[str, Any]]) -> HeldOutMeans:
 def make_report(run: Path, facts: dict[str, Any]) -> dict[str, Any]:
     """Write `results.json`, `report.md` and `report.png` into `run`, and return the results.
 
-    `facts` (recipe, seed, seconds, ...) are added to the results. Raises ValueError if the run has recorded
+    `facts` (recipe, seed, seconds, ...) are added to the results. Raises DataError if the run has recorded
     fewer than two validations.
     """
     validation, training = (records_by_step(run / "trajectories" / split) for split in ("val", "train"))
     if len(validation) < 2:
-        raise ValueError(
+        raise DataError(
             f"{run} has {len(validation)} validation(s), a report needs one before and one after training: "
             "set trainer.val_before_train=true and trainer.test_freq, and train again"
         )

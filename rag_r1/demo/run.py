@@ -27,6 +27,7 @@ from rag_r1.demo.policy import POLICIES, policy_path
 from rag_r1.demo.report import make_report, markdown
 from rag_r1.demo.world import demo_protocol, write_demo
 from rag_r1.inference.model_folders import newest_checkpoint
+from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Above0, Arguments, CheckedOverrides, argument, read_arguments
 from rag_r1.options.import_path import add_working_directory
@@ -81,7 +82,8 @@ def run_demo(
     """Run one demo in the folder `out`, where it replaces an earlier run; returns its results.
 
     Without `inputs`, the training starts from the embedded policy of the recipe's protocol, in the demo's
-    world. `timeout_s` limits the training, in seconds. Raises RunError if a server or the training fails.
+    world. `timeout_s` limits the training, in seconds. Raises RunError if a server or the training fails, and
+    DataError if it has recorded fewer than two validations.
     """
     start = time.monotonic()
     for name in ("data", "index", "trajectories", "checkpoints"):  # of an earlier run
@@ -156,7 +158,7 @@ def _check_start(args: DemoArguments) -> Path:
     return out
 
 
-@command_main(RuntimeError)
+@command_main(RuntimeError, DataError)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `rag-r1 demo`; returns its exit status."""
     args = read_arguments(

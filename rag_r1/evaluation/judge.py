@@ -25,6 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rag_r1.evaluation.eval_arguments import PolicyArguments
 from rag_r1.evaluation.judge_arguments import JudgeArguments
 from rag_r1.inference.chat_completions_api import PATH, read_chat
 from rag_r1.inference.client import Endpoint, EngineFailure
@@ -48,9 +49,10 @@ JUDGE_FOLDER = "judge"
 _MAX_TOKENS = 16
 
 
-def check_judge(args: JudgeArguments) -> None:
-    """Raise RunError if no server answers at --judge-url, or if that server lacks the judge's model."""
-    if args.judge_url is not None:
+def check_judge(args: PolicyArguments) -> None:
+    """Raise RunError if no server answers at --judge-url, or if that server lacks the judge's model. A judge
+    behind a proxy (--trust-env) is not checked, since this machine may not reach the server itself."""
+    if args.judge_url is not None and not args.trust_env:
         check_endpoint(args.judge_url, args.judge_api_key_env, "judge", "--judge-url", args.judge_model)
 
 

@@ -55,7 +55,10 @@ class RunDefaults:
         """Complete the arguments that the command line `words` and these defaults have made together. The
         run's index is dropped if the command line names a retrieval server; the run's tokenizer is added if
         the model is served at --base-url."""
-        if args.serve_index is not None and any(word.startswith("--retriever-url") for word in words):
+        # The flag may also be shortened, or stand in a settings file.
+        is_other_url = args.retriever_url != self.values.get("retriever_url", SEARCH_URL)
+        is_named = is_other_url or any(word.startswith("--retriever-url") for word in words)
+        if args.serve_index is not None and is_named:
             args = args.changed(serve_index=None)
         if args.base_url is not None and args.tokenizer is None and self.tokenizer is not None:
             args = args.changed(tokenizer=str(self.tokenizer))

@@ -24,7 +24,8 @@ _SECRET_SETTING = re.compile(
     r"credentials?|cookie)$",
     re.IGNORECASE,
 )
-_CREDENTIALS = re.compile(r"(?<=://)[^/\s@]*@")
+_CREDENTIALS = re.compile(r"(?<=://)[^/\s]*@")  # a password may contain @
+_WEB = re.compile("https?://", re.IGNORECASE)
 _REMOVED = "(removed)"
 _FLAG = re.compile(r"(?:^|\s)--?([\w-]+)")
 
@@ -51,7 +52,7 @@ def without_secrets(value: Any) -> Any:
         return [without_secrets(item) for item in value]
     if not isinstance(value, str):
         return value
-    return public_address(value) if value.startswith(("http://", "https://")) else _CREDENTIALS.sub("", value)
+    return public_address(value) if _WEB.match(value) else _CREDENTIALS.sub("", value)
 
 
 def holds_secret(text: str) -> bool:

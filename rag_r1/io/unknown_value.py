@@ -22,6 +22,7 @@ class _Unknown:
         raise UnknownValueError("a value is needed that is missing or wrong")
 
     __getattr__ = __fspath__ = __iter__ = __len__ = __bool__ = __truediv__ = __str__ = __int__ = _refuse
+    __float__ = __getitem__ = __call__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
 
 
 UNKNOWN: Any = _Unknown()

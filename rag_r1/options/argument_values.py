@@ -132,7 +132,7 @@ def words_of(arguments: Any) -> list[str]:
             # A flag with several values takes all words that follow it, so each value gets its own flag.
             takes_several = isinstance(field.json_schema_extra["metavar"], tuple)
             for text in map(str, value if isinstance(value, list) else [value]):
-                joined = takes_several or text.startswith("-")
+                joined = takes_several or text.startswith(("-", "@"))  # @FILE.yaml would be read as settings
                 flags += [f"{flag}={text}"] if joined else [flag, text]
     return [*flags, *positional]
 

@@ -109,9 +109,12 @@ def _run_outermost(main: Callable[[], int]) -> int:
                 _flush_output()
     except KeyboardInterrupt:
         return ExitStatus.INTERRUPTED
-    except BrokenPipeError:
-        if not _is_output_broken():
+    except OSError as error:
+        is_closed = isinstance(error, BrokenPipeError) and _is_output_broken()
+        if not (is_closed or is_disk_error(error)):
             raise
+        if not is_closed:  # the flush has found the disk full on which stdout is a file
+            print_error(error)
         # Python flushes stdout again when it exits, and would print a traceback.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitStatus.FAILED

@@ -42,6 +42,7 @@ def json_body(flag: str, text: str) -> dict[str, Any]:
     the flag."""
     try:
         body = json.loads(text, parse_constant=_refuse_constant)
+        json.dumps(body, allow_nan=False)  # raises ValueError for 1e999, which is read as infinite
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{flag} is not JSON: {error}: correct it, such as {_BODY_EXAMPLE}") from None
     if not isinstance(body, dict):

@@ -261,8 +261,10 @@ def _corpus_sha256(
 ) -> str | None:
     """Return the hash of the corpus that the server or the index names; None if neither names one. Raises
     RunError if they name different corpora."""
-    served = (server.ready or {}).get("corpus_sha256") if server else None
-    indexed = (manifest or {}).get("corpus", {}).get("sha256")
+    named = [(server.ready or {}).get("corpus_sha256") if server else None]
+    named.append((manifest or {}).get("corpus", {}).get("sha256"))
+    # A foreign server or manifest may have something else than a text there.
+    served, indexed = (value if isinstance(value, str) else None for value in named)
     if served and indexed and served != indexed:
         raise RunError(
             f"{server.url if server else ''} serves the corpus {served}, but the index {index} is of "

@@ -115,7 +115,7 @@ def manifest_facts(index: Path) -> dict[str, Any]:
     path = index / "manifest.json"
     try:
         data = json_file_bytes(path)
-        fields = json.loads(data)
+        fields = json.loads(data.decode("utf-8-sig"))  # in UTF-16 its values would not be counted
     except (OSError, ValueError, RecursionError) as error:
         reason = reason_of(error)
         raise RunError(f"{path} cannot be read ({reason}): give the folder of a finished index") from error
@@ -170,10 +170,10 @@ def short_names(paths: Sequence[Path]) -> list[str]:
 
 def _row_count(path: Path) -> int | None:
     """Return the number of rows in parquet or JSON lines; None for other formats. Raises RunError."""
-    if path.suffix == ".jsonl":
+    if path.suffix.lower() == ".jsonl":
         with path.open("rb") as file:
             return sum(bool(line.strip()) for line in file)
-    if path.suffix != ".parquet":
+    if path.suffix.lower() != ".parquet":
         return None
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -81,6 +81,11 @@ def _send(
     except httpx.TimeoutException as error:
         detail = f"no answer within {TIMEOUT_S:g} s"
         raise RunError(server_fault(server, address, detail, _START, flag)) from error
+    except httpx.LocalProtocolError as error:  # its message may contain the key
+        raise RunError(
+            f"the {server} at {address} was not asked ({type(error).__name__}): the key in ${key_variable} "
+            "may have a line break or another control character; correct it"
+        ) from None
     except (httpx.NetworkError, httpx.ProtocolError) as error:
         raise RunError(server_fault(server, address, str(error), _START, flag)) from error
     except httpx.DecodingError as error:

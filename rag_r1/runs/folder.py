@@ -56,7 +56,8 @@ class EpisodeOutcome:
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> EpisodeOutcome:
-        """Return the outcome of a record in the journal. Raises KeyError or TypeError for anything else."""
+        """Return the outcome of a record in the journal. Raises one of PARSE_ERRORS
+        (json_lines.py) for anything else."""
         right = record["right"]
         if right not in (True, False, None):
             raise TypeError(f"`right` is {right!r}")

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 LinePosition = tuple[int, int] | bytes
 OnLine = Callable[[dict[str, Any], LinePosition], None]
 #: The errors that the parsing of a line, such as `on_line`, raises for a line of another kind of file.
-PARSE_ERRORS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+PARSE_ERRORS = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
 _CHUNK_BYTES = 1 << 20
 
 
@@ -88,9 +88,11 @@ class JsonLinesFile:
     def _read(self) -> None:
         """Read all lines, and remove a last line that was cut off by a kill."""
         with open(os.dup(self._file), "rb") as file:
-            file.seek(self._end)
+            has_header = self._end > 0
             try:
-                for number, line in enumerate(limited_lines(file), 2 if self._end else 1):
+                for number, line in enumerate(limited_lines(file), 1):
+                    if number == 1 and has_header:
+                        continue
                     if not line.endswith(b"\n"):
                         logger.warning("%s: line %d was cut off by a kill and is removed", self.path, number)
                         break

@@ -32,7 +32,7 @@ _END_S = 20.0
 
 def mark_children(out: Path) -> None:
     """Mark all processes that this process starts from now on as belonging to OUT."""
-    os.environ[MARK] = str(out)
+    os.environ[MARK] = os.path.realpath(out)
 
 
 def run_module(
@@ -140,16 +140,18 @@ def stop_leftovers(out: Path) -> int:
 
 
 def find_leftovers(out: Path) -> list[int]:
-    """Return the ids of all running processes with the mark of OUT, except this one; [] if there is no
-    /proc."""
-    mark = f"{MARK}={out}".encode()
+    """Return the ids of all running processes with the mark of OUT, however its path was written, except
+    this one; [] if there is no /proc."""
+    mark, target = f"{MARK}=/".encode(), os.path.realpath(os.fsencode(out))
     pids = []
     for folder in Path("/proc").glob("[0-9]*"):
         if int(folder.name) == os.getpid():
             continue
         try:
             # A zombie, which has ended and is not waited for, has no environment.
-            if mark in (folder / "environ").read_bytes().split(b"\0"):
+            variables = (folder / "environ").read_bytes().split(b"\0")
+            folders = (text[len(mark) - 1 :] for text in variables if text.startswith(mark))
+            if target in map(os.path.realpath, folders):
                 pids.append(int(folder.name))
         except OSError:  # the process has ended meanwhile, or belongs to another user
             continue

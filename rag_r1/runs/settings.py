@@ -25,10 +25,8 @@ from rag_r1.runs.errors import RunError
 def read_marker(path: Path, remedy: str) -> dict[str, Any]:
     """Return the JSON object in a marker file, which describes the work that was started or done in a
     folder; {} if there is no file. Raises RunError, with the remedy, if it cannot be read."""
-    if not path.exists():
-        return {}
     try:
-        return read_json_object(path)
+        return read_json_object(path) if path.exists() else {}
     except (OSError, ValueError) as error:
         raise RunError(f"{path} cannot be read ({reason_of(error)}): {remedy}") from error
 

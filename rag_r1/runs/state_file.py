@@ -63,12 +63,13 @@ class StateFile:
         treat as missing."""
         content = json.dumps({**self.made_from, **(state or {})}, ensure_ascii=False, default=str) + "\n"
         if refuses_too_large:
-            data = content.encode("utf-8", "surrogatepass")
+            data = content.encode("utf-8", "backslashreplace")
             if len(data) > self.max_bytes:
                 raise TooLargeError(f"it has more than {self.max_bytes:,} bytes")
             check_json(data, self.max_values)
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(self.path, content, private=private, durable=durable)
+        # Lone surrogates are written as escapes of JSON, since `read` refuses a file that is not UTF-8.
+        write_text(self.path, content, private=private, errors="backslashreplace", durable=durable)
 
     def remove(self) -> None:
         """Remove the file if it exists, so that the work starts over."""

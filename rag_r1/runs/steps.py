@@ -85,7 +85,7 @@ class PipelineFolder:
             folder.replace(backup)
             print(f"{step.name}: a step that it builds on has another result now; moved to {backup.name}")
         folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / BEGUN, plan, ensure_ascii=False, private=True)
+        write_json(folder / BEGUN, plan, private=True)
         start = time.monotonic()
         facts = dict(step.work(folder))
         record = {
@@ -94,7 +94,7 @@ class PipelineFolder:
             "facts": facts,
             "seconds": round(time.monotonic() - start, 1),  # of the invocation that finished the step
         }
-        write_json(folder / DONE, record, ensure_ascii=False, private=True)
+        write_json(folder / DONE, record, private=True)
         return state
 
     def status(self, step: Step) -> StepState:
@@ -180,5 +180,10 @@ def _hash(plan: Mapping[str, Any]) -> str:
 
 
 def _read_marker(folder: Path, name: str) -> dict[str, Any]:
-    """Return the content of a marker; {} if there is none. Raises RunError if it cannot be read."""
-    return read_marker(folder / name, f"remove the folder {folder}")
+    """Return the content of a marker; {} if there is none. Raises RunError if it cannot be read, or lacks
+    what `run` writes."""
+    marker = read_marker(folder / name, f"remove the folder {folder}")
+    keys, kind = (("settings", "inputs"), dict) if name == BEGUN else (("hash", "result"), str)
+    if marker and (wrong := [key for key in keys if not isinstance(marker.get(key), kind)]):
+        raise RunError(f"{folder / name} has no valid {', '.join(wrong)}: remove the folder {folder}")
+    return marker

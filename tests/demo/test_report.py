@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rag_r1.demo.report import summarise
+from rag_r1.demo import run
+from rag_r1.demo.report import make_report, summarise
 
 
 def record(id_, em):
@@ -12,3 +13,12 @@ def record(id_, em):
 
 def test_a_trajectory_without_a_reward_is_not_counted_as_wrong():
     assert summarise([record("a", 1.0), record("b", None)]).em == 1.0
+
+
+def test_a_training_with_one_validation_ends_with_the_remedy(tmp_path, monkeypatch, capsys):
+    (tmp_path / "trajectories" / "val").mkdir(parents=True)
+    (tmp_path / "trajectories" / "train").mkdir()
+    monkeypatch.setattr(run, "_check_start", lambda args: tmp_path)
+    monkeypatch.setattr(run, "run_demo", lambda *unused: make_report(tmp_path, {}))
+    assert run.main(["--out", str(tmp_path)]) == 1
+    assert "set trainer.val_before_train=true" in capsys.readouterr().err

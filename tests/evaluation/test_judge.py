@@ -164,6 +164,7 @@ def test_a_case_is_a_question_with_its_golds_and_an_answer():
         ({"judge_model": None}, "are given together"),
         ({"judge_max_cost": 1.0}, "--judge-max-cost needs"),
         ({"judge_body": "{"}, "--judge-body is not JSON"),
+        ({"judge_body": '{"top_p": 1e999}'}, "--judge-body is not JSON"),
         ({"judge_body": "[1]"}, "--judge-body must be a JSON object"),
         ({"judge_url": "localhost:1"}, "--judge-url"),
     ],

@@ -100,7 +100,11 @@ def test_the_index_of_a_run_is_served_unless_a_server_is_named(tmp_path, monkeyp
     monkeypatch.setattr(evaluation_run, "prepare_evaluation", prepare)
     assert command.main([str(run)]) == 1
     assert command.main([str(run), "--retriever-url=http://127.0.0.1:2"]) == 1
-    first, second = played
+    (tmp_path / "mine.yaml").write_text("retriever_url: http://127.0.0.1:3")
+    assert command.main([str(run), f"@{tmp_path / 'mine.yaml'}"]) == 1
+    assert command.main([str(run), "--retriever", "http://127.0.0.1:3"]) == 1
+    first, second, *others = played
+    assert {(args.retriever_url, args.index) for args in others} == {("http://127.0.0.1:3", None)}
     assert (first.retriever_url, first.index) == ("http://127.0.0.1:1/index", run / "index")
     assert (second.retriever_url, second.index) == ("http://127.0.0.1:2", None)
     assert first.model == str(run / "checkpoints" / "global_step_7" / "actor" / "huggingface")

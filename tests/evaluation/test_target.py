@@ -97,6 +97,14 @@ def test_a_judge_that_its_server_does_not_have_is_named():
             check_judge(arguments(**judge))
 
 
+@pytest.mark.parametrize("engine", ["chat", "completions"])
+def test_servers_behind_a_proxy_are_not_asked_without_it(engine):
+    url = "http://127.0.0.1:9/v1"
+    args = arguments(base_url=url, engine=engine, judge_url=url, judge_model="j", trust_env=True)
+    check_judge(args)
+    assert resolve_model(args).tokenizer == (None if engine == "chat" else "m")
+
+
 def test_a_model_that_is_served_here_needs_an_embedding_for_each_token(tmp_path):
     folder = shutil.copytree(policy_path("rag_r1_mq"), tmp_path / "m")
     tokens = TokenUnit.of(str(folder))

@@ -126,6 +126,11 @@ def test_a_line_without_end_is_not_read_whole(tmp_path):
         file.truncate(1 << 40)
     with pytest.raises(RunError, match="line 1 has more than 67,108,864 bytes"):
         JsonLinesFile(tmp_path / "tape.jsonl", lambda value, place: None)
+    with (tmp_path / "with header").open("wb") as file:
+        file.write(b"{}\n")
+        file.truncate(1 << 40)
+    with pytest.raises(RunError, match="line 2 has more than 67,108,864 bytes"):
+        JsonLinesFile(tmp_path / "with header", lambda value, place: None, header={})
 
 
 async def answered(path: str) -> web.Response:

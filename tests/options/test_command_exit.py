@@ -120,3 +120,26 @@ def test_a_reader_that_has_gone_ends_a_command_without_a_traceback(unbuffered, e
         process.stdout.close()
         assert process.stderr.read() == "tidied up\n"
     assert process.returncode == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="left out: there is no /dev/full here")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_an_output_on_a_full_disk_is_told_without_a_traceback(unbuffered):
+    program = """
+import sys
+from rag_r1.options.command_exit import command_main
+
+@command_main()
+def main() -> int:
+    print("a result")
+    return 0
+
+sys.exit(main())
+"""
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": unbuffered}
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, text=True, env=env
+        )
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("error: cannot write: No space left") and ended.stderr.count("\n") == 1

@@ -227,6 +227,7 @@ def test_the_words_are_what_differs_from_the_defaults_in_declared_order():
     made = Bake(overrides=["a=1"], guests=["-x"], loaves=1, heat=9, recipe=["b", "c"], two_times=True)
     told = "--recipe b --recipe c --heat 9.0 --two-times --guests=-x a=1"
     assert made.to_argv() == told.split()
+    assert Bake(recipe=["@b.yaml"]).to_argv() == ["--recipe=@b.yaml"], "else a file of settings"
     with pytest.raises(ValueError, match="--loaves"):
         with_defaults(Bake, loaves=2)(recipe=["b"]).model_copy(update={"loaves": None}).to_argv()
 

@@ -78,7 +78,14 @@ def test_right_arguments_are_not_checked_here():
     assert args.changed(to=Path("c")).to == Path("c")
 
 
-@given(st.sampled_from([str, int, len, iter, bool, Path, lambda value: value / "x", lambda value: value.x]))
+ORDER = [lambda value: value < 1, lambda value: 1 <= value, lambda value: value > 1, lambda value: value[0]]
+
+
+@given(
+    st.sampled_from(
+        [str, int, float, len, iter, bool, Path, lambda value: value / "x", lambda value: value.x, *ORDER]
+    )
+)
 def test_nothing_can_be_done_with_a_value_that_is_not_known(use):
     with pytest.raises(UnknownValueError):
         use(UNKNOWN)

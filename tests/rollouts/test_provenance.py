@@ -171,6 +171,8 @@ def test_nothing_secret_is_kept():
     assert without_secrets(values)["max_tokens"] == 5 and without_secrets(values)["token"] is None
     assert without_secrets(values)["url"] == "https://host/v1"
     assert without_secrets("see ftp://user:hush@host and https://host") == "see ftp://host and https://host"
+    assert without_secrets("redis://user:hu@sh@host/1") == "redis://host/1"
+    assert without_secrets("HTTPS://host/v1?key=hush") == "https://host/v1"
     assert without_secrets("http://[") == "(removed)"
     assert provenance_facts.public_address("https://user:hush@host:1/v1?key=hush#x") == "https://host:1/v1"
     assert provenance_facts.public_address("http://hush:[") == "(removed)"
@@ -192,10 +194,18 @@ def test_an_index_of_another_corpus_than_the_servers_is_refused(tmp_path):
     assert provenance.corpus_sha256 == "other" and set(provenance.index) == {"backend", "corpus", "sha256"}
 
 
-@pytest.mark.parametrize("text", [None, "{", "[]", '{"corpus": 1}'])
+def test_a_corpus_that_is_not_named_by_a_text_is_not_known(tmp_path):
+    (tmp_path / "manifest.json").write_text('{"corpus": {"sha256": [1]}}')
+    with server({"/ready": (200, json.dumps({**READY, "corpus_sha256": 5}))}) as served:
+        card = made(retriever=RetrieverConfig(url=served.url), index=tmp_path)
+    assert card.corpus_sha256 is None
+
+
+@pytest.mark.parametrize("text", [None, "{", "[]", '{"corpus": 1}', '{"corpus": {}}\u2200'])
 def test_a_folder_that_is_no_index_is_refused(tmp_path, text):
     if text is not None:
-        (tmp_path / "manifest.json").write_text(text)
+        encoding = "utf-8" if text.isascii() else "utf-16"  # in which the values are not counted
+        (tmp_path / "manifest.json").write_text(text.rstrip("\u2200"), encoding=encoding)
     with pytest.raises(RunError, match="give the folder of a finished index"):
         made(index=tmp_path)
 
@@ -220,14 +230,17 @@ def test_files_of_questions_have_hashes_and_counts(tmp_path):
     pq.write_table(pa.table({"x": [1, 2, 3]}), tmp_path / "test.parquet")
     (tmp_path / "own.jsonl").write_text('{"a": 1}\n\n{"a": 2}')
     (tmp_path / "list.json").write_text("[1, 2]")
-    provenance = made(data=[tmp_path / name for name in ("test.parquet", "own.jsonl", "list.json")])
+    (tmp_path / "OTHER.JSONL").write_text('{"a": 1}')
+    names = ("test.parquet", "own.jsonl", "list.json", "OTHER.JSONL")
+    provenance = made(data=[tmp_path / name for name in names])
     assert {name: part.rows for name, part in provenance.data.items()} == {
         "test.parquet": 3,
         "own.jsonl": 2,
         "list.json": None,
+        "OTHER.JSONL": 1,
     }
     assert provenance.rows is None and made(data=[tmp_path / "test.parquet"]).rows == 3
-    assert len({part.sha256 for part in provenance.data.values()}) == 3
+    assert len({part.sha256 for part in provenance.data.values()}) == 4
     (tmp_path / "bad.parquet").write_text("no parquet")
     for name, problem in (("bad.parquet", "is not a parquet file"), ("nowhere.jsonl", "cannot read")):
         with pytest.raises(RunError, match=problem):

@@ -52,6 +52,8 @@ def test_what_a_killed_pipeline_has_left_behind_is_ended_and_nothing_else(tmp_pa
             while str(out).encode() not in open(f"/proc/{process}/environ", "rb").read():
                 time.sleep(0.01)
         assert processes.find_leftovers(out) == [child]
+        (tmp_path / "link").symlink_to(tmp_path)
+        assert processes.find_leftovers(tmp_path / "link" / "out") == [child]
         assert processes.stop_leftovers(out) == 1
         assert not runs(child) and runs(other.pid)
         assert processes.stop_leftovers(out) == 0

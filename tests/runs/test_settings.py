@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rag_r1.runs.errors import RunError
-from rag_r1.runs.settings import changed_settings, flatten, json_roundtrip, refuse_changes
+from rag_r1.runs.settings import changed_settings, flatten, json_roundtrip, read_marker, refuse_changes
 
 
 def test_none_and_a_missing_key_are_the_same_and_values_are_compared_by_their_full_key():
@@ -27,3 +27,8 @@ def test_a_refusal_names_each_change_and_the_remedy():
         "OUT was begun with other settings: seed was 1 and is now None; size was 2 and is now 3. "
         "Choose another"
     )
+
+
+def test_a_marker_that_cannot_be_looked_up_is_refused_with_the_remedy(tmp_path):
+    with pytest.raises(RunError, match="File name too long.*: choose another"):
+        read_marker(tmp_path / ("x" * 300), "choose another")

@@ -135,6 +135,7 @@ JUNK = [
     b"[[",
     b'{"request": 1}\n',
     b'{"ask": "", "turn": 0, "sha256": "", "answer": [], "usage": {}}\n',
+    b'{"ask": "", "turn": 0, "sha256": "", "answer": {}, "usage": {"requests": 1e999}}\n',
     b"5\n",
     b"\n\n",
     b"[]\n",

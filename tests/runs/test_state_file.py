@@ -22,6 +22,12 @@ def test_the_state_of_the_same_work_is_read(tmp_path: Path):
     assert file.read(dict) is None
 
 
+def test_a_private_state_with_half_of_a_character_is_read(tmp_path: Path):
+    file = StateFile(tmp_path / "state.json", {"input": "caf\udce9"})
+    file.write({"place": "\ud800"}, private=True, refuses_too_large=True)
+    assert file.read(lambda content: content["place"]) == "\ud800"
+
+
 @pytest.mark.parametrize("change", [{"input": "abd"}, {"settings": {"budget": {"turns": 5}}}, {"more": 1}])
 def test_work_that_is_made_from_something_else_begins_again(tmp_path: Path, change: dict):
     StateFile(tmp_path / "state.json", MADE_FROM).write({"place": 1})

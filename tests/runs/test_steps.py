@@ -133,12 +133,17 @@ def test_a_step_without_its_result_is_not_done(tmp_path, calls):
 
 
 @pytest.mark.parametrize("marker", ["begun.json", "done.json"])
-@pytest.mark.parametrize("text", ["{", "[]", "\x00"])
+@pytest.mark.parametrize("text", ["{", "[]", "\x00", '{"settings": 1, "hash": 1}'])
 def test_a_marker_that_cannot_be_read_is_named(tmp_path, calls, marker, text):
     run(tmp_path, step(calls, "a"))
     (tmp_path / "a" / marker).write_text(text)
     with pytest.raises(RunError, match=marker):
         run(tmp_path, step(calls, "a"))
+
+
+def test_a_path_that_is_not_utf_8_can_be_a_setting_and_a_fact(tmp_path, calls):
+    named = step(calls, "a", model="caf\udce9")
+    assert run(tmp_path, named) == ["new"] and run(tmp_path, named) == ["done"]
 
 
 def test_one_process_at_a_time_works_in_a_folder(tmp_path):

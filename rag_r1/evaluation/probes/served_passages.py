@@ -20,12 +20,14 @@ from rag_r1.tools.retrieval.client import token_header
 
 #: Documents per request, the limit of the project's server.
 _DOCUMENTS_PER_REQUEST = 64
+#: Statuses by which a server refuses a token or is overloaded; others mean that it lacks the route.
+_REFUSALS = (401, 403, 429, 503)
 
 
 def served_passages(base: str, evidence: Iterable[GoldEvidence]) -> Passages:
     """Return the gold passages that the questions name by id, from the retrieval server at `base`; none if
-    it does not serve documents by id. Raises RunError if no server answers there, or if its answer has
-    another form."""
+    it does not serve documents by id. Raises RunError if no server answers there, if it refuses the
+    token or is overloaded, or if its answer has another form."""
     ids = sorted({passage_id for gold in evidence for passage_id in gold.ids})
     passages = Passages()
     try:
@@ -33,6 +35,8 @@ def served_passages(base: str, evidence: Iterable[GoldEvidence]) -> Passages:
             for start in range(0, len(ids), _DOCUMENTS_PER_REQUEST):
                 batch = ids[start : start + _DOCUMENTS_PER_REQUEST]
                 response = client.post(f"{base}/documents", json={"ids": batch})
+                if response.status_code in _REFUSALS:
+                    raise ValueError(f"HTTP {response.status_code}")
                 if response.status_code != 200:
                     return Passages()
                 passages.by_id.update(_documents_of(response.json(), batch))

@@ -173,6 +173,8 @@ def test_a_server_without_documents_has_none_and_a_wrong_answer_is_an_error():
     named = GoldEvidence.of({"supporting_ids": ["7"]})
     with JsonStub(lambda request: (404, "{}")) as server:
         assert served_passages(server.url, [named]) == Passages()
+    with JsonStub(lambda request: (503, "{}")) as server, pytest.raises(RunError, match="HTTP 503.*--corpus"):
+        served_passages(server.url, [named])
     with JsonStub(lambda request: {"result": "?"}) as server, pytest.raises(RunError, match="--corpus"):
         served_passages(server.url, [named])
     with pytest.raises(RunError, match="--corpus"):
