@@ -34,8 +34,9 @@ from code_lines import PARTS, ROOT, LineCount, count_lines, count_part
 #: every path's record took 95 (60); full sentences in all modules 2,700 lines of documentation, and no
 #: code. The faults that two reviewers found in 40 modules took 130 (270): FAISS is asked for the sizes of its
 #: quantisers, templates are rendered within limits for all arguments, probes keep their search's limits.
-#: What FSDP1 does with adapters on one GPU, as an H100 showed, and its checks took 30 (120).
-BUDGETS = {"package": (45_830, 0.334), "tests": (63_450, 0.0575)}
+#: What FSDP1 does with adapters on one GPU, as an H100 showed, and its checks took 30 (120). Null ids and
+#: splits, a check of arguments that hangs, and values too large for a float took 20 (120).
+BUDGETS = {"package": (45_860, 0.334), "tests": (63_600, 0.0575)}
 
 
 @pytest.fixture(scope="module", params=PARTS)
