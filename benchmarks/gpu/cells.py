@@ -68,7 +68,8 @@ class CellStore:
 
     def fail(self, cell: Cell, log: Path | str) -> None:
         """Write the last lines of a log, or of an error's text, as the error of a cell. Raises OSError."""
-        self._write(cell, {}, last_lines(log, _LINES))
+        # A killed process may have written nothing, but only a cell that was measured has no error.
+        self._write(cell, {}, last_lines(log, _LINES) or "the process ended without a message")
 
     def _write(self, cell: Cell, figures: Mapping[str, Any], error: str | None) -> None:
         commit = (commit_facts() or {}).get("sha")

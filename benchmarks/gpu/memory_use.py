@@ -119,7 +119,15 @@ class TrainingMeter(Sampler):
     """Measures the memory of a training that this process starts in the block, in bytes."""
 
     def __init__(self) -> None:
-        super().__init__(lambda: gpu_memory_used() or _resident_of_children(), 1.0)
+        self._on_gpu = gpu_memory_used() is not None
+        super().__init__(self._used, 1.0)
+
+    def _used(self) -> float:
+        """Return the bytes in use; on a GPU, those of the last reading if nvidia-smi does not answer."""
+        if not self._on_gpu:
+            return _resident_of_children()
+        used = gpu_memory_used()
+        return used if used is not None else self.values[-1][1] if self.values else 0.0
 
     @property
     def timeline(self) -> list[tuple[int, float]]:

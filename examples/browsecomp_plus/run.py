@@ -54,7 +54,11 @@ class RetrievalServerSearcher:
         config = RetrieverConfig(url=args.retriever_url, timeout_s=args.retriever_timeout)
         self._index = {"index": args.retriever_index} if args.retriever_index else {}
         self._client = bounded_http_client(config.timeout_s, token_header(), config.base)
-        status = self._request("GET", "/ready")
+        try:
+            status = self._request("GET", "/ready")
+        except RunError:
+            self._client.close()
+            raise
         self._backend = str(status.get("indexes", {}).get(args.retriever_index, status).get("backend", ""))
 
     def search(self, query: str, k: int = 10) -> list[dict[str, Any]]:
@@ -102,7 +106,9 @@ class RetrievalServerSearcher:
             answer = self._client.request(method, path, json=body)
             if answer.status_code != 200:
                 raise RunError(f"{address} answered {answer.status_code}: {answer.text[:300]}")
-            return answer.json()
+            if not isinstance(content := answer.json(), dict):
+                raise ValueError(f"a JSON {type(content).__name__}, not an object")
+            return content
         except (httpx.HTTPError, ValueError, RecursionError) as error:
             raise RunError(f"no retrieval server answers at {address}: {error}") from error
 

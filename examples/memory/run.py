@@ -135,7 +135,7 @@ def figures(records: Sequence[dict[str, Any]]) -> dict[str, float]:
     for role in ("summary", "backtrack"):
         means[role] = fmean(any(turn["action"] == role for turn in record["turns"]) for record in records)
     means["token limit"] = fmean(record["status"] == "token_limit" for record in records)
-    means["rows"] = fmean(1 + max(turn["row"] for turn in record["turns"]) for record in records)
+    means["rows"] = fmean(1 + max((turn["row"] for turn in record["turns"]), default=0) for record in records)
     return means
 
 

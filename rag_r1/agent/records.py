@@ -226,8 +226,12 @@ def records_by_step(folder: str | Path) -> dict[int, list[dict[str, Any]]]:
     files = [path for path in _files_in(Path(folder)) if path.name.startswith("step_")]
     files.sort(key=lambda path: path.stat().st_mtime_ns)
     steps: dict[int, dict[str, dict[str, Any]]] = defaultdict(dict)
-    for record in read_records(*files, skip_broken=True):
-        steps[int(record["step"])][record["id"]] = record
+    for location, record in placed_records(*files, skip_broken=True):
+        step, id_ = record.get("step"), record.get("id")
+        if isinstance(step, int) and isinstance(id_, str):
+            steps[step][id_] = record
+        else:
+            _skip_record(True, location, "it has no step or no id")
     return {step: list(records.values()) for step, records in sorted(steps.items())}
 
 

@@ -83,6 +83,9 @@ class ReplayEngine:
         self.played = 0
         #: How often each call was made in the turn that is being played back (see `call_key`).
         self.earlier_calls: Counter[str] = Counter()
+        #: The context of the last turn that was played back, which is the ledger's own list, and its length.
+        self._context: list[int] | None = None
+        self._length = 0
         #: Whether the policy has begun to continue.
         self._continues = False
 
@@ -94,6 +97,8 @@ class ReplayEngine:
     async def generate(self, context: list[int], max_tokens: int, stop: Sequence[str]) -> Generation:
         """Return the next past turn or, after the last one, what the wrapped engine generates. Raises
         ValueError if the limits leave less room than the past turn needs."""
+        if context is self._context and len(context) == self._length:
+            self.played -= 1  # the turn was not accepted, and is asked for again
         if self.played == len(self.past):
             self._continues = True
             return await self.engine.generate(context, max_tokens, stop)
@@ -106,6 +111,7 @@ class ReplayEngine:
         if callable(restore_turn := getattr(self.engine, "restore_turn", None)):
             restore_turn(context, ids)
         self.played += 1
+        self._context, self._length = context, len(context)
         self.earlier_calls.clear()
         return Generation(ids)
 

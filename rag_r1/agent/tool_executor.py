@@ -82,7 +82,8 @@ class ToolExecutor:
                 fault: str | None = f"There is no tool {call.tool[:_SHOWN]!r}. The tools are: {names}."
             else:
                 check = getattr(tool, "checked", None)
-                fault = tool.fault(call.arguments) if check is None else await check(call.arguments)
+                limit_s, args = self._timeout_s(call.tool), call.arguments
+                fault = tool.fault(args) if check is None else await with_timeout(limit_s, check(args))
             message = None if fault is None else str(fault)[:_SHOWN]
         except Exception as error:
             logger.warning("the arguments of a call could not be checked: %s", error_line(error))
@@ -102,6 +103,11 @@ class ToolExecutor:
         limits = self._setting(name, "limits", _NO_LIMITS)
         return limits if isinstance(limits, ToolLimits) else _NO_LIMITS
 
+    def _timeout_s(self, name: str) -> float | None:
+        """Return the seconds that a call of a tool, or the check of its arguments, may take."""
+        timeout_s = self._limits(name).timeout_s
+        return self.failures.tool_timeout_s if timeout_s is None else timeout_s
+
     def _setting(self, name: str, attribute: str, default: Any) -> Any:
         """Return an optional attribute of a tool, or the default if it has none or reading it raises."""
         try:
@@ -117,7 +123,7 @@ class ToolExecutor:
         name = calls[0].tool
         limits = self._limits(name)
         retries = self.failures.retries if limits.retries is None else limits.retries
-        timeout_s = self.failures.tool_timeout_s if limits.timeout_s is None else limits.timeout_s
+        timeout_s = self._timeout_s(name)
         results: dict[int, Result | Refusal] = {}
         pending: Sequence[int] = range(len(calls))
         for attempt in range(retries + 1):

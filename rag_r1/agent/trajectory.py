@@ -91,10 +91,10 @@ class CallRecord:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> CallRecord:
-        """Read a call from what `to_dict` returns. Raises TypeError for unknown keys."""
+        """Read a call from what `to_dict` returns. Raises TypeError for unknown and for missing keys."""
         documents = data.get("documents")
         documents = None if documents is None else [Document(**document) for document in documents]
-        copied = {"arguments": _copied(data["arguments"]), "sent": _copied(data.get("sent"))}
+        copied = {key: _copied(data[key]) for key in ("arguments", "sent") if key in data}
         return cls(**{**data, **copied, "documents": documents})
 
 
@@ -258,7 +258,7 @@ class Trajectory:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Trajectory:
-        """Read a record from what `to_dict` returns. Raises TypeError for unknown keys."""
+        """Read a record from what `to_dict` returns. Raises TypeError for unknown and for missing keys."""
         turns = [
             Turn(**{**turn, "calls": [CallRecord.from_dict(call) for call in turn.get("calls", [])]})
             for turn in data.get("turns", [])

@@ -109,7 +109,8 @@ class Recipe:
     def _searchpath(self, overrides: Sequence[str]) -> list[str]:
         """Return the entries of `hydra.searchpath` in an override or else in the recipe. Raises RunError if
         the value is not a list."""
-        override = next((item for item in overrides if item.startswith(_SEARCHPATH)), None)
+        # Of several overrides the last one counts, as with any other key of Hydra.
+        override = next((item for item in reversed(overrides) if item.startswith(_SEARCHPATH)), None)
         if override is not None:
             from hydra.core.override_parser.overrides_parser import OverridesParser
 

@@ -147,7 +147,8 @@ class SearchAgentLoop(AgentLoopBase):
         info = row.get("extra_info")
         info = info if isinstance(info, Mapping) else {}
         question = cell_text(info.get("question"))
-        record_id = f"{cell_text(info.get('id', row.get('uid')))}#{row.get('session_id', 0)}"
+        # An id of null, as in a column of parquet, counts as missing.
+        record_id = f"{cell_text(info.get('id')) or cell_text(row.get('uid'))}#{row.get('session_id', 0)}"
         setup = self.agents.of_row(row, info)
         engine = VerlEngine(self.server_manager, sampling_params, setup.codec)
         episode = setup.episode(engine)

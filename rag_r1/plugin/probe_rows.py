@@ -20,6 +20,7 @@ from typing import Any
 
 import datasets
 
+from rag_r1.data.rows import cell_text
 from rag_r1.probes.passages import Passages
 from rag_r1.probes.probes import NEED_GOLD, applies
 
@@ -31,7 +32,7 @@ def add_probe_rows(rows: datasets.Dataset, probes: Sequence[str], passages: Pass
     """Return the rows followed by, for each probe, a copy of the validation rows that the probe can be
     played with. `passages` are those that the probe `gold` can show."""
     infos = [info if isinstance(info, Mapping) else {} for info in rows["extra_info"]]
-    validation_rows = [i for i, info in enumerate(infos) if info.get("split", "train") != "train"]
+    validation_rows = [i for i, info in enumerate(infos) if split_of(info) != "train"]
     parts = [rows.add_column(COLUMN, [""] * len(rows))]
     for probe in probes:
         row_numbers = validation_rows
@@ -49,6 +50,11 @@ def add_probe_rows(rows: datasets.Dataset, probes: Sequence[str], passages: Pass
         probe_rows = probe_rows.add_column(COLUMN, [probe] * len(probe_rows))
         parts.append(probe_rows.cast(parts[0].features))  # the same types, in the same order
     return datasets.concatenate_datasets(parts)
+
+
+def split_of(info: Mapping[str, Any]) -> str:
+    """Return the split in a row's `extra_info`; "train" if it has none, or null as in a column of parquet."""
+    return cell_text(info.get("split")) or "train"
 
 
 def suffix_of(probe: str) -> str:

@@ -18,7 +18,7 @@ from rag_r1.config.schema import RagR1Config
 from rag_r1.data.evidence import GoldEvidence
 from rag_r1.data.rows import cell_text, golds_of
 from rag_r1.options.problems import plain
-from rag_r1.plugin.probe_rows import probe_of
+from rag_r1.plugin.probe_rows import probe_of, split_of
 from rag_r1.plugin.record_details import RecordDetails
 from rag_r1.probes.passages import Passages, read_passages
 from rag_r1.probes.probes import NEED_GOLD, NEED_PASSAGES, ProbeAgent, deeper_search, topk_of
@@ -53,7 +53,7 @@ class ProcessAgents:
     def of_row(self, row: Mapping[str, Any], info: Mapping[str, Any]) -> AgentSetup:
         """Return the agent for a row whose `extra_info` is `info`: that of training, of validation, or of
         the row's probe."""
-        if str(info.get("split", "train")) == "train":
+        if split_of(info) == "train":
             return self.training
         probe = probe_of(row)
         if probe not in self.probes:

@@ -34,7 +34,7 @@ from rag_r1.data.evidence import GoldEvidence
 from rag_r1.data.rows import golds_of
 from rag_r1.options.problems import plain
 from rag_r1.plugin.algorithms.turn_loo import NAME as TURN_LOO
-from rag_r1.plugin.probe_rows import probe_of, suffix_of
+from rag_r1.plugin.probe_rows import probe_of, split_of, suffix_of
 from rag_r1.protocols import SEARCH
 from rag_r1.rewards import RewardSum
 from rag_r1.rewards.answer_metrics import exact_match
@@ -89,7 +89,7 @@ class SearchRewardManager(RewardManagerBase):
     ) -> bool:
         """Write the record if there is a folder for trajectories, and return False if that fails. Records
         of a probe have the split `<split>_<probe>` and the original name of their data source."""
-        split = str((row.get("extra_info") or {}).get("split", "train"))
+        split = split_of(row.get("extra_info") or {})
         probe = probe_of(row)
         return await self.dump.write_in_thread(
             record,

@@ -10,8 +10,8 @@ receives the values.
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Iterator, Mapping
+from sys import float_info
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from rag_r1.protocols import Protocol
@@ -104,4 +104,6 @@ def _type_fault(value: Any, default: Any) -> str | None:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    """Whether a value is a number that a float can hold."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and abs(value) <= float_info.max  # `math.isfinite` raises for a larger whole number

@@ -56,7 +56,8 @@ def as_credit(value: Any, n_turns: int) -> Credit | None:
     """Convert what a term returned for a trajectory of `n_turns` turns; None if the term could not judge it.
 
     Accepts a number, None, or a number for each turn as a list, a tuple or an array of numpy or torch. Raises
-    TypeError for anything else, and ValueError for a wrong number of values.
+    TypeError for anything else, ValueError for a wrong number of values, and OverflowError for a value or a
+    sum that is too large for a float.
     """
     if hasattr(value, "tolist"):
         value = value.tolist()
@@ -80,5 +81,5 @@ def weighted_sum(pairs: Sequence[tuple[float, Credit]], n_turns: int) -> Credit:
 
 def _finite(value: Any) -> float | None:
     """Return the value as a float; None for None, NaN and infinity. Raises TypeError if it is not a
-    number."""
+    number, and OverflowError for a whole number that is too large for a float."""
     return float(value) if value is not None and math.isfinite(value) else None

@@ -127,8 +127,19 @@ def test_a_step_that_was_played_again_after_a_crash_counts_once(tmp_path):
     assert {r["id"]: r["rewards"]["em"] for r in records} == {"a#0": 1.0, "a#1": 0.0, "b#0": 1.0}
 
 
+@pytest.mark.parametrize("other", [{}, {"id": "b", "step": None}, {"step": 3}, {"id": ["b"], "step": 3}])
+def test_an_object_without_step_and_id_is_no_record_of_a_step(tmp_path, other, caplog):
+    write_step(tmp_path / "step_000003-1.jsonl", [other, record("a", 1.0)], time_s=1)
+    assert records_by_step(tmp_path) == {3: [record("a", 1.0)]}
+    assert "step_000003-1.jsonl, line 1: it has no step or no id" in caplog.text
+
+
+BARE = {"id": "a", "question": "?", "protocol": "x"}
+CALL_WITHOUT_ARGUMENTS = {"text": "", "action": "search", "calls": [{"tool": "search"}]}
+
+
 @pytest.mark.parametrize(
-    "broken", [{}, {"id": "a", "question": "?", "protocol": "x", "turns": [{"txt": ""}]}]
+    "broken", [{}, {**BARE, "turns": [{"txt": ""}]}, {**BARE, "turns": [CALL_WITHOUT_ARGUMENTS]}]
 )
 def test_a_record_that_is_no_trajectory_is_refused(broken):
     with pytest.raises(DataError, match="is not a trajectory"):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from rag_r1.agent import CallRecord, Episode, FailurePolicy, ReplayTurn
 from rag_r1.agent.failures import FOR_TRAINING
 from rag_r1.agent.replay import make_replay
+from rag_r1.inference.character_codec import CharacterCodec
 from rag_r1.options.tool_limits import ToolLimits
 from rag_r1.protocols import Document, Refusal, load_protocol
 from rag_r1.tools import tool
@@ -112,6 +113,16 @@ async def test_a_past_that_does_not_fit_the_limits_is_a_failure_and_no_answer():
     resumed = await episode(Engine([ANSWER]), max_turn_tokens=5).resume("id", "Who?", [1], past_of(record, 1))
     assert resumed.status == "engine_failure" and resumed.masked(("engine",))
     assert "only 5 are allowed" in resumed.failures[0].detail
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_a_past_turn_that_cannot_be_decoded_is_not_replaced_by_the_next_one(count):
+    record = await episode(Engine([search("a"), ANSWER])).run("id", "Who?", [1])
+    past = [ReplayTurn((1 << 30,)), *past_of(record, 2)[1:]][:count]
+    retrying = make_episode(SQ, Engine([ANSWER]), failures=FailurePolicy(retries=2, wait_s=0.0), max_turns=4)
+    retrying.codec = CharacterCodec()  # raises UnknownTokenError
+    resumed = await retrying.resume("id", "Who?", [1], past)
+    assert (resumed.status, len(resumed.turns)) == ("engine_failure", 1)
 
 
 @pytest.fixture

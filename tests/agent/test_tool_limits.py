@@ -172,3 +172,13 @@ def test_a_weight_update_during_a_call_neither_repeats_nor_loses_it(protocol, se
     assert output == undisturbed and not record.failures
     assert (record.status, record.generated_tokens) == (still.status, still.generated_tokens)
     assert record.turns[0].calls[0].status == "ok"
+
+
+@pytest.mark.parametrize("own_limit_s", [None, 7.0])
+def test_a_check_of_arguments_that_hangs_is_a_failure_after_the_time_limit(protocol, own_limit_s):
+    built = slow({}, timeout_s=own_limit_s)
+    built.checked = lambda arguments: asyncio.sleep(HOUR)
+    failures = FailurePolicy(tool_timeout_s=20.0)
+    record, shown, _ = play(protocol, [calls("slow", "a"), ANSWER], [built], failures)
+    assert (record.status, record.n_tool_failures, built.asked) == ("answered", 1, [])
+    assert f"no answer within {own_limit_s or 20.0:g} s" in record.failures[0].detail

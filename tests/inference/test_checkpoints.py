@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from safetensors.numpy import save
 
 from rag_r1.demo.policy import policy_path
-from rag_r1.inference.model_folders import checkpoint_name, model_folder
+from rag_r1.inference.model_folders import checkpoint_name, local_model, model_folder, shard_merge
+from rag_r1.inference.model_folders.model_config import model_config
+from rag_r1.inference.model_folders.shard_merge import merged_model
 from rag_r1.runs.errors import RunError
 from tests.fakes.weights import NO_TENSORS
 
@@ -131,6 +133,56 @@ def test_shards_are_merged_once_and_again_if_they_have_changed(tmp_path):
     with pytest.raises(RunError, match="cannot be read as tensors: they are damaged, or contain"):
         model_folder(checkpoint, tmp_path / "into")
     assert list((tmp_path / "into").iterdir()) == []
+
+
+@pytest.fixture
+def shard(tmp_path, monkeypatch) -> Path:
+    """A shard, whose merge makes a folder with the files of a model."""
+    monkeypatch.setattr(shard_merge, "_merge", lambda state, target: hugging_face(target))
+    (tmp_path / "actor").mkdir()
+    (tmp_path / "actor" / "shard.pt").write_bytes(b"1")
+    return tmp_path / "actor" / "shard.pt"
+
+
+def test_an_old_model_whose_removal_is_interrupted_is_not_in_the_way_of_the_next_one(shard, monkeypatch):
+    target = shard.parent / "merged"
+
+    def interrupted(folder: Path, ignore_errors: bool) -> None:
+        if folder.exists():
+            (folder / ".merged_from.json").unlink()
+            raise KeyboardInterrupt
+
+    merged_model(shard.parent, [shard], target)
+    shard.write_bytes(b"other")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(shutil, "rmtree", interrupted)
+        merged_model(shard.parent, [shard], target)
+    assert merged_model(shard.parent, [shard], target) == target
+
+
+def test_a_model_whose_description_cannot_be_written_is_removed(shard, monkeypatch):
+    def merge(state: Path, target: Path) -> None:
+        (target / ".merged_from.json").mkdir(parents=True)
+
+    monkeypatch.setattr(shard_merge, "_merge", merge)
+    with pytest.raises(OSError):
+        merged_model(shard.parent, [shard], shard.parent / "merged")
+    assert list(shard.parent.iterdir()) == [shard]
+
+
+def test_a_merger_whose_messages_are_not_utf_8_fails_with_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(shard_merge, "bind_to_parent", lambda command: ["printf", r"\377 no"])
+    with pytest.raises(RunError, match="(?s)failed on .*no$"):
+        shard_merge._merge(tmp_path, tmp_path / "merged")
+
+
+def test_a_folder_of_an_unknown_user_is_no_model():
+    assert local_model("~nobody-has-this-name/model") == Path("~nobody-has-this-name/model")
+
+
+def test_the_keys_of_a_config_without_a_text_config_are_read(tmp_path):
+    (tmp_path / "config.json").write_text('{"vocab_size": 7, "text_config": null}')
+    assert model_config(tmp_path)["vocab_size"] == 7
 
 
 class Program:

@@ -99,7 +99,7 @@ def test_an_endpoint_that_is_gone_ends_the_run(tmp_path):
     assert len(server.bodies) <= MAX_CONSECUTIVE_FAILURES + 2
 
 
-@pytest.mark.parametrize("reply", ["[1]", "```json\n[1]\n```", " \n[1] "])
+@pytest.mark.parametrize("reply", ["[1]", "```json\n[1]\n```", "```JSON\n[1]\n```", " \n[1] "])
 def test_a_value_is_read_with_or_without_a_fence(reply):
     assert json_of(reply) == [1]
 

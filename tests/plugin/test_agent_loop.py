@@ -53,7 +53,7 @@ def test_a_chat_prompt_is_opened_behind_the_template(tokenizer):
     assert tokenizer.decode(client.requests[0][1]) == messages[0]["content"] + "Who?<think>"
 
 
-@pytest.mark.parametrize(("split", "count"), [("train", 1), ("test", 2), ("val", 2)])
+@pytest.mark.parametrize(("split", "count"), [("train", 1), (None, 1), ("test", 2), ("val", 2)])
 def test_validation_rows_may_be_answered_by_another_number_of_documents(tokenizer, split, count):
     cfg = config(
         retriever={"tool": "tests.plugin.scripted_loop:Many", "topk": 1},
@@ -63,6 +63,12 @@ def test_validation_rows_may_be_answered_by_another_number_of_documents(tokenize
     row = {"extra_info": {"id": "q1", "question": "Who?", "split": split}}
     output, _ = play(tokenizer, ["<search> a </search>", "<answer> x </answer>"], cfg, **row)
     assert len(output.extra_fields["trajectory"]["turns"][0]["calls"][0]["documents"]) == count
+
+
+@pytest.mark.parametrize("info", [{}, {"id": None}])
+def test_a_row_without_an_id_has_the_one_that_verl_gave_it(tokenizer, info):
+    output, _ = play(tokenizer, ["<answer> x </answer>"], extra_info={"question": "Who?", **info})
+    assert output.extra_fields["trajectory"]["id"] == "u#3"
 
 
 @pytest.mark.parametrize(("split", "searches"), [("train", 1), ("val", 2)])

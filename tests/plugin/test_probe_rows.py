@@ -13,7 +13,7 @@ from verl.utils.dataset.rl_dataset import collate_fn, get_dataset_class
 
 from rag_r1.data.rows import QuestionRow, write_rows
 from rag_r1.io.errors import DataError
-from rag_r1.plugin.probe_rows import COLUMN
+from rag_r1.plugin.probe_rows import COLUMN, split_of
 from tests.plugin.scripted_loop import config, play, score, tokens
 
 SEARCH, ANSWER = "<search> a </search>", "<answer> x </answer>"
@@ -139,6 +139,10 @@ def test_a_broken_file_of_passages_ends_a_start_with_its_name(tmp_path: Path, to
 def test_rows_that_are_trained_on_are_never_probed(tmp_path: Path):
     assert len(data_set(tmp_path, [row("a")], ["empty"], "train_files")) == 1
     assert columns(data_set(tmp_path, [row("a", split="train")], ["empty"])) == [("a", "demo/one_hop", "")]
+
+
+def test_a_row_without_a_split_or_with_null_is_one_of_training():
+    assert [split_of(info) for info in ({}, {"split": None}, {"split": "val"})] == ["train", "train", "val"]
 
 
 def test_without_probes_the_rows_are_as_they_were(tmp_path: Path):

@@ -159,6 +159,12 @@ def test_a_search_path_of_ones_own_is_kept_beside_ours(tmp_path, place):
     assert sum(word.startswith("hydra.searchpath=") for word in recipe.command(overrides)) == 1
 
 
+def test_of_two_search_paths_of_ones_own_the_last_one_counts():
+    overrides = [f"hydra.searchpath=[file:///{name}]" for name in ("first", "last")]
+    [searchpath] = Recipe.find("rag_r1/grpo").arguments(overrides)
+    assert "file:///last" in searchpath and "file:///first" not in searchpath
+
+
 @pytest.mark.parametrize("place", ["the recipe", "an override"])
 def test_a_search_path_that_is_no_list_is_refused(tmp_path, place):
     block = "hydra: {searchpath: mine}\n" if place == "the recipe" else ""

@@ -94,6 +94,8 @@ def test_the_list_may_come_from_hydra():
         ([{"term": "em", "weight": True}], r"\[0\]\.weight"),
         ([{"term": "em", "weight": math.nan}], r"\[0\]\.weight"),
         ([{"term": "em", "weight": math.inf}], r"\[0\]\.weight"),
+        ([{"term": "em", "weight": 10**400}], r"\[0\]\.weight"),
+        ([{"term": "each_answer", "separator": ""}], r"\[0\]\.separator must not be empty"),
         ([{"term": "em", "wieght": 1}], r"\[0\]\.wieght: .*no such option"),
         ([{"term": "em"}, {"term": "cover_em", "order": 1}], r"\[1\]\.order: .*ordered"),
         ([{"term": "cover_em", "ordered": "yes"}], r"\[0\]\.ordered must be true or false"),

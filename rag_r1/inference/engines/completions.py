@@ -9,7 +9,7 @@ from those that were sampled, and the run's settings record `text`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import isfinite
+from sys import float_info
 from typing import Any
 
 from rag_r1.agent import Codec, Generation
@@ -112,7 +112,8 @@ def _logprobs(logprobs: Any, count: int) -> list[float] | None:
     values = logprobs.get("token_logprobs") if isinstance(logprobs, dict) else None
     if not isinstance(values, list) or len(values) != count:
         raise ValueError("it does not have one log-prob for each token")
-    if not all(isinstance(value, float | int) and isfinite(value) for value in values):
+    # Compared, since `math.isfinite` raises OverflowError for a whole number that is too large for a float.
+    if not all(isinstance(value, float | int) and abs(value) <= float_info.max for value in values):
         raise ValueError("its log-probs are not all finite numbers")
     return [float(value) for value in values]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -24,7 +25,7 @@ def local_model(name: str) -> Path:
     model on the Hub is downloaded unless it is in the cache. Raises RunError if the download fails.
     """
     if not is_hub_name(name):
-        return Path(name).expanduser()
+        return Path(os.path.expanduser(name))  # that of pathlib raises RuntimeError for an unknown user
     from huggingface_hub import snapshot_download
 
     try:

@@ -13,6 +13,6 @@ def model_config(folder: Path) -> dict[str, Any]:
     be read."""
     try:
         keys = read_json_file(folder / "config.json")
-        return {**keys.get("text_config", {}), **keys}
+        return {**(keys.get("text_config") or {}), **keys}
     except (OSError, ValueError, AttributeError, TypeError):
         return {}

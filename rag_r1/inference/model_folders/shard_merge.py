@@ -38,8 +38,8 @@ def has_weights(folder: Path) -> bool:
 def merged_model(state: Path, shards: list[Path], target: Path) -> Path:
     """Return `target`, the folder of the model merged from the shards in the folder `state`.
 
-    The shards are merged unless `target` was merged from the same shards before. Raises RunError, and removes
-    what was written, if they cannot be merged.
+    The shards are merged unless `target` was merged from the same shards before. Removes what was
+    written if they cannot be merged, and raises RunError, or OSError if the disk is full.
     """
     note = target / _MERGED_FROM
     description = _description(state, shards)
@@ -48,16 +48,20 @@ def merged_model(state: Path, shards: list[Path], target: Path) -> Path:
     if target.exists() and not note.exists():
         raise RunError(f"{target} is not a model that was merged here: move it away")
     part = target.with_name(f"{target.name}.part")
-    for folder in (part, target):  # before the merge, since the disk may have no room for another model
-        shutil.rmtree(folder, ignore_errors=True)
+    # Both are removed before the merge, since the disk may have no room for another model. An old model is
+    # renamed first: if its removal is interrupted, what is left has not the name of a whole one.
+    shutil.rmtree(part, ignore_errors=True)
+    if target.exists():
+        target.replace(part)
+        shutil.rmtree(part, ignore_errors=True)
     part.parent.mkdir(parents=True, exist_ok=True)
     print(f"merging the shards of {state} into {target}", file=sys.stderr)
     try:
         _merge(state, part)
+        (part / _MERGED_FROM).write_text(description, encoding="utf-8")
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
-    (part / _MERGED_FROM).write_text(description, encoding="utf-8")
     part.replace(target)
     return target
 
@@ -76,7 +80,7 @@ def _merge(state: Path, target: Path) -> None:
     environment = {**environment_without_secrets(()), _SAFE_LOAD: "1"}
     environment.pop(_UNSAFE_LOAD, None)
     process = subprocess.run(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors="replace"
     )
     if process.returncode and _REFUSAL in process.stdout:
         manual = shlex.join(["python", *merger, "--target_dir", "MODEL"])

@@ -68,7 +68,7 @@ def read_adapters(checkpoint: Path) -> SavedAdapters:
         meta = read_json_file(state / _META)
         rank, alpha = int(meta["r"]), int(meta["lora_alpha"])
         saved = torch.load(files[0], map_location="cpu", weights_only=True)
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError, pickle.UnpicklingError) as error:
+    except (OSError, EOFError, ValueError, KeyError, TypeError, RuntimeError, pickle.PickleError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise RunError(f"{state} cannot be read ({reason}): give another checkpoint") from error
     if not saved or not all(".lora_" in name for name in saved):

@@ -18,7 +18,7 @@ from pydantic_settings import CliPositionalArg
 from rag_r1.inference.model_folders import is_hub_name
 from rag_r1.inference.nf4.checkpoint import SavedAdapters, read_adapters
 from rag_r1.io.atomic_files import atomic_file, write_json
-from rag_r1.io.bounded_json import read_json_file
+from rag_r1.io.bounded_json import read_json_file, read_json_object
 from rag_r1.io.hub import hub_answers
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments
@@ -123,7 +123,7 @@ def _trained_config(adapters: SavedAdapters) -> dict[str, Any]:
     """Return the content of the checkpoint's config.json. Raises RunError if it cannot be read."""
     path = adapters.huggingface / "config.json"
     try:
-        return read_json_file(path)
+        return read_json_object(path)
     except (OSError, ValueError) as error:
         raise RunError(f"{path} cannot be read ({error}): give another checkpoint") from error
 

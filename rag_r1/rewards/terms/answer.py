@@ -8,6 +8,9 @@ project.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from rag_r1.agent import Trajectory
 from rag_r1.rewards.answer_metrics import cover_exact_match, exact_match, token_f1
 from rag_r1.rewards.normalise import NormaliserName
@@ -41,7 +44,12 @@ def cover_em(
     return cover_exact_match(trajectory.answer, golds, ordered=ordered, normaliser=normaliser) or wrong
 
 
-@register("each_answer")
+def _separator_faults(options: Mapping[str, Any], key: str) -> list[str]:
+    """Return the fault of an empty separator, at which no text can be split."""
+    return [f"{key}.separator must not be empty"] if options.get("separator") == "" else []
+
+
+@register("each_answer", check=_separator_faults)
 def each_answer(
     trajectory: Trajectory, golds: list[str], *, normaliser: NormaliserName = "squad", separator: str = ";"
 ) -> float:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.gpu import memory_use
 from benchmarks.gpu.cells import Cell, CellStore
 from benchmarks.gpu.machine import begin, recorded_plan
 from benchmarks.gpu.made import made_once
@@ -193,3 +194,19 @@ def test_the_published_section_is_what_the_command_writes(tmp_path):
     published = text.partition(BEGIN)[2].partition(END)[0].strip()
     if "###" not in published:
         assert published == section(Plan(tmp_path, tmp_path))
+
+
+def test_a_cell_whose_process_wrote_nothing_has_failed_too(store, tmp_path):
+    (tmp_path / "log").write_text("\n")
+    store.fail(CELL, tmp_path / "log")
+    assert store.read(CELL).error
+
+
+def test_a_gpu_that_does_not_answer_once_has_the_memory_of_its_last_reading(monkeypatch):
+    readings = iter([3e9, 3e9, None, 5e9])
+    monkeypatch.setattr(memory_use, "gpu_memory_used", lambda: next(readings))
+    monkeypatch.setattr(memory_use, "_resident_of_children", lambda: 9e9)
+    meter = memory_use.TrainingMeter()
+    for _ in range(3):
+        meter.values.append((0.0, meter._used()))
+    assert [value for _, value in meter.values] == [3e9, 3e9, 5e9]

@@ -13,8 +13,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 
+from examples.browsecomp_plus import run
 from examples.browsecomp_plus.run import (
     RetrievalServerSearcher,
     main,
@@ -197,3 +199,15 @@ def test_the_benchmarks_own_script_evaluates_our_runs(tmp_path):
     assert figures["avg_tool_stats"] == {"search": 1.0}
     correct = {question["query_id"]: question["correct"] for question in figures["per_query_metrics"]}
     assert correct == {"7": True, "8": False, "9": False}
+
+
+@pytest.mark.parametrize("answer", ["[]", '"ready"', "null", "not JSON"])
+def test_a_server_that_answers_no_object_is_no_retrieval_server(monkeypatch, answer):
+    client = httpx.Client(
+        base_url="http://retriever", transport=httpx.MockTransport(lambda _: httpx.Response(200, text=answer))
+    )
+    monkeypatch.setattr(run, "bounded_http_client", lambda *_: client)
+    args = argparse.Namespace(retriever_url="http://retriever:1", retriever_index=None, retriever_timeout=5.0)
+    with pytest.raises(RunError, match="no retrieval server answers at http://retriever/ready"):
+        RetrievalServerSearcher(args)
+    assert client.is_closed

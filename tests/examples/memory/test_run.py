@@ -36,6 +36,7 @@ def test_figures_are_shares_of_trajectories_whatever_their_rows():
     shares = figures([right, full])
     names = ("EM all", "EM both", "summary", "backtrack", "token limit")
     assert {shares[name] for name in names} == {0.5} and shares["rows"] == 2.0
+    assert figures([full | {"turns": []}])["rows"] == 1.0, "an episode may end before its first turn"
 
 
 @pytest.mark.parametrize(
