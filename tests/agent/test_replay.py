@@ -117,6 +117,7 @@ async def test_a_past_that_does_not_fit_the_limits_is_a_failure_and_no_answer():
 
 @pytest.mark.parametrize("count", [1, 2])
 async def test_a_past_turn_that_cannot_be_decoded_is_not_replaced_by_the_next_one(count):
+    """The cache is keyed by turn: the next turn's answer in its place would be another episode's history."""
     record = await episode(Engine([search("a"), ANSWER])).run("id", "Who?", [1])
     past = [ReplayTurn((1 << 30,)), *past_of(record, 2)[1:]][:count]
     retrying = make_episode(SQ, Engine([ANSWER]), failures=FailurePolicy(retries=2, wait_s=0.0), max_turns=4)

@@ -176,6 +176,7 @@ def test_a_weight_update_during_a_call_neither_repeats_nor_loses_it(protocol, se
 
 @pytest.mark.parametrize("own_limit_s", [None, 7.0])
 def test_a_check_of_arguments_that_hangs_is_a_failure_after_the_time_limit(protocol, own_limit_s):
+    """The check is a user's own code; without a limit one call would stop the whole batch."""
     built = slow({}, timeout_s=own_limit_s)
     built.checked = lambda arguments: asyncio.sleep(HOUR)
     failures = FailurePolicy(tool_timeout_s=20.0)

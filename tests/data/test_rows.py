@@ -215,6 +215,7 @@ def test_a_file_of_ones_own_may_leave_columns_out(tmp_path: Path):
 
 @pytest.mark.parametrize("empty", [math.nan, np.float32("nan"), np.array([math.nan, None], object)])
 def test_an_empty_cell_of_pandas_is_no_gold_answer_and_no_text(empty):
+    """pandas writes a missing text as NaN, which as a text is the word nan."""
     row = ROW.to_row() | {"reward_model": {"ground_truth": {"target": empty}}, "data_source": empty}
     assert "target is empty" in row_fault(row)
     read = QuestionRow.from_row(row)

@@ -99,6 +99,7 @@ def test_a_judge_that_its_server_does_not_have_is_named():
 
 @pytest.mark.parametrize("engine", ["chat", "completions"])
 def test_servers_behind_a_proxy_are_not_asked_without_it(engine):
+    """Behind a proxy a direct request fails, although the run itself would work."""
     url = "http://127.0.0.1:9/v1"
     args = arguments(base_url=url, engine=engine, judge_url=url, judge_model="j", trust_env=True)
     check_judge(args)

@@ -362,6 +362,7 @@ def test_a_query_is_interrupted_when_its_client_goes_away(tmp_path, monkeypatch)
     "fault", [duckdb.IOException("a broken page"), duckdb.ConnectionException("closed for its replacement")]
 )
 def test_a_cache_that_breaks_under_way_is_read_anew(tmp_path, monkeypatch, fault):
+    """DuckDB closes all connections of a database that it finds broken."""
     write(tmp_path / "a.jsonl", [record("a")])
     broken = [fault]
     causes = queries.causes

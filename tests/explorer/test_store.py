@@ -65,6 +65,7 @@ def test_a_file_that_is_not_what_it_was_is_read_anew(read, tmp_path, how):
 
 @pytest.mark.parametrize("count", [1, 9])
 def test_a_file_that_was_written_anew_and_is_longer_is_read_anew(read, tmp_path, count):
+    """The start of a file tells whether it was only appended to; a short file is compared as a whole."""
     path = write(tmp_path / "a.jsonl", [record(f"old{i}") for i in range(count)])
     store = read(tmp_path)
     path.write_bytes(lines(record(f"new{i}") for i in range(12)))
@@ -279,6 +280,8 @@ def test_the_database_opens_no_other_file_and_loads_nothing(read, tmp_path):
 
 
 def test_a_file_that_could_not_be_read_is_read_at_the_next_start(read, tmp_path, monkeypatch):
+    """The error may pass, such as a missing permission; the cache must not keep it."""
+
     def refused(path, start):
         raise PermissionError(13, "Permission denied", str(path))
 

@@ -145,6 +145,7 @@ def shard(tmp_path, monkeypatch) -> Path:
 
 
 def test_an_old_model_whose_removal_is_interrupted_is_not_in_the_way_of_the_next_one(shard, monkeypatch):
+    """A folder half removed would count as a model that lacks files, and end every later merge."""
     target = shard.parent / "merged"
 
     def interrupted(folder: Path, ignore_errors: bool) -> None:
@@ -161,6 +162,8 @@ def test_an_old_model_whose_removal_is_interrupted_is_not_in_the_way_of_the_next
 
 
 def test_a_model_whose_description_cannot_be_written_is_removed(shard, monkeypatch):
+    """Without its description a merged model cannot be told from one of another checkpoint."""
+
     def merge(state: Path, target: Path) -> None:
         (target / ".merged_from.json").mkdir(parents=True)
 

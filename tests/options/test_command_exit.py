@@ -125,6 +125,7 @@ def test_a_reader_that_has_gone_ends_a_command_without_a_traceback(unbuffered, e
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="left out: there is no /dev/full here")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_an_output_on_a_full_disk_is_told_without_a_traceback(unbuffered):
+    """Python flushes at its exit, outside the command's own handling of errors."""
     program = """
 import sys
 from rag_r1.options.command_exit import command_main

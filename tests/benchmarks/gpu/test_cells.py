@@ -197,12 +197,14 @@ def test_the_published_section_is_what_the_command_writes(tmp_path):
 
 
 def test_a_cell_whose_process_wrote_nothing_has_failed_too(store, tmp_path):
+    """A process that is killed before its first line leaves no log, whose end could be the error."""
     (tmp_path / "log").write_text("\n")
     store.fail(CELL, tmp_path / "log")
     assert store.read(CELL).error
 
 
 def test_a_gpu_that_does_not_answer_once_has_the_memory_of_its_last_reading(monkeypatch):
+    """The driver is read a hundred times a second, and one failed reading is no free GPU."""
     readings = iter([3e9, 3e9, None, 5e9])
     monkeypatch.setattr(memory_use, "gpu_memory_used", lambda: next(readings))
     monkeypatch.setattr(memory_use, "_resident_of_children", lambda: 9e9)

@@ -208,6 +208,7 @@ def test_white_space_without_end_is_no_array(tmp_path, before, after, message):
 
 
 def test_a_file_that_is_named_twice_is_refused_by_whatever_path(tmp_path):
+    """Rows that are read twice would be trained on twice."""
     (tmp_path / "folder").mkdir()
     (tmp_path / "link.jsonl").symlink_to("a.jsonl")
     for other in ("a.jsonl", "folder/../a.jsonl", "link.jsonl"):

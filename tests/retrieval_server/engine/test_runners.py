@@ -78,6 +78,7 @@ class Panic(BaseException):
 
 @pytest.mark.parametrize("overlap", [False, True])
 async def test_a_panic_fails_its_batch_and_the_next_one_is_served(overlap):
+    """A panic of a tokenizer in Rust is a BaseException, which ends a task that only expects Exception."""
     source, stages = Echo(), StageThreads()
     source.prepare = Mock(side_effect=[Panic("out of bounds"), ["GOOD"]])
     async with running(lambda take, give: StagedRunner(source, stages, take, give, overlap)) as ends:

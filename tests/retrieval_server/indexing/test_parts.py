@@ -97,6 +97,7 @@ def test_the_corpus_is_written_once_and_needed_first(parts, corpus, encoder, tmp
 def test_a_corpus_that_is_written_again_leaves_the_index_of_the_earlier_one_alone(
     parts, corpus, tiny_bge, tmp_path
 ):
+    """A merged index shares the file of the passages as a hard link."""
     merge_parts(dense_options(corpus, tiny_bge, tmp_path / "merged"), parts)
     before = contents(tmp_path / "merged")
     (parts / "corpus.json").unlink()

@@ -8,7 +8,7 @@ import pytest
 
 from rag_r1.io.errors import DataError
 from rag_r1.runs.errors import RunError
-from rag_r1.tools.documents import parsers
+from rag_r1.tools.documents import markdown, parsers
 from rag_r1.tools.documents.command import main
 from rag_r1.tools.documents.corpus import index_folder
 from rag_r1.tools.documents.parsers import read_document
@@ -97,7 +97,7 @@ def test_a_pdf_of_another_hostile_shape_is_named(tmp_path, data):
 
 
 def test_texts_that_need_no_parser_are_bounded_before_they_are_cut_up(tmp_path, monkeypatch):
-    monkeypatch.setattr(parsers, "MAX_SECTIONS", 1000)
+    monkeypatch.setattr(markdown, "MAX_SECTIONS", 1000)
     (tmp_path / "a.md").write_text("# a\n" * 1001)
     with pytest.raises(DataError, match="more than 1,000 sections"):
         read_document(tmp_path / "a.md")

@@ -14,6 +14,7 @@ from tests.fakes.json_server import JsonStub
 
 @pytest.mark.parametrize("answer, ready", [({}, True), ((503, "{}"), False)])
 def test_whether_a_server_is_ready_is_asked_without_the_proxy_of_the_environment(monkeypatch, answer, ready):
+    """A cluster's proxy does not reach this machine, and the wait would end with its time limit."""
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)

@@ -40,7 +40,8 @@ from rag_r1.training.preflight.memory.shape import ModelShape
 #: Bytes of the component `contexts` with vLLM; fitted.
 HELD = 7.2e9
 #: Bytes of the component `contexts` without vLLM: CUDA's context, NCCL and cuBLAS of one process. It is what
-#: an H100 had in use beyond PyTorch's reserved memory after the first step (docs/results/gpu.md, "Adapters on one GPU").
+#: an H100 had in use beyond PyTorch's reserved memory after the first step (docs/results/gpu.md, "Adapters on
+#: one GPU").
 CONTEXT = 1.4e9
 #: Memory that the allocator reserves in addition, as a share of that for computing a micro-batch; fitted.
 SLACK = 0.35
