@@ -40,7 +40,11 @@ TRAININGS = {
 
 
 @pytest.fixture(
-    scope="module", params=["grpo", "gae", pytest.param("reinforce_plus_plus", marks=pytest.mark.nightly)]
+    scope="module",
+    params=[
+        "grpo",
+        *(pytest.param(name, marks=pytest.mark.nightly) for name in ("gae", "reinforce_plus_plus")),
+    ],
 )
 def finished(request, tmp_path_factory) -> MemoryRun:
     recipe, questions, group, more = TRAININGS[request.param]

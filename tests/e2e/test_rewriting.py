@@ -16,7 +16,7 @@ from rag_r1.training.added_overrides import SESSION_TRAINERS
 from tests.e2e.demo_training import recording
 from tests.e2e.rewriting_checks import CHECKS, RewritingRun
 
-pytestmark = [pytest.mark.e2e, pytest.mark.full]
+pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 
 PROTOCOL = """\
 extends: rag_r1_mq
