@@ -20,7 +20,7 @@ from tests.chaos.fault_checks import CHECKS, FaultyRun
 from tests.e2e.demo_training import GROUP, QUESTIONS, Training
 
 # Bounded in time; generous, for a busy machine takes several times what a quiet one does.
-pytestmark = [pytest.mark.e2e, pytest.mark.full, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.nightly, pytest.mark.timeout(2400)]
 
 STEPS = 4
 OVERRIDES = (

@@ -22,7 +22,7 @@ from tests.e2e.dapo_and_lora_checks import DAPO_CHECKS, LORA_CHECKS, GroupedRun
 from tests.e2e.own_reward_checks import OwnRewardRun
 from tests.e2e.probe_checks import ProbedRun
 
-pytestmark = [pytest.mark.e2e, pytest.mark.full]
+pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 
 ROOT = Path(__file__).parents[2]
 #: Four answers to a question are all right or all wrong about every fourth time.
