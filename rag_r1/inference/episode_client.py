@@ -84,7 +84,7 @@ class EpisodeClient:
         return reply
 
 
-def turn_seed(seed: int, turn: int) -> int:
+def turn_seed(seed: int | str, turn: int) -> int:
     """Return a 31-bit seed for a turn of an episode, derived from the episode's seed."""
     digest = hashlib.sha256(f"{seed}/{turn}".encode()).digest()
     return int.from_bytes(digest[:4], "big") >> 1

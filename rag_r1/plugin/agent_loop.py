@@ -27,6 +27,7 @@ from rag_r1.agent import Codec, Generation, Ledger, TrainingRow, Trajectory
 from rag_r1.agent.tokens.signals import part_logprobs
 from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.data.rows import cell_text
+from rag_r1.inference.episode_client import turn_seed
 from rag_r1.plugin.algorithms.turn_loo import NAME as TURN_LOO
 from rag_r1.plugin.algorithms.turn_loo import place_turn_scores
 from rag_r1.plugin.process_agents import ProcessAgents
@@ -41,10 +42,15 @@ class VerlEngine:
     (llm_server.py, `FullyAsyncLLMServerClient`). A resumed request looks for stop strings only in the text
     that it generates itself. So it misses a closing tag that the abort has split in two, and the policy
     continues to write. `_until_stop` cuts the output after that tag.
+
+    `seed` is the trajectory's, from which that of each turn is derived; None samples without seeds.
     """
 
-    def __init__(self, client: Any, sampling_params: dict[str, Any], codec: Codec):
+    def __init__(
+        self, client: Any, sampling_params: dict[str, Any], codec: Codec, seed: int | str | None = None
+    ):
         self.client, self.sampling_params, self.codec = client, sampling_params, codec
+        self.seed = seed
         self.resumes = isinstance(client, FullyAsyncLLMServerClient)
         self.request_id = uuid4().hex
         #: veRL's fields of the last turn, and the range of weight versions that generated the trajectory.
@@ -55,11 +61,13 @@ class VerlEngine:
     async def generate(self, context: list[int], max_tokens: int, stop: Sequence[str]) -> Generation:
         """Continue `context`, which are token ids, up to and including a stop string, to the end of the
         sequence, or to `max_tokens`."""
+        seed = {} if self.seed is None else {"seed": turn_seed(self.seed, len(context))}
         output = await self.client.generate(
             request_id=self.request_id,
             prompt_ids=context,
             sampling_params={
                 **self.sampling_params,
+                **seed,
                 "max_tokens": max_tokens,
                 "stop": list(stop),
                 "include_stop_str_in_output": True,
@@ -150,7 +158,8 @@ class SearchAgentLoop(AgentLoopBase):
         # An id of null, as in a column of parquet, counts as missing.
         record_id = f"{cell_text(info.get('id')) or cell_text(row.get('uid'))}#{row.get('session_id', 0)}"
         setup = self.agents.of_row(row, info)
-        engine = VerlEngine(self.server_manager, sampling_params, setup.codec)
+        seed = _trajectory_seed(self.config, row, record_id)
+        engine = VerlEngine(self.server_manager, sampling_params, setup.codec, seed)
         episode = setup.episode(engine)
         record = await episode.run(record_id, question, self._prompt_ids(setup, row, question))
         self.agents.details.add(record, episode.ledger, setup.protocol, setup.codec)
@@ -212,6 +221,18 @@ class SearchAgentLoop(AgentLoopBase):
         if not row.response_ids:
             row = TrainingRow(row.prompt_ids, [eos], [0], [0.0])
         return row if row.prompt_ids else replace(row, prompt_ids=[eos])
+
+
+def _trajectory_seed(config: Any, row: Mapping[str, Any], record_id: str) -> str | None:
+    """Return the seed of a trajectory if the rollout is to be repeatable (`full_determinism`), else None.
+
+    veRL then gives all requests of a replica the same seed (vllm_async_server.py, `generate`), with which the
+    trajectories of a group are copies of one and their advantages 0. It keeps a seed that the request has.
+    """
+    rollout = config.actor_rollout_ref.rollout
+    if not rollout.get("full_determinism"):
+        return None
+    return f"{rollout.get('seed')}/{row.get('global_steps')}/{record_id}"
 
 
 def _metrics(record: Trajectory, engine: VerlEngine) -> AgentLoopMetrics:

@@ -65,6 +65,19 @@ def test_validation_rows_may_be_answered_by_another_number_of_documents(tokenize
     assert len(output.extra_fields["trajectory"]["turns"][0]["calls"][0]["documents"]) == count
 
 
+def test_a_repeatable_rollout_has_a_seed_for_each_trajectory_turn_and_step(tokenizer):
+    def seeds(session, step, repeatable=True):
+        cfg = config()
+        cfg.actor_rollout_ref.rollout.update({"full_determinism": repeatable, "seed": 7})
+        turns = ["<search> a </search>", "<answer> x </answer>"]
+        _, client = play(tokenizer, turns, cfg, session_id=session, global_steps=step)
+        return [request[2].get("seed") for request in client.requests]
+
+    assert seeds(0, 1) == seeds(0, 1)
+    assert len({*seeds(0, 1), *seeds(1, 1), *seeds(0, 2)}) == 6, "with veRL's one seed a group has one text"
+    assert seeds(0, 1, repeatable=False) == [None, None]
+
+
 @pytest.mark.parametrize("info", [{}, {"id": None}])
 def test_a_row_without_an_id_has_the_one_that_verl_gave_it(tokenizer, info):
     output, _ = play(tokenizer, ["<answer> x </answer>"], extra_info={"question": "Who?", **info})

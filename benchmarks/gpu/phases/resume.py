@@ -10,11 +10,8 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +19,10 @@ from benchmarks.gpu import trainings
 from benchmarks.gpu.cells import Cell
 from benchmarks.gpu.models import check_models, model_folder, shape_for
 from benchmarks.gpu.plan import Plan
+from benchmarks.killed_training import compared, run_and_kill, tensors
 from rag_r1.inference.model_folders import TRACKER
 from rag_r1.io.atomic_files import move_into_place, write_text
+from rag_r1.training.checkpoint_steps import last_whole_step
 
 TITLE = "Kill and resume"
 _RECIPES = {"lora": "hardware/one_gpu_24_grpo", "nf4": "hardware/one_gpu_24_nf4", "full": "rag_r1/grpo"}
@@ -110,77 +109,21 @@ def _training(plan: Plan, cell: Cell, folder: Path) -> dict[str, Any]:
         train(command, folder, 3600)
     resumed = trainings.metrics_by_step(metrics)
     first, one, two = (
-        _weights(path) for path in (checkpoints / "global_step_1", original, checkpoints / "global_step_2")
+        tensors(path, "model")
+        for path in (checkpoints / "global_step_1", original, checkpoints / "global_step_2")
     )
     return {"steps": {"killed": killed.get("2"), "resumed": resumed.get("2")}, **compared(one, two, first)}
 
 
 def _train_and_kill(command: Sequence[str], folder: Path, step: int) -> None:
-    """Start a training, and kill it with SIGKILL once a step's checkpoint is complete and its line is logged.
-
-    Raises RuntimeError if the training ends before that.
-    """
-    import psutil
-
-    from rag_r1.system.child_processes import SESSION, end, start
-    from rag_r1.training.checkpoint_steps import last_whole_step
-
+    """Start a training, and kill it once a step's checkpoint is complete and its line is logged."""
     metrics = folder / "metrics.jsonl"
-    environment = {**os.environ, "VERL_FILE_LOGGER_PATH": str(metrics)}
-    environment.pop("RAY_ADDRESS", None)
 
     def is_done() -> bool:
         saved = last_whole_step(folder / "checkpoints") or 0
         return saved >= step and bool(trainings.metrics_by_step(metrics).get(str(step)))
 
-    with (folder / "killed.log").open("w") as log:
-        process = start(command, log, environment)
-        try:
-            while not is_done():
-                if process.poll() is not None:
-                    raise RuntimeError(f"the training ended before step {step}: see {folder / 'killed.log'}")
-                time.sleep(0.05)
-            children = psutil.Process(process.pid).children(recursive=True)
-            process.kill()
-            for child in children:  # all are killed together, as when a machine is lost
-                with suppress(psutil.NoSuchProcess):
-                    child.kill()
-            psutil.wait_procs(children, timeout=60)
-        finally:
-            end(process, SESSION)  # waits for the process itself
-
-
-def _weights(checkpoint: Path) -> dict[str, Any]:
-    """Load the weights of a checkpoint, by name."""
-    import torch
-    import torch.distributed.tensor  # the class of the tensors that FSDP2 saves
-
-    [file] = checkpoint.rglob("model_world_size_1_rank_0.pt")
-    saved = torch.load(file, map_location="cpu", weights_only=True)
-    return {name: value.to_local() if hasattr(value, "to_local") else value for name, value in saved.items()}
-
-
-def compared(
-    one: Mapping[str, Any], two: Mapping[str, Any], before: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """Return how many tensors are equal to the bit, and the largest difference.
-
-    With `before`, the common origin of both, the result also has the norm of the difference as a share of the
-    norm of the change.
-    """
-    import torch
-
-    equal = sum(torch.equal(value, two[name]) for name, value in one.items())
-    gaps = {name: (value.double() - two[name].double()) for name, value in one.items()}
-    figures: dict[str, Any] = {"tensors": len(one), "equal": equal}
-    figures["largest"] = max(float(gap.abs().max()) for gap in gaps.values())
-    if before is not None:
-        change = sum(
-            float((value.double() - before[name].double()).square().sum()) for name, value in one.items()
-        )
-        distance = sum(float(gap.square().sum()) for gap in gaps.values())
-        figures["of_change"] = (distance / change) ** 0.5 if change else None
-    return figures
+    run_and_kill(command, folder / "killed.log", is_done, {"VERL_FILE_LOGGER_PATH": str(metrics)})
 
 
 def rows(cell: Cell, figures: dict[str, Any]) -> list[list[object]]:
