@@ -76,6 +76,14 @@ class RecordingMixin:
         logging.getLogger(PPOTrainerSeparateAsync._setup.__module__).setLevel(logging.WARNING)
         super().__init__(config)
 
+    def _compute_ref_log_prob(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+        """Compute the reference's log-probs as veRL does, then remove veRL's mark that the actor's adapters
+        are to be left out. The batch keeps it, and veRL's critic, which has none, would fail at it
+        (engine_workers.py, `infer_batch`)."""
+        batch = super()._compute_ref_log_prob(batch, metrics)
+        batch.extra_info.pop("no_lora_adapter", None)
+        return batch
+
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         """Compute the advantages as veRL does, then write them and add to `metrics`."""
         batch = super()._compute_advantage(batch, metrics)

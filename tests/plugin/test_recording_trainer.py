@@ -97,10 +97,19 @@ class _Parent:
     def _compute_advantage(self, batch, metrics):
         return batch
 
+    def _compute_ref_log_prob(self, batch, metrics):
+        batch.extra_info.update({"temperature": 1.0, "no_lora_adapter": True})
+        return batch
+
 
 class _Trainer(RecordingMixin, _Parent):
     def __init__(self, parameter_sync_step: int = 1):
         self.parameter_sync_step = parameter_sync_step
+
+
+def test_a_critic_is_not_told_to_leave_out_the_actors_adapters():
+    batch = KVBatchMeta(partition_id="train", keys=["a_0_0"], tags=[{}])
+    assert _Trainer()._compute_ref_log_prob(batch, {}).extra_info == {"temperature": 1.0}
 
 
 @pytest.mark.parametrize(
