@@ -12,10 +12,11 @@ import pytest
 from transformers import AutoTokenizer
 
 from rag_r1.config.schema import RagR1Config
+from rag_r1.options.problems import PreflightReport
 from rag_r1.protocols import load_protocol
 from rag_r1.training.command import main
 from rag_r1.training.preflight import preflight
-from rag_r1.training.preflight.data import check_steps
+from rag_r1.training.preflight.data import check_data, check_steps
 from rag_r1.training.preflight.model import check_tags
 from rag_r1.training.preflight.parquet import column_problems, scan_parquet, scan_problems
 from rag_r1.training.preflight.sampler import check_sampler
@@ -205,6 +206,26 @@ def test_a_limit_of_the_memorys_state_needs_log_probs(base_config):
     assert [*check_log_probs(limited)] == []
     [problem] = check_log_probs(changed(limited, actor_rollout_ref__rollout__calculate_log_probs=False))
     assert problem.where == "rag_r1.agent.max_state" and "calculate_log_probs=true" in problem.remedy
+
+
+def test_old_log_probs_of_the_engine_need_an_engine_that_returns_them_and_are_not_corrected(base_config):
+    key = "algorithm.rollout_correction.bypass_mode"
+    bypassed = changed(base_config, algorithm__rollout_correction__bypass_mode=True)
+    assert [*check_log_probs(bypassed)] == []
+    [problem] = check_log_probs(changed(bypassed, actor_rollout_ref__rollout__calculate_log_probs=False))
+    assert (problem.level, problem.where) == ("error", key)
+    [problem] = check_log_probs(changed(bypassed, algorithm__rollout_correction__rollout_is="token"))
+    assert (problem.level, problem.where) == ("warning", key)
+
+
+def test_a_part_of_the_questions_is_the_same_after_a_resume(base_config):
+    report = PreflightReport()
+    part = changed(base_config, data__val_max_samples=4)
+    check_data(part, None, None, report)
+    assert "data.val_max_samples" in {problem.where for problem in report.problems}
+    report = PreflightReport()
+    check_data(changed(part, data__seed=1), None, None, report)
+    assert "data.val_max_samples" not in {problem.where for problem in report.problems}
 
 
 def test_a_tokenizer_that_hides_a_tag_is_named_with_the_tag(model_folder):

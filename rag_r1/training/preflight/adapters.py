@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from rag_r1.options.problems import Problem, error, warning
 from rag_r1.system.installation import version_of
@@ -26,6 +26,7 @@ from rag_r1.training.config_facts import adapter_rank, gpu_count, is_nf4, is_sep
 _MODEL = "actor_rollout_ref.model"
 _MERGE = f"{_MODEL}.lora.merge"
 _ROLLOUT = "actor_rollout_ref.rollout"
+_CONTENTS = "actor_rollout_ref.actor.checkpoint.save_contents"
 
 
 def check_adapters(config: DictConfig) -> Iterator[Problem]:
@@ -35,12 +36,13 @@ def check_adapters(config: DictConfig) -> Iterator[Problem]:
         return
     model, rollout = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout
     lora = model.get("lora") or {}
+    yield from _check_rank(config)
+    exported = "hf_model" in (OmegaConf.select(config, _CONTENTS) or ())
+    if exported and config.actor_rollout_ref.actor.strategy != "megatron" and not is_nf4(config):
+        text = "has hf_model, but veRL saves adapters under PEFT's names, and nothing loads that model"
+        yield warning(_CONTENTS, text, "set it to [model,optimizer,extra]")
     is_merged = bool(lora.get("merge"))
     has_own_gpus = is_separate(config)
-    if config.actor_rollout_ref.actor.strategy == "megatron" and not lora.get("rank"):
-        text = "is for FSDP: Megatron takes the rank from lora.rank, which is 0, and would train all weights"
-        remedy = f"set {_MODEL}.lora.rank and its target_modules, or train with platform=gpu"
-        yield error(f"{_MODEL}.lora_rank", text, remedy)
     on_cpu = config.trainer.device == "cpu"
     if on_cpu and not is_merged:
         remedy = "set it to true: merged weights are then sent to vLLM instead"
@@ -59,6 +61,20 @@ def check_adapters(config: DictConfig) -> Iterator[Problem]:
         yield error(f"{_ROLLOUT}.load_format", text, "set it to safetensors")
     if not is_merged and config.actor_rollout_ref.actor.strategy == "fsdp" and not is_nf4(config):
         yield from _check_collection(config)
+
+
+def _check_rank(config: DictConfig) -> Iterator[Problem]:
+    """Check that the rank is given by the key that the trainer's engine reads."""
+    model = config.actor_rollout_ref.model
+    megatrons, fsdps = (model.get("lora") or {}).get("rank") or 0, model.get("lora_rank") or 0
+    if config.actor_rollout_ref.actor.strategy == "megatron":
+        if not megatrons:
+            text = "is for FSDP: Megatron takes the rank from lora.rank, 0, and would train all weights"
+            remedy = f"set {_MODEL}.lora.rank and its target_modules, or train with platform=gpu"
+            yield error(f"{_MODEL}.lora_rank", text, remedy)
+    elif megatrons and megatrons != fsdps:
+        text = f"is for Megatron: FSDP takes the rank from lora_rank, which is {fsdps}"
+        yield error(f"{_MODEL}.lora.rank", text, f"set {_MODEL}.lora_rank instead")
 
 
 def _check_collection(config: DictConfig) -> Iterator[Problem]:

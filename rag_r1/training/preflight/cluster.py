@@ -19,7 +19,14 @@ from rag_r1.options.problems import Problem, error, is_unset, warning
 from rag_r1.options.server_address import is_server_address
 from rag_r1.system import gpu_driver
 from rag_r1.system.installation import flash_attn_command
-from rag_r1.training.config_facts import gpu_count, is_nf4, is_separate, needs_critic, needs_reference
+from rag_r1.training.config_facts import (
+    adapter_rank,
+    gpu_count,
+    is_nf4,
+    is_separate,
+    needs_critic,
+    needs_reference,
+)
 from rag_r1.training.preflight.adapters import check_adapters
 
 _ACTOR = "actor_rollout_ref.actor"
@@ -38,6 +45,7 @@ def check_batch_sizes(config: DictConfig) -> Iterator[Problem]:
     if gpus % replica:
         text = f"{gpus} GPUs cannot be divided into replicas of {replica}"
         yield error(f"{_ROLLOUT}.tensor_model_parallel_size", text, "set it to a divisor of the GPUs")
+    yield from _check_verls_equations(config)
     roles = [(_ACTOR, "fsdp_config"), *([("critic", "fsdp")] if needs_critic(config) else [])]
     for role, fsdp in roles:
         node = OmegaConf.select(config, role)
@@ -51,6 +59,22 @@ def check_batch_sizes(config: DictConfig) -> Iterator[Problem]:
             continue
         yield from _check_update(config, role, node, gpus // group)
         yield from _check_micro_batches(config, role, node, fsdp, gpus // group)
+
+
+def _check_verls_equations(config: DictConfig) -> Iterator[Problem]:
+    """Check what veRL asserts once its processes have started (engine_workers.py, `init_model`;
+    trainer_separate_async.py)."""
+    actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
+    if bool(actor.use_dynamic_bsz) != bool(rollout.log_prob_use_dynamic_bsz):
+        text = f"must equal {_ACTOR}.use_dynamic_bsz, which is {str(actor.use_dynamic_bsz).lower()}"
+        yield error(f"{_ROLLOUT}.log_prob_use_dynamic_bsz", text, "set both to the same value")
+    if is_separate(config):
+        key, updates = "trainer.v1.separate_async.parameter_sync_step", config.trainer.v1.separate_async
+        steps, prompts = int(updates.parameter_sync_step), int(actor.ppo_mini_batch_size)
+        if steps * prompts != int(config.data.train_batch_size):
+            text = f"{steps} x ppo_mini_batch_size={prompts} must be data.train_batch_size"
+            remedy = f"set data.train_batch_size={steps * prompts}, or change the other two"
+            yield error(key, text, remedy)
 
 
 def _product(node: DictConfig, names: Iterable[str]) -> int:
@@ -67,9 +91,13 @@ def _model_parallel(config: DictConfig, node: DictConfig, fsdp: str) -> int | No
 
 
 def _sequence_parallel(node: DictConfig, fsdp: str) -> int:
-    """Return the number of GPUs that share the tokens of a row."""
-    nodes = (node, node.get(fsdp) or {})
-    return max(int(part.get("ulysses_sequence_parallel_size") or 1) for part in nodes)
+    """Return the number of GPUs that share the tokens of a row, by which veRL multiplies the limit of a
+    micro-batch (`sp_size` in fsdp/transformer_impl.py and megatron/transformer_impl.py)."""
+    if node.strategy == "megatron":
+        return int(node.megatron.get("context_parallel_size") or 1)
+    name = "ulysses_sequence_parallel_size"
+    size = int(node.get(name) or 1)  # the role's; above 1 it replaces the engine's (config/actor.py)
+    return size if size > 1 else int((node.get(fsdp) or {}).get(name) or 1)
 
 
 def _check_update(config: DictConfig, role: str, node: DictConfig, ranks: int) -> Iterator[Problem]:
@@ -100,7 +128,7 @@ def _check_micro_batches(
     forwards = [(role, node, "ppo_", "use_dynamic_bsz", update_rows // ranks)]
     if role == _ACTOR:
         forwards.append((_ROLLOUT, rollout, "log_prob_", "log_prob_use_dynamic_bsz", padded_rows))
-        if needs_reference(config):
+        if needs_reference(config) and not adapter_rank(config):  # else the reference is the actor
             reference = config.actor_rollout_ref.ref
             forwards.append((_REFERENCE, reference, "log_prob_", "log_prob_use_dynamic_bsz", padded_rows))
     for section, options, prefix, dynamic, rank_rows in forwards:

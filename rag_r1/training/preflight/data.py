@@ -32,6 +32,7 @@ def check_data(
     Adds the problems to the report, and returns the number of training rows, or None if it is not known.
     Without a protocol, which other checks report, only the files and their columns are checked.
     """
+    report.problems += _check_drawn_rows(config.data)
     count_tokens = None
     if settings is not None and settings.protocol is not None and tokenizer is not None:
         # Without a limit, since the tokens of overlong prompts are counted as well, for the report.
@@ -45,6 +46,16 @@ def check_data(
     for path in files_of(config.data, "val_files"):
         _check_file(path, config.data, settings, count_tokens, report)
     return None if not train_counts or None in train_counts else sum(train_counts)
+
+
+def _check_drawn_rows(data: DictConfig) -> Iterator[Problem]:
+    """Check that a part of the rows, if veRL uses only a part, is the same one after a resume."""
+    if not data.shuffle or data.get("seed") is not None:
+        return
+    for key in ("train_max_samples", "val_max_samples"):
+        if (data.get(key) or -1) > 0:
+            text = "with data.shuffle and no data.seed each start draws other rows"
+            yield warning(f"data.{key}", text, "set data.seed, or data.shuffle=false")
 
 
 def _check_file(

@@ -224,10 +224,17 @@ def _model_positions(config: DictConfig) -> int | None:
 
 
 def check_log_probs(config: DictConfig) -> Iterator[Problem]:
-    """Check that the engine returns log-probs if `max_state` limits the state of the memory, which is a sum
-    of log-probs."""
+    """Check that the engine returns log-probs if they are needed: with `bypass_mode`, and if `max_state`
+    limits the state of the memory, which is a sum of log-probs. With `bypass_mode` veRL corrects nothing."""
+    correction = OmegaConf.select(config, "algorithm.rollout_correction") or {}
+    is_bypassed = bool(correction.get("bypass_mode"))
+    if is_bypassed and (correction.get("rollout_is") or correction.get("rollout_rs")):
+        yield warning(_BYPASS, "with it rollout_is and rollout_rs have no effect", "set it to false")
     if config.actor_rollout_ref.rollout.calculate_log_probs:
         return
+    if is_bypassed:
+        text = "takes the old log-probs from the engine, which does not return them"
+        yield error(_BYPASS, text, "set actor_rollout_ref.rollout.calculate_log_probs=true, or this to false")
     for key in ("rag_r1.agent.max_state", "rag_r1.validation_agent.max_state"):
         if OmegaConf.select(config, key) is not None:
             text = "the state of the memory is a sum of log-probs, which the engine does not return"

@@ -84,6 +84,20 @@ def test_megatron_with_a_rank_that_it_does_not_read_is_refused():
     ] == []
 
 
+def test_fsdp_with_a_rank_that_it_does_not_read_is_refused():
+    """veRL would train all weights, and build no reference."""
+    rank = "actor_rollout_ref.model.lora.rank=8"
+    problems = check_adapters(composed("recipes/hardware/one_gpu_80_grpo", rank))
+    assert [(problem.level, problem.where) for problem in problems] == [("error", rank.partition("=")[0])]
+    assert [*check_adapters(composed("recipes/hardware/one_gpu_80_grpo", rank.replace("8", "32")))] == []
+
+
+def test_adapters_are_not_exported_as_a_model():
+    contents = "actor_rollout_ref.actor.checkpoint.save_contents"
+    (problem,) = check_adapters(composed(RECIPES[0], f"{contents}=[model,optimizer,extra,hf_model]"))
+    assert (problem.level, problem.where) == ("warning", contents)
+
+
 def test_without_adapters_merging_does_not_matter():
     assert [*check_adapters(composed("recipes/rag_r1/grpo", f"{MERGE}=true", APART))] == []
 

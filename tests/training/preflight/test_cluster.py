@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import math
 from copy import deepcopy
@@ -10,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
+from verl.utils.config import omega_conf_to_dataclass
+from verl.workers.config import FSDPCriticConfig
 
 from rag_r1.config.recipes import shipped_names
 from rag_r1.config.schema import RagR1Config
@@ -95,7 +98,7 @@ def test_it_is_said_exactly_when_verl_would_assert(mini, n, nodes, each, sequenc
 
 _SMALL = OmegaConf.create(
     {
-        "trainer": {"nnodes": 1, "n_gpus_per_node": 1},
+        "trainer": {"nnodes": 1, "n_gpus_per_node": 1, "v1": {"trainer_mode": "sync"}},
         "data": {"max_prompt_length": 1, "max_response_length": 1},
         "algorithm": {"adv_estimator": "grpo"},
         "critic": {"enable": None},
@@ -124,6 +127,27 @@ def test_fixed_micro_batches_must_divide_the_rows_of_a_rank():
     }
 
 
+def test_log_probs_are_divided_as_updates_are():
+    key = "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz"
+    config = composed("recipes/rag_r1/grpo", f"{key}=false")
+    assert key in {problem.where for problem in check_batch_sizes(config) if problem.level == "error"}
+
+
+def test_separate_gpus_get_as_many_updates_as_a_step_has_prompts_for():
+    key, separate = "trainer.v1.separate_async.parameter_sync_step", "trainer.v1.trainer_mode=separate_async"
+    found = check_batch_sizes(composed("recipes/rag_r1/grpo", separate))
+    assert key in {problem.where for problem in found}, "4 x 256, and 512 a step"
+    assert [*check_batch_sizes(composed("recipes/rag_r1/grpo", separate, f"{key}=2"))] == []
+
+
+def test_the_keys_of_the_critic_reach_its_engine_where_verl_reads_them():
+    keys = {"ulysses_sequence_parallel_size": 2, "use_dynamic_bsz": False, "ppo_micro_batch_size_per_gpu": 3}
+    config = composed("recipes/rag_r1/ppo_mq", *(f"critic.{key}={value}" for key, value in keys.items()))
+    engine = omega_conf_to_dataclass(config.critic.fsdp)
+    assert (engine.ulysses_sequence_parallel_size, engine.use_dynamic_bsz) == (2, False)
+    assert engine.micro_batch_size_per_gpu == engine.infer_micro_batch_size_per_gpu == 3
+
+
 @pytest.mark.parametrize(
     "key",
     [
@@ -138,6 +162,22 @@ def test_a_micro_batch_holds_the_longest_row(key: str):
     assert key in {problem.where for problem in check_batch_sizes(config)}
     config = change("recipes/rag_r1/ppo_mq", **{key.replace(".", "__"): 10240})
     assert [*check_batch_sizes(config)] == []
+
+
+def test_the_critic_of_verl_gets_the_limit_that_is_checked():
+    config = change("recipes/rag_r1/ppo_mq", critic__ppo_max_token_len_per_gpu=12000)
+    assert config.critic.ppo_infer_max_token_len_per_gpu == 12000
+    assert "ppo_infer_max_token_len_per_gpu" in {field.name for field in dataclasses.fields(FSDPCriticConfig)}
+
+
+def test_megatrons_context_parallel_gpus_share_a_row():
+    key = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu"
+    sizes = [f"{key}=5120", "actor_rollout_ref.actor.megatron.context_parallel_size=2"]
+    sizes += [f"actor_rollout_ref.{role}.log_prob_max_token_len_per_gpu=5120" for role in ("rollout", "ref")]
+    config = composed("recipes/rag_r1/grpo", "platform=megatron", *sizes)
+    assert [problem for problem in check_batch_sizes(config) if "max_token_len" in problem.where] == []
+    config = changed(config, actor_rollout_ref__actor__megatron__context_parallel_size=1)
+    assert key in {problem.where for problem in check_batch_sizes(config)}
 
 
 def test_replicas_must_divide_the_gpus():
