@@ -8,7 +8,7 @@ separately, in batches of the size that the caller will use, under the worker's 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from rag_r1.io.errors import DataError
@@ -71,10 +71,12 @@ def _unpacked_bytes(file: Any, group: int, column: str, batch_rows: int, bytes_l
     total = 0
     batches = file.iter_batches(batch_rows, row_groups=[group], columns=[column], use_threads=False)
     for batch in batches:
-        total += batch.nbytes
-        if batch.nbytes > MAX_BATCH_BYTES:
+        parts = list(_parts(batch.columns))
+        size = batch.nbytes + sum(map(_referred_bytes, parts))
+        total += size
+        if size > MAX_BATCH_BYTES:
             raise DataError(f"{batch.num_rows:,} rows take more than {MAX_BATCH_BYTES >> 20} MiB")
-        if sum(map(_values_in, batch.columns)) > MAX_BATCH_VALUES:
+        if sum(map(len, parts)) > MAX_BATCH_VALUES:
             raise DataError(f"{batch.num_rows:,} rows have more than {MAX_BATCH_VALUES:,} values")
         if total > bytes_left:
             limit = f"{_FREE_BYTES >> 30} GiB and {_MAX_EXPANSION:,} times its size"
@@ -82,14 +84,28 @@ def _unpacked_bytes(file: Any, group: int, column: str, batch_rows: int, bytes_l
     return total
 
 
-def _values_in(array: Any) -> int:
-    """Return the number of values in an Arrow array, including those inside its lists and structs."""
+def _parts(arrays: Iterable[Any]) -> Iterator[Any]:
+    """Yield Arrow arrays, and those inside their lists and structs."""
     import pyarrow.types as kinds
 
-    if kinds.is_struct(array.type):
-        return len(array) + sum(map(_values_in, array.flatten()))
-    if kinds.is_list(array.type) or kinds.is_large_list(array.type) or kinds.is_fixed_size_list(array.type):
-        return len(array) + _values_in(array.flatten())
-    if kinds.is_map(array.type):
-        return len(array) + _values_in(array.keys) + _values_in(array.items)
-    return len(array)
+    for array in arrays:
+        yield array
+        kind = array.type
+        if kinds.is_struct(kind):
+            yield from _parts(array.flatten())
+        elif kinds.is_map(kind):
+            yield from _parts([array.keys, array.items])
+        elif kinds.is_nested(kind):
+            yield from _parts([array.flatten()])
+
+
+def _referred_bytes(array: Any) -> int:
+    """Return the bytes of the texts to which the rows of a dictionary refer, each counted once for each row,
+    as Python objects have them; 0 for other arrays. Files with Arrow's schema are read as dictionaries."""
+    import pyarrow.compute as pc
+    import pyarrow.types as kinds
+
+    if not kinds.is_dictionary(array.type) or kinds.is_primitive(array.type.value_type):
+        return 0
+    lengths = pc.cast(pc.binary_length(array.dictionary), "int64")
+    return pc.sum(lengths.take(array.indices)).as_py() or 0

@@ -48,6 +48,16 @@ def test_a_text_that_all_rows_refer_to_is_refused_with_its_row_group_and_column(
         parquet_trial.try_out(str(path), ["question", "answer"], ROWS)
 
 
+def test_a_dictionary_with_arrows_schema_counts_its_text_for_each_row(tmp_path, monkeypatch):
+    monkeypatch.setattr(pa, "set_cpu_count", lambda count: None)
+    monkeypatch.setattr(parquet_trial, "MAX_BATCH_BYTES", 1 << 20)
+    table = pa.table({"question": repeated("x" * 1100), "answer": repeated("a")})
+    pq.write_table(table, tmp_path / "a.parquet")
+    assert pa.types.is_dictionary(pq.read_schema(tmp_path / "a.parquet").field("question").type)
+    with pytest.raises(DataError, match="row group 0, column 'question': 1,024 rows .* than 1 MiB"):
+        parquet_trial.try_out(str(tmp_path / "a.parquet"), ["question", "answer"], ROWS)
+
+
 @pytest.mark.slow
 def test_so_it_is_in_rows_and_a_data_set_and_its_preflight(tmp_path):
     path = written(tmp_path / "b.parquet", question=repeated(HUGE), answer=repeated("a"))
