@@ -155,6 +155,8 @@ def keys_of(args: RolloutArguments) -> dict[str, Any]:
     for override in args.overrides:
         key, _, value = override.partition("=")
         key = key.lstrip("+")
+        if key.startswith("~"):
+            raise ValueError(f"{override}: a key cannot be removed here: give it a value, {key[1:]}=...")
         if not key.startswith("rag_r1."):
             raise ValueError(
                 f"{override}: only keys of rag_r1 can be given, such as rag_r1.agent.max_turns=6"

@@ -109,7 +109,8 @@ def check_search(args: RolloutArguments, defaults: Mapping[str, Any]) -> None:
     except FAULTS:  # these are reported key by key; here the wrong ones are left out
         plain = args.changed(protocol=_FALLBACK_PROTOCOL, prompt=None, overrides=[])
         valid = [word for word in args.overrides if _is_valid(plain.changed(overrides=[word]), defaults)]
-        if any(word.startswith("rag_r1.retriever") for word in {*args.overrides} - {*valid}):
+        wrong = {word.lstrip("+") for word in {*args.overrides} - {*valid}}
+        if any(word.startswith(("rag_r1.retriever", "rag_r1.validation_retriever")) for word in wrong):
             return
         config = config_of(plain.changed(overrides=valid), defaults)
     run_in_thread(try_servers(try_first_search(config.validation_retriever, args.retriever_url)))

@@ -104,7 +104,14 @@ def test_two_dead_servers_are_named_with_the_commands_that_start_them(name, tmp_
 
 
 @pytest.mark.parametrize("name", ["eval", "traces", "filter"])
-@pytest.mark.parametrize(("key", "asks"), [("agent.max_trns=3", True), ("retriever.topk=many", False)])
+@pytest.mark.parametrize(
+    ("key", "asks"),
+    [
+        ("agent.max_trns=3", True),
+        ("retriever.topk=many", False),
+        ("validation_retriever.topk=many", False),
+    ],
+)
 def test_a_wrong_key_hides_no_dead_search_unless_it_is_one_of_the_search(name, key, asks, tmp_path, capsys):
     main, server = COMMANDS[name]
     (tmp_path / "questions.jsonl").write_text(json.dumps({"question": "Who?", "golden_answers": ["she"]}))

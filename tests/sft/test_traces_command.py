@@ -219,6 +219,7 @@ def test_other_settings_and_wrong_arguments_are_refused_by_name(tmp_path: Path, 
             (["--samples", "2"], "budget.max_turns was 5 and is now 4"),
             (["--samples", "2", "rag_r1.agent.max_turn=5"], "unknown key rag_r1.agent.max_turn"),
             (["agent.max_turns=5"], "only keys of rag_r1"),
+            (["~rag_r1.agent.max_turns"], "a key cannot be removed here"),
             (["--term", "no_such"], "no_such"),
             (["--protocol", "absent.yaml"], "absent.yaml"),
             (
