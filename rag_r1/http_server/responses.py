@@ -1,4 +1,4 @@
-"""Common responses of the HTTP apps for people: the files of a page, and errors in OpenAI's format."""
+"""What the HTTP apps respond in common: the files of a page, and errors in OpenAI's format."""
 
 from __future__ import annotations
 

@@ -31,7 +31,8 @@ from weakref import WeakSet
 _PROGRAM = str(Path(__file__).with_name("worker.py"))
 #: Variables without which Python may not start, or decodes file names differently.
 _PASSED_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ")
-#: Seconds to wait for a worker in addition to its processor time, on a busy machine or a slow disk.
+#: Seconds to wait for a worker, for a slow disk, in addition to four times its processor time
+#: (`_Worker.answer`).
 _WAIT_S = 30.0
 
 
