@@ -105,7 +105,7 @@ def test_what_is_chosen_for_another_machine_is_there(name):
 
 @linux
 @pytest.mark.slow
-@pytest.mark.full
+@pytest.mark.nightly
 def test_what_depends_on_processor_or_parent_passes_elsewhere():
     paths = [str(TESTS / name) for name in SENSITIVE]
     options = ["-q", "-p", "no:cacheprovider", "-m", "not full and not nightly"]

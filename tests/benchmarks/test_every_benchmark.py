@@ -133,7 +133,7 @@ def test_the_openmp_runtimes_of_torch_and_faiss_are_listed_with_the_threads_aske
     assert "torch, one query: 1 threads" in output and "torch, a batch: 2 threads" in output
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform != "linux", reason="left out: reads /proc, which only Linux has")
 def test_a_large_index_is_built_served_and_measured(tmp_path):
     output = run("large_index.py", "--work", tmp_path / "work", "--passages", "400", "--dimension", "8")

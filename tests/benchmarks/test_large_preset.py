@@ -142,7 +142,7 @@ def test_what_more_passages_would_take_grows_with_them_and_with_the_work_of_trai
     assert "8 h to 19 h by the clock, 45 min to 2 h of processor time" in more
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="left out: reads /proc, which only Linux has")
 def test_an_index_is_built_split_searched_and_served_and_nothing_of_it_twice(tmp_path):

@@ -40,7 +40,7 @@ def test_each_passage_is_in_the_index_once_and_has_the_row_of_its_original(tmp_p
     assert len({code for _, code in codes.values()}) == 500
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="left out: reads /proc, which only Linux has")
 def test_an_index_is_made_searched_and_served_and_nothing_of_it_twice(tmp_path):

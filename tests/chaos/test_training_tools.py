@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.full,
+    pytest.mark.nightly,
     pytest.mark.timeout(2400),
     pytest.mark.skipif(not has_mcp(), reason="mcp 2 is not installed: pip install 'rag-r1[mcp]'"),
 ]

@@ -17,7 +17,7 @@ from tests.e2e.judged_checks import BOUNDED, CHECKS, JUDGED, JudgedRun, behaviou
 from tests.fakes.judge_server import JudgeServer
 from tests.fakes.openai_server import chat
 
-pytestmark = [pytest.mark.e2e, pytest.mark.full]
+pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 
 STEPS, QUESTIONS, GROUP = 2, 4, 8
 WEIGHTS = {"em": 1.0, "turn_cost": -0.05, JUDGED: 0.5, BOUNDED: 0.25}

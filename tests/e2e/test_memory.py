@@ -20,7 +20,7 @@ from rag_r1.training.added_overrides import SESSION_TRAINERS
 from tests.e2e.demo_training import recording
 from tests.e2e.memory_checks import CHECKS, SHARED, MemoryRun
 
-pytestmark = [pytest.mark.e2e, pytest.mark.full]
+pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 
 PROTOCOL = """\
 extends: rag_r1_sq
@@ -39,13 +39,7 @@ TRAININGS = {
 }
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        "grpo",
-        *(pytest.param(name, marks=pytest.mark.nightly) for name in ("gae", "reinforce_plus_plus")),
-    ],
-)
+@pytest.fixture(scope="module", params=["grpo", "gae", "reinforce_plus_plus"])
 def finished(request, tmp_path_factory) -> MemoryRun:
     recipe, questions, group, more = TRAININGS[request.param]
     out = tmp_path_factory.mktemp(request.param)

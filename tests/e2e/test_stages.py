@@ -25,7 +25,7 @@ from tests.e2e.stage_checks import TwoStages
 
 ROOT = Path(__file__).resolve().parents[2]
 
-pytestmark = [pytest.mark.e2e, pytest.mark.full, pytest.mark.timeout(4000)]
+pytestmark = [pytest.mark.e2e, pytest.mark.nightly, pytest.mark.timeout(4000)]
 
 QUESTIONS, GROUP = 4, 4
 #: Two starts of veRL, each of several minutes on a busy machine.

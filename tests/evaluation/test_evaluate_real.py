@@ -21,7 +21,7 @@ from tests.fakes.scripted_teacher import Teacher
 DATA = Path(os.environ.get("RAG_R1_DATA") or Path(__file__).parents[3] / "shared" / "data")
 CORPUS, QUESTIONS = DATA / "corpus" / "hotpotqa_corpus.jsonl.gz", DATA / "qa" / "hotpotqa.jsonl"
 
-pytestmark = [pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(1200)]
 
 
 def test_a_folder_is_served_evaluated_and_the_server_ended(tmp_path, capsys):

@@ -9,7 +9,7 @@ from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rag_r1.io.secrets import holds_secret
@@ -71,7 +71,9 @@ def values_for(annotation: Any) -> st.SearchStrategy[Any]:
     }[annotation]
 
 
+# Each example makes three parsers: 1,000 of them for 16 commands would take ten minutes of `full`.
 @pytest.mark.parametrize("path", DECLARED.values(), ids=DECLARED)
+@settings(max_examples=min(100, settings().max_examples))
 @given(data=st.data())
 def test_the_settings_of_every_command_come_back_as_they_were(path, data, tmp_path_factory):
     cls = declaration(path)

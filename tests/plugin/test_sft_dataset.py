@@ -77,7 +77,7 @@ def rows(tmp_path_factory) -> Path:
 
 
 @pytest.mark.slow
-@settings(suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=min(200, settings().max_examples))
 @given(drawn=st.lists(episodes(), min_size=1, max_size=3))
 def test_exactly_the_policys_tokens_have_loss_weight(drawn, rows):
     alike = [episode for episode in drawn if episode[0].protocol == drawn[0][0].protocol]

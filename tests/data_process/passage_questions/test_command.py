@@ -70,7 +70,7 @@ def test_a_row_that_is_no_passage_is_named(tmp_path, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.full
+@pytest.mark.nightly
 @needs_data(CORPUS.parent)
 def test_the_real_corpus_gives_thousands_of_questions_of_five_kinds(tmp_path):
     assert main(["--corpus", str(CORPUS), "--out", str(tmp_path), "--no-progress"]) == 0

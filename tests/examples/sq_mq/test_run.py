@@ -114,7 +114,7 @@ def test_wrong_arguments_are_named(words, message, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_the_embedded_warm_starts_are_compared_through_vllm(tmp_path, capsys):
     pytest.importorskip("vllm")

@@ -23,7 +23,7 @@ ARTEFACTS = (
 )
 KILLS = 10
 
-pytestmark = [pytest.mark.slow, pytest.mark.full]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 
 def twice(out: Path) -> list[object]:
