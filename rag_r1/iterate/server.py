@@ -2,9 +2,10 @@
 
 Which index a server serves cannot be seen from the loop's files, so it is always verified. Before the first
 step that searches, and before each step with another index, the folder of the index is sent with `POST
-/reload`. Then `/ready` is compared with the manifest in that folder. The server answers with the old index
-until the new one is loaded, and keeps the old one if loading fails, for example because the encoder does not
-match the index. The comparison turns this into an error.
+/reload`. The server answers with the old index until the new one is loaded, and keeps the old one if loading
+fails, for example because the encoder does not match the index. Somebody may also restart or reload it during
+a training of hours. So before every step that searches, `/ready` is compared with the manifest in that
+folder, and a difference is an error.
 
 Either the server runs already at `server.url`, or it is started here and runs as long as the loop. It must be
 allowed to open the folder OUT (`--reload-root`). By default it may open the folder that contains its first
@@ -62,11 +63,9 @@ class LoopServer(ExitStack):
     def serve(self, index: Path) -> str:
         """Make the server serve the index in this folder, and return its address. Raises RunError if it does
         not."""
-        if self._served_index == index:
-            return self.url
         if not self.url:
             self._start(index)
-        else:
+        elif self._served_index != index:
             self._request_reload(index)
         self._check_served(index)
         self._served_index = index

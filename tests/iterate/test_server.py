@@ -44,6 +44,14 @@ def test_a_server_that_serves_something_else_is_refused_with_both_values(loop, s
     assert not (loop.out / "start" / "evaluation" / "run").exists()
 
 
+def test_a_server_that_was_restarted_with_another_index_is_noticed_before_the_next_step(loop, server):
+    with LoopServer(ServerSpec(url=loop.url), loop.out) as service:
+        service.serve(loop.folder / "first")
+        server.serves = {**server.serves, "passages": 4}
+        with pytest.raises(RunError, match="passages is 4, and 3 in"):
+            service.serve(loop.folder / "first")
+
+
 def test_an_index_that_does_not_load_ends_the_loop_with_the_servers_reason(loop, tmp_path):
     with LoopServer(ServerSpec(url=loop.url), loop.out) as service:
         (tmp_path / "no_index").mkdir()
