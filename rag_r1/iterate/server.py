@@ -43,7 +43,7 @@ _LOADING_S = 3600.0
 #: Seconds before a refused reload is requested again.
 _RETRY_S = 1.0
 #: Facts about an index that both `/ready` and its manifest state.
-_COMPARED_KEYS = ("passages", "corpus_sha256", "encoder", "separator", "max_length", "query_prefix")
+_COMPARED_KEYS = "passages corpus_sha256 encoder encoder_sha256 separator max_length query_prefix".split()
 
 
 class LoopServer(ExitStack):
@@ -161,6 +161,7 @@ def manifest_facts(index: Path) -> dict[str, Any]:
             "passages": manifest["count"],
             "corpus_sha256": manifest["corpus"]["sha256"],
             "encoder": encoder.get("name"),
+            "encoder_sha256": encoder.get("sha256"),
             **{key: encoder.get(key) for key in ("separator", "max_length", "query_prefix")},
         }
     except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
