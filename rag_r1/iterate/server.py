@@ -26,7 +26,7 @@ from rag_r1.io.atomic_files import reason_of
 from rag_r1.io.bounded_http import bounded_http_client
 from rag_r1.io.bounded_json import read_json_file
 from rag_r1.iterate.plan import ServerSpec
-from rag_r1.options.server_address import search_fault
+from rag_r1.options.server_address import FIRST_ANSWER_S, search_fault
 from rag_r1.rollouts.provenance_facts import describe_server
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.markdown import one_line_text
@@ -57,7 +57,7 @@ class LoopServer(ExitStack):
         self._served_index: Path | None = None
 
     def check(self) -> None:
-        """Raise RunError unless a server answers at its address."""
+        """Raise RunError unless a server answers at its address, within seconds."""
         self._request("GET", ready_address(self.url)[0])
 
     def serve(self, index: Path) -> str:
@@ -96,7 +96,8 @@ class LoopServer(ExitStack):
         self.url = self.enter_context(retrieval_process(index, log, *options, wait_s=_LOADING_S))
 
     def _request_reload(self, index: Path) -> None:
-        """Make the running server load an index. Raises RunError if it refuses."""
+        """Make the running server load an index. Raises RunError if it refuses or hangs."""
+        self.check()  # loading may take long, and answering may not
         address, name = ready_address(self.url)
         body = {"path": self.path_on_server(index), **({"index": name} if name else {})}
         encoder = manifest_facts(index)["encoder"]
@@ -141,9 +142,11 @@ class LoopServer(ExitStack):
             )
 
     def _request(self, method: str, address: str, body: Any = None) -> httpx.Response:
-        """Return the server's response. Raises RunError if there is none."""
+        """Return the server's response. Only that to a POST, which loads an index, may take long. Raises
+        RunError if there is none."""
+        timeout_s = _LOADING_S if method == "POST" else FIRST_ANSWER_S
         try:
-            with bounded_http_client(_LOADING_S, token_header()) as client:
+            with bounded_http_client(timeout_s, token_header()) as client:
                 return client.request(method, address, json=body)
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
             reason = str(error) or type(error).__name__

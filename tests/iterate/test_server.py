@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import httpx
@@ -74,6 +75,16 @@ def test_a_server_that_does_not_answer_is_told_with_its_key(loop):
     with LoopServer(ServerSpec(url="http://127.0.0.1:9"), loop.out) as service:
         with pytest.raises(RunError, match="no retrieval server answers at http://127.0.0.1:9.*server.url"):
             service.serve(loop.folder / "first")
+
+
+def test_a_server_that_hangs_is_told_before_it_may_take_an_hour_to_load(loop, monkeypatch):
+    monkeypatch.setattr("rag_r1.iterate.server.FIRST_ANSWER_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with LoopServer(ServerSpec(url=url), loop.out) as service:
+            for ask in (service.check, lambda: service.serve(loop.folder / "first")):
+                with pytest.raises(RunError, match=f"the search at {url} does not work .*server.url"):
+                    ask()
 
 
 @pytest.mark.slow
