@@ -24,10 +24,10 @@ import httpx
 
 from rag_r1.io.atomic_files import reason_of
 from rag_r1.io.bounded_http import bounded_http_client
-from rag_r1.io.bounded_json import read_json_file
+from rag_r1.io.bounded_json import read_json, read_json_file
 from rag_r1.iterate.plan import ServerSpec
 from rag_r1.options.server_address import FIRST_ANSWER_S, search_fault
-from rag_r1.rollouts.provenance_facts import describe_server
+from rag_r1.rollouts.provenance_facts import MAX_ANSWER_VALUES, describe_server
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.markdown import one_line_text
 from rag_r1.tools.retrieval.local_server import retrieval_process
@@ -77,16 +77,19 @@ class LoopServer(ExitStack):
         is_named = ready_address(self.url)[1] is not None
         ready = self._named_index_facts() if is_named else describe_server(self.url)["ready"]
         if ready is None:
-            raise RunError(f"the server at {self.url} is not ready: see its log")
+            raise RunError(f"the server at {self.url} is not ready: see its log, or correct server.url")
         return {name: ready.get(name) for name in _COMPARED_KEYS}
 
     def _named_index_facts(self) -> dict[str, Any] | None:
         """Return the part of `/ready` about the index that the address names; None if the server is not
-        ready or has no such index."""
+        ready, has no such index or answers with something else."""
         address, name = ready_address(self.url)
         answer = self._request("GET", address)
-        indexes = answer.json().get("indexes") if answer.status_code == 200 else None
-        return indexes.get(name) if isinstance(indexes, dict) else None
+        try:
+            facts = read_json(answer.content, MAX_ANSWER_VALUES)["indexes"][name]
+        except (ValueError, LookupError, TypeError):
+            return None
+        return facts if answer.status_code == 200 and isinstance(facts, dict) else None
 
     def _start(self, index: Path) -> None:
         """Start a server with this index on this machine."""

@@ -13,6 +13,7 @@ from rag_r1.iterate.plan import ServerSpec
 from rag_r1.iterate.server import LoopServer
 from rag_r1.runs.errors import RunError
 from rag_r1.tools.retrieval.local_server import build_index
+from tests.fakes.json_server import JsonStub
 
 
 def test_an_index_is_ordered_once_and_again_by_the_next_start(loop, server):
@@ -85,6 +86,16 @@ def test_a_server_that_hangs_is_told_before_it_may_take_an_hour_to_load(loop, mo
             for ask in (service.check, lambda: service.serve(loop.folder / "first")):
                 with pytest.raises(RunError, match=f"the search at {url} does not work .*server.url"):
                     ask()
+
+
+@pytest.mark.parametrize(
+    "answer", [(200, "<html>"), (200, "[" * 100_000), (503, "{}"), 7, {"indexes": [1]}, {"indexes": {"a": 3}}]
+)
+def test_an_address_of_an_index_that_answers_with_something_else_is_not_ready(tmp_path, answer):
+    with JsonStub(lambda request: answer) as server:
+        with LoopServer(ServerSpec(url=f"{server.url}/indexes/a"), tmp_path) as service:
+            with pytest.raises(RunError, match="/indexes/a is not ready.*server.url"):
+                service.index_facts()
 
 
 @pytest.mark.slow
