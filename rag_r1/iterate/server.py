@@ -114,7 +114,8 @@ class LoopServer(ExitStack):
                 break
             time.sleep(_RETRY_S)
         if answer.status_code == 401:
-            raise RunError(f"{self.url} requires a token: set the variable {TOKEN_VARIABLE}")
+            fault = "does not accept the token" if token_header() else "requires a token"
+            raise RunError(f"{self.url} {fault}: set the variable {TOKEN_VARIABLE} to that of the server")
         if answer.status_code != 200:
             raise RunError(
                 f"the server at {self.url} does not load {index} (HTTP {answer.status_code}): "
