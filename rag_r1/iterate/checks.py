@@ -17,7 +17,7 @@ from rag_r1.config.schema import RagR1Config
 from rag_r1.evaluation.validation_limits import validation_limits
 from rag_r1.inference.model_folders import check_weights
 from rag_r1.iterate.commands import StepCommands
-from rag_r1.iterate.plan import LoopPlan
+from rag_r1.iterate.plan import LoopPlan, option_name
 from rag_r1.iterate.server import manifest_facts
 from rag_r1.options.argument_values import ArgumentsError
 from rag_r1.options.command_line import is_override
@@ -95,10 +95,10 @@ def _reserved_keys(plan: LoopPlan) -> Iterator[str]:
     }
     for name, section in sections.items():
         for option in section.options if section is not None else ():
-            if option in _RESERVED_OPTIONS[name]:
+            if option_name(option) in _RESERVED_OPTIONS[name]:
                 yield f"{name}.options.{option}: the loop sets it: leave it out"
-            elif option == "base_url" and plan.agent.recipe is not None:
-                yield f"{name}.options.base_url: the agent is trained, so the loop serves it: leave it out"
+            elif option_name(option) == "base_url" and plan.agent.recipe is not None:
+                yield f"{name}.options.{option}: the agent is trained, so the loop serves it: leave it out"
     for section, overrides in (("agent.overrides", plan.agent.overrides), ("agent.keys", plan.agent.keys)):
         yield from (problem for override in overrides if (problem := _refusal(section, override)))
 

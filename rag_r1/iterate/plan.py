@@ -153,7 +153,14 @@ class LoopPlan:
     def has_fixed_served_agent(self) -> bool:
         """Whether the agent is never trained and all steps use the model served at a `base_url`."""
         sections = [self.evaluation, *([self.data] if self.data else [])]
-        return self.agent.recipe is None and all("base_url" in section.options for section in sections)
+        return self.agent.recipe is None and all(
+            "base_url" in map(option_name, section.options) for section in sections
+        )
+
+
+def option_name(key: str) -> str:
+    """Return the name of the option that a key of `options` stands for; commands accept hyphens, too."""
+    return key.replace("-", "_")
 
 
 _SECTIONS: dict[str, Any] = {

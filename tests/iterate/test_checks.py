@@ -102,6 +102,7 @@ def test_files_that_are_not_there_are_told_together(loop, capsys):
             "agent.keys: trainer.total_epochs is not a key of rag_r1",
         ),
         ("evaluation", "options", {"base_url": "x"}, "evaluation.options.base_url: the agent is trained"),
+        ("data", "options", {"base-url": "x"}, "data.options.base-url: the agent is trained"),
         ("index", "options", {"encoder": "x"}, "index.options.encoder: the loop sets it"),
         ("index", "corpus", [], "index.corpus must be given"),
     ],
