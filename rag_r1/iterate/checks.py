@@ -28,14 +28,14 @@ from rag_r1.training.composition import check_composition
 
 #: Stands for the retrieval server's address, which is not known yet.
 _PLACEHOLDER_URL = "http://127.0.0.1:8000"
-#: Options that the loop sets for each command that plays the agent.
-_SET_FOR_AGENT = {"data", "questions", "model", "protocol", "retriever_url", "out", "overrides"}
+#: Options that the loop sets for each command that plays the agent. With `check_only` none would do its work.
+_SET_FOR_AGENT = {"data", "questions", "model", "protocol", "retriever_url", "out", "overrides", "check_only"}
 #: Options that the loop sets, by section of the plan.
 _RESERVED_OPTIONS = {
     "data": _SET_FOR_AGENT | {"trajectories", "estimate"},
     "evaluation": _SET_FOR_AGENT | {"card", "corpus", "baseline"},
-    "retriever": {"rows", "corpus", "out", "recipe", "mode"},
-    "index": {"corpus", "out", "backend", "encoder", "overwrite", "of"},
+    "retriever": {"rows", "corpus", "out", "recipe", "mode", "check_only"},
+    "index": {"corpus", "out", "backend", "encoder", "overwrite", "of", "check_only"},
 }
 #: Keys of a training that the loop sets.
 _RESERVED_KEYS = (

@@ -104,6 +104,9 @@ def test_files_that_are_not_there_are_told_together(loop, capsys):
         ("evaluation", "options", {"base_url": "x"}, "evaluation.options.base_url: the agent is trained"),
         ("data", "options", {"base-url": "x"}, "data.options.base-url: the agent is trained"),
         ("index", "options", {"encoder": "x"}, "index.options.encoder: the loop sets it"),
+        ("index", "options", {"check-only": True}, "index.options.check-only: the loop sets it"),
+        ("retriever", "options", {"check_only": True}, "retriever.options.check_only: the loop sets it"),
+        ("evaluation", "options", {"check_only": True}, "evaluation.options.check_only: the loop sets it"),
         ("index", "corpus", [], "index.corpus must be given"),
     ],
 )
