@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 import threading
 from pathlib import Path
@@ -77,7 +78,10 @@ def test_a_request_of_more_queries_than_the_server_takes_in_one_is_warned_of():
 
 @pytest.mark.parametrize(
     "health",
-    [{"status": "ok"}, {"limits": None}, {"limits": [1]}, [], "ok", None, {"limits": {"max_queue": "many"}}],
+    [
+        *[{"status": "ok"}, {"limits": None}, {"limits": [1]}, [], "ok", None],
+        *({"limits": {"max_queue": wrong}} for wrong in ("many", 10**400, -math.inf, math.nan, -1, True)),
+    ],
 )
 def test_what_a_server_does_not_tell_is_not_compared(health):
     assert not limits_in(health)
