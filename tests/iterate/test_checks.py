@@ -108,6 +108,7 @@ def test_files_that_are_not_there_are_told_together(loop, capsys):
         ("retriever", "options", {"check_only": True}, "retriever.options.check_only: the loop sets it"),
         ("evaluation", "options", {"check_only": True}, "evaluation.options.check_only: the loop sets it"),
         ("index", "corpus", [], "index.corpus must be given"),
+        ("server", "options", ["--device", "cpu"], "server.options are for a server that the loop starts"),
     ],
 )
 def test_what_the_loop_sets_itself_cannot_be_set(loop, capsys, section, key, value, message):
