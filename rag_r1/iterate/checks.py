@@ -52,7 +52,8 @@ _RESERVED_KEYS = (
 
 def find_problems(plan: LoopPlan) -> list[str]:
     """Return all problems of a plan, each with its key and remedy; [] if there are none."""
-    return [*_missing_files(plan), *_reserved_keys(plan), *_recipe_problems(plan), *_refused_options(plan)]
+    checks = (_missing_files, _reserved_keys, _recipe_problems, _refused_options)
+    return [*dict.fromkeys(problem for check in checks for problem in check(plan))]
 
 
 def _missing_files(plan: LoopPlan) -> Iterator[str]:
@@ -141,16 +142,19 @@ def _refused_options(plan: LoopPlan) -> Iterator[str]:
     """Yield the problems of options that a command would refuse."""
     commands = StepCommands(plan, _PLACEHOLDER_URL)
     model, query, folder = plan.agent.model, plan.index.first_query, Path("OUT")
-    try:
-        args = commands.evaluation_arguments(model, query, folder)
-        RagR1Config.from_config(block_of(args, validation_limits(args.protocol)))
-    except ArgumentsError as error:
-        yield f"evaluation.options: {error}"
-    except ValueError as error:
-        yield f"agent.protocol or agent.keys: {error}"
-    if plan.data is None or plan.retriever is None:
+    playing: dict[str, Callable[..., Any]] = {"evaluation": commands.evaluation_arguments}
+    if plan.data is not None:
+        playing["data"] = commands.data_arguments
+    for section, arguments in playing.items():
+        try:
+            args = arguments(model, query, folder)
+            RagR1Config.from_config(block_of(args, validation_limits(args.protocol)))
+        except ArgumentsError as error:
+            yield f"{section}.options: {error}"
+        except ValueError as error:
+            yield f"agent.protocol, agent.keys or options.prompt: {error}"
+    if plan.retriever is None:
         return
-    yield from _failures("data.options: ", ArgumentsError, commands.data_arguments, model, query, folder)
     try:
         commands.retriever_options(folder, None, folder)
     except RecipeError as error:
