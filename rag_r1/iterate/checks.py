@@ -17,7 +17,7 @@ from rag_r1.config.schema import RagR1Config
 from rag_r1.evaluation.validation_limits import validation_limits
 from rag_r1.inference.model_folders import check_weights
 from rag_r1.iterate.commands import StepCommands
-from rag_r1.iterate.plan import LoopPlan
+from rag_r1.iterate.plan import LoopPlan, option_name
 from rag_r1.iterate.server import manifest_facts
 from rag_r1.options.argument_values import ArgumentsError
 from rag_r1.options.command_line import is_override
@@ -28,14 +28,14 @@ from rag_r1.training.composition import check_composition
 
 #: Stands for the retrieval server's address, which is not known yet.
 _PLACEHOLDER_URL = "http://127.0.0.1:8000"
-#: Options that the loop sets for each command that plays the agent.
-_SET_FOR_AGENT = {"data", "questions", "model", "protocol", "retriever_url", "out", "overrides"}
+#: Options that the loop sets for each command that plays the agent. With `check_only` none would do its work.
+_SET_FOR_AGENT = {"data", "questions", "model", "protocol", "retriever_url", "out", "overrides", "check_only"}
 #: Options that the loop sets, by section of the plan.
 _RESERVED_OPTIONS = {
     "data": _SET_FOR_AGENT | {"trajectories", "estimate"},
     "evaluation": _SET_FOR_AGENT | {"card", "corpus", "baseline"},
-    "retriever": {"rows", "corpus", "out", "recipe", "mode"},
-    "index": {"corpus", "out", "backend", "encoder", "overwrite", "of"},
+    "retriever": {"rows", "corpus", "out", "recipe", "mode", "check_only"},
+    "index": {"corpus", "out", "backend", "encoder", "overwrite", "of", "check_only"},
 }
 #: Keys of a training that the loop sets.
 _RESERVED_KEYS = (
@@ -52,7 +52,8 @@ _RESERVED_KEYS = (
 
 def find_problems(plan: LoopPlan) -> list[str]:
     """Return all problems of a plan, each with its key and remedy; [] if there are none."""
-    return [*_missing_files(plan), *_reserved_keys(plan), *_recipe_problems(plan), *_refused_options(plan)]
+    checks = (_missing_files, _reserved_keys, _recipe_problems, _refused_options)
+    return [*dict.fromkeys(problem for check in checks for problem in check(plan))]
 
 
 def _missing_files(plan: LoopPlan) -> Iterator[str]:
@@ -95,10 +96,10 @@ def _reserved_keys(plan: LoopPlan) -> Iterator[str]:
     }
     for name, section in sections.items():
         for option in section.options if section is not None else ():
-            if option in _RESERVED_OPTIONS[name]:
+            if option_name(option) in _RESERVED_OPTIONS[name]:
                 yield f"{name}.options.{option}: the loop sets it: leave it out"
-            elif option == "base_url" and plan.agent.recipe is not None:
-                yield f"{name}.options.base_url: the agent is trained, so the loop serves it: leave it out"
+            elif option_name(option) == "base_url" and plan.agent.recipe is not None:
+                yield f"{name}.options.{option}: the agent is trained, so the loop serves it: leave it out"
     for section, overrides in (("agent.overrides", plan.agent.overrides), ("agent.keys", plan.agent.keys)):
         yield from (problem for override in overrides if (problem := _refusal(section, override)))
 
@@ -141,16 +142,19 @@ def _refused_options(plan: LoopPlan) -> Iterator[str]:
     """Yield the problems of options that a command would refuse."""
     commands = StepCommands(plan, _PLACEHOLDER_URL)
     model, query, folder = plan.agent.model, plan.index.first_query, Path("OUT")
-    try:
-        args = commands.evaluation_arguments(model, query, folder)
-        RagR1Config.from_config(block_of(args, validation_limits(args.protocol)))
-    except ArgumentsError as error:
-        yield f"evaluation.options: {error}"
-    except ValueError as error:
-        yield f"agent.protocol or agent.keys: {error}"
-    if plan.data is None or plan.retriever is None:
+    playing: dict[str, Callable[..., Any]] = {"evaluation": commands.evaluation_arguments}
+    if plan.data is not None:
+        playing["data"] = commands.data_arguments
+    for section, arguments in playing.items():
+        try:
+            args = arguments(model, query, folder)
+            RagR1Config.from_config(block_of(args, validation_limits(args.protocol)))
+        except ArgumentsError as error:
+            yield f"{section}.options: {error}"
+        except ValueError as error:
+            yield f"agent.protocol, agent.keys or options.prompt: {error}"
+    if plan.retriever is None:
         return
-    yield from _failures("data.options: ", ArgumentsError, commands.data_arguments, model, query, folder)
     try:
         commands.retriever_options(folder, None, folder)
     except RecipeError as error:

@@ -126,7 +126,8 @@ def _run_steps(steps: Sequence[LoopStep], folder: PipelineFolder, service: LoopS
 
     def show_result(step: LoopStep, is_new: bool) -> None:
         if is_new and "em" in folder.facts(step.name):
-            print("\n".join(["", *write_table(folder.out, rows_of(folder, names)), ""]), flush=True)
+            done = names[: names.index(step.name) + 1]  # later steps may still have results of earlier inputs
+            print("\n".join(["", *write_table(folder.out, rows_of(folder, done)), ""]), flush=True)
 
     run_steps(folder, runnable, lambda step: _write_state(folder, steps, step.name), show_result)
     _write_state(folder, steps, None)

@@ -153,7 +153,14 @@ class LoopPlan:
     def has_fixed_served_agent(self) -> bool:
         """Whether the agent is never trained and all steps use the model served at a `base_url`."""
         sections = [self.evaluation, *([self.data] if self.data else [])]
-        return self.agent.recipe is None and all("base_url" in section.options for section in sections)
+        return self.agent.recipe is None and all(
+            "base_url" in map(option_name, section.options) for section in sections
+        )
+
+
+def option_name(key: str) -> str:
+    """Return the name of the option that a key of `options` stands for; commands accept hyphens, too."""
+    return key.replace("-", "_")
 
 
 _SECTIONS: dict[str, Any] = {
@@ -184,6 +191,8 @@ def _contradictions(sections: Mapping[str, Any]) -> list[str]:
         problems.append("data and retriever are given together: give both, or neither for a fixed retriever")
     if sections["retriever"] is not None and not sections["index"].corpus:
         problems.append("index.corpus must be given: the index is built anew for each retriever")
+    if sections["server"].url is not None and sections["server"].options:
+        problems.append("server.options are for a server that the loop starts: leave out them or server.url")
     if sections["retriever"] is None and sections["agent"].recipe is None:
         problems.append("agent.recipe or retriever must be given: otherwise there is nothing to train")
     if sections["retriever"] is None and sections["agent"].start == "base":

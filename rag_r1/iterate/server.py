@@ -2,9 +2,10 @@
 
 Which index a server serves cannot be seen from the loop's files, so it is always verified. Before the first
 step that searches, and before each step with another index, the folder of the index is sent with `POST
-/reload`. Then `/ready` is compared with the manifest in that folder. The server answers with the old index
-until the new one is loaded, and keeps the old one if loading fails, for example because the encoder does not
-match the index. The comparison turns this into an error.
+/reload`. The server answers with the old index until the new one is loaded, and keeps the old one if loading
+fails, for example because the encoder does not match the index. Somebody may also restart or reload it during
+a training of hours. So before every step that searches, `/ready` is compared with the manifest in that
+folder, and a difference is an error.
 
 Either the server runs already at `server.url`, or it is started here and runs as long as the loop. It must be
 allowed to open the folder OUT (`--reload-root`). By default it may open the folder that contains its first
@@ -23,10 +24,10 @@ import httpx
 
 from rag_r1.io.atomic_files import reason_of
 from rag_r1.io.bounded_http import bounded_http_client
-from rag_r1.io.bounded_json import read_json_file
+from rag_r1.io.bounded_json import read_json, read_json_file
 from rag_r1.iterate.plan import ServerSpec
-from rag_r1.options.server_address import search_fault
-from rag_r1.rollouts.provenance_facts import describe_server
+from rag_r1.options.server_address import FIRST_ANSWER_S, search_fault
+from rag_r1.rollouts.provenance_facts import MAX_ANSWER_VALUES, describe_server
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.markdown import one_line_text
 from rag_r1.tools.retrieval.local_server import retrieval_process
@@ -42,7 +43,7 @@ _LOADING_S = 3600.0
 #: Seconds before a refused reload is requested again.
 _RETRY_S = 1.0
 #: Facts about an index that both `/ready` and its manifest state.
-_COMPARED_KEYS = ("passages", "corpus_sha256", "encoder", "separator", "max_length", "query_prefix")
+_COMPARED_KEYS = "passages corpus_sha256 encoder encoder_sha256 separator max_length query_prefix".split()
 
 
 class LoopServer(ExitStack):
@@ -56,17 +57,15 @@ class LoopServer(ExitStack):
         self._served_index: Path | None = None
 
     def check(self) -> None:
-        """Raise RunError unless a server answers at its address."""
+        """Raise RunError unless a server answers at its address, within seconds."""
         self._request("GET", ready_address(self.url)[0])
 
     def serve(self, index: Path) -> str:
         """Make the server serve the index in this folder, and return its address. Raises RunError if it does
         not."""
-        if self._served_index == index:
-            return self.url
         if not self.url:
             self._start(index)
-        else:
+        elif self._served_index != index:
             self._request_reload(index)
         self._check_served(index)
         self._served_index = index
@@ -78,16 +77,19 @@ class LoopServer(ExitStack):
         is_named = ready_address(self.url)[1] is not None
         ready = self._named_index_facts() if is_named else describe_server(self.url)["ready"]
         if ready is None:
-            raise RunError(f"the server at {self.url} is not ready: see its log")
+            raise RunError(f"the server at {self.url} is not ready: see its log, or correct server.url")
         return {name: ready.get(name) for name in _COMPARED_KEYS}
 
     def _named_index_facts(self) -> dict[str, Any] | None:
         """Return the part of `/ready` about the index that the address names; None if the server is not
-        ready or has no such index."""
+        ready, has no such index or answers with something else."""
         address, name = ready_address(self.url)
         answer = self._request("GET", address)
-        indexes = answer.json().get("indexes") if answer.status_code == 200 else None
-        return indexes.get(name) if isinstance(indexes, dict) else None
+        try:
+            facts = read_json(answer.content, MAX_ANSWER_VALUES)["indexes"][name]
+        except (ValueError, LookupError, TypeError):
+            return None
+        return facts if answer.status_code == 200 and isinstance(facts, dict) else None
 
     def _start(self, index: Path) -> None:
         """Start a server with this index on this machine."""
@@ -97,7 +99,8 @@ class LoopServer(ExitStack):
         self.url = self.enter_context(retrieval_process(index, log, *options, wait_s=_LOADING_S))
 
     def _request_reload(self, index: Path) -> None:
-        """Make the running server load an index. Raises RunError if it refuses."""
+        """Make the running server load an index. Raises RunError if it refuses or hangs."""
+        self.check()  # loading may take long, and answering may not
         address, name = ready_address(self.url)
         body = {"path": self.path_on_server(index), **({"index": name} if name else {})}
         encoder = manifest_facts(index)["encoder"]
@@ -111,7 +114,8 @@ class LoopServer(ExitStack):
                 break
             time.sleep(_RETRY_S)
         if answer.status_code == 401:
-            raise RunError(f"{self.url} requires a token: set the variable {TOKEN_VARIABLE}")
+            fault = "does not accept the token" if token_header() else "requires a token"
+            raise RunError(f"{self.url} {fault}: set the variable {TOKEN_VARIABLE} to that of the server")
         if answer.status_code != 200:
             raise RunError(
                 f"the server at {self.url} does not load {index} (HTTP {answer.status_code}): "
@@ -142,9 +146,11 @@ class LoopServer(ExitStack):
             )
 
     def _request(self, method: str, address: str, body: Any = None) -> httpx.Response:
-        """Return the server's response. Raises RunError if there is none."""
+        """Return the server's response. Only that to a POST, which loads an index, may take long. Raises
+        RunError if there is none."""
+        timeout_s = _LOADING_S if method == "POST" else FIRST_ANSWER_S
         try:
-            with bounded_http_client(_LOADING_S, token_header()) as client:
+            with bounded_http_client(timeout_s, token_header()) as client:
                 return client.request(method, address, json=body)
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
             reason = str(error) or type(error).__name__
@@ -162,6 +168,7 @@ def manifest_facts(index: Path) -> dict[str, Any]:
             "passages": manifest["count"],
             "corpus_sha256": manifest["corpus"]["sha256"],
             "encoder": encoder.get("name"),
+            "encoder_sha256": encoder.get("sha256"),
             **{key: encoder.get(key) for key in ("separator", "max_length", "query_prefix")},
         }
     except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:

@@ -58,9 +58,14 @@ VOLATILE_KEYS = ("index_version", "paged_in")
 
 def describe_server(base: str) -> dict[str, Any]:
     """Return the fields `healthy` and `ready` of RetrieverPart for the server at `base`. A field is None if
-    the server lacks its route. Raises RunError if nothing answers there."""
+    the server lacks its route. Raises RunError if nothing answers there, and for a token that no header can
+    have."""
     try:
-        with bounded_http_client(TIMEOUT_S, token_header()) as client:
+        headers = token_header()
+    except ValueError as error:
+        raise RunError(str(error)) from error
+    try:
+        with bounded_http_client(TIMEOUT_S, headers) as client:
             health, _ = get_json(client, f"{base}/health")
             status, ready = get_json(client, f"{base}/ready")
     except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:

@@ -54,9 +54,18 @@ def test_what_the_commands_would_refuse_is_told_together(loop, capsys):
     messages = problems(loop, capsys)
     assert [line[: len(start)] for line, start in zip(messages, expected, strict=True)] == expected
     loop.plan["evaluation"]["options"] = {}
-    expected[1] = "agent.protocol or agent.keys: unknown key rag_r1.agent.max_turn"
+    expected[1] = "agent.protocol, agent.keys or options.prompt: unknown key rag_r1.agent.max_turn"
     messages = problems(loop, capsys)
     assert [line[: len(start)] for line, start in zip(messages, expected, strict=True)] == expected
+
+
+def test_a_prompt_of_the_training_data_that_is_not_there_is_told_and_a_wrong_key_once(loop, capsys):
+    loop.plan["data"]["options"] = {"prompt": "none.txt"}
+    (message,) = problems(loop, capsys)
+    assert message.startswith("agent.protocol, agent.keys or options.prompt: ") and "none.txt" in message
+    loop.plan["data"]["options"] = {}
+    loop.plan["agent"]["keys"] = ["rag_r1.agent.max_turn=3"]
+    assert len(problems(loop, capsys)) == 1
 
 
 @pytest.mark.slow  # composes the recipe
@@ -102,8 +111,13 @@ def test_files_that_are_not_there_are_told_together(loop, capsys):
             "agent.keys: trainer.total_epochs is not a key of rag_r1",
         ),
         ("evaluation", "options", {"base_url": "x"}, "evaluation.options.base_url: the agent is trained"),
+        ("data", "options", {"base-url": "x"}, "data.options.base-url: the agent is trained"),
         ("index", "options", {"encoder": "x"}, "index.options.encoder: the loop sets it"),
+        ("index", "options", {"check-only": True}, "index.options.check-only: the loop sets it"),
+        ("retriever", "options", {"check_only": True}, "retriever.options.check_only: the loop sets it"),
+        ("evaluation", "options", {"check_only": True}, "evaluation.options.check_only: the loop sets it"),
         ("index", "corpus", [], "index.corpus must be given"),
+        ("server", "options", ["--device", "cpu"], "server.options are for a server that the loop starts"),
     ],
 )
 def test_what_the_loop_sets_itself_cannot_be_set(loop, capsys, section, key, value, message):

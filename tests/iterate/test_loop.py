@@ -163,6 +163,17 @@ def test_a_step_whose_input_was_made_anew_is_made_again(loop):
 
 
 @pytest.mark.slow
+def test_the_table_has_no_row_of_a_step_that_is_still_to_be_made_again(loop, monkeypatch):
+    assert loop.run("--rounds", "1") == 0
+    (loop.out / "round1" / "retriever" / "done.json").unlink()
+    (loop.out / "round1" / "retriever" / "run" / "work.log").write_text("another\n" * 3)
+    monkeypatch.setenv("STUB_FAIL", "round2/agent")
+    assert loop.run("--rounds", "1") == 1
+    rows = json.loads((loop.out / "rounds.json").read_text())["rows"]
+    assert [row["after"] for row in rows] == ["start", "round 1, agent", "round 1, retriever"]
+
+
+@pytest.mark.slow
 @pytest.mark.full
 def test_killed_in_each_step_before_within_and_after_its_work_it_ends_as_undisturbed(loop):
     assert loop.run() == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import httpx
@@ -12,6 +13,7 @@ from rag_r1.iterate.plan import ServerSpec
 from rag_r1.iterate.server import LoopServer
 from rag_r1.runs.errors import RunError
 from rag_r1.tools.retrieval.local_server import build_index
+from tests.fakes.json_server import JsonStub
 
 
 def test_an_index_is_ordered_once_and_again_by_the_next_start(loop, server):
@@ -35,6 +37,8 @@ def test_a_reload_that_is_under_way_is_waited_for(loop, server, monkeypatch):
     [
         ({"encoder": "other"}, "encoder is 'other', and 'first' in"),
         ({"passages": 4}, "passages is 4, and 3 in"),
+        # A copy of OUT on the server's machine may be older than the last training of the same name.
+        ({"encoder_sha256": "old"}, "encoder_sha256 is 'old', and None in"),
     ],
 )
 def test_a_server_that_serves_something_else_is_refused_with_both_values(loop, server, lie, message, capsys):
@@ -42,6 +46,14 @@ def test_a_server_that_serves_something_else_is_refused_with_both_values(loop, s
     assert loop.run("--rounds", "1") == 1
     assert message in capsys.readouterr().err
     assert not (loop.out / "start" / "evaluation" / "run").exists()
+
+
+def test_a_server_that_was_restarted_with_another_index_is_noticed_before_the_next_step(loop, server):
+    with LoopServer(ServerSpec(url=loop.url), loop.out) as service:
+        service.serve(loop.folder / "first")
+        server.serves = {**server.serves, "passages": 4}
+        with pytest.raises(RunError, match="passages is 4, and 3 in"):
+            service.serve(loop.folder / "first")
 
 
 def test_an_index_that_does_not_load_ends_the_loop_with_the_servers_reason(loop, tmp_path):
@@ -64,6 +76,35 @@ def test_a_server_that_does_not_answer_is_told_with_its_key(loop):
     with LoopServer(ServerSpec(url="http://127.0.0.1:9"), loop.out) as service:
         with pytest.raises(RunError, match="no retrieval server answers at http://127.0.0.1:9.*server.url"):
             service.serve(loop.folder / "first")
+
+
+def test_a_server_that_hangs_is_told_before_it_may_take_an_hour_to_load(loop, monkeypatch):
+    monkeypatch.setattr("rag_r1.iterate.server.FIRST_ANSWER_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with LoopServer(ServerSpec(url=url), loop.out) as service:
+            for ask in (service.check, lambda: service.serve(loop.folder / "first")):
+                with pytest.raises(RunError, match=f"the search at {url} does not work .*server.url"):
+                    ask()
+
+
+@pytest.mark.parametrize(
+    "answer", [(200, "<html>"), (200, "[" * 100_000), (503, "{}"), 7, {"indexes": [1]}, {"indexes": {"a": 3}}]
+)
+def test_an_address_of_an_index_that_answers_with_something_else_is_not_ready(tmp_path, answer):
+    with JsonStub(lambda request: answer) as server:
+        with LoopServer(ServerSpec(url=f"{server.url}/indexes/a"), tmp_path) as service:
+            with pytest.raises(RunError, match="/indexes/a is not ready.*server.url"):
+                service.index_facts()
+
+
+@pytest.mark.parametrize(("token", "fault"), [("", "requires a token"), ("x", "does not accept the token")])
+def test_a_missing_token_and_a_wrong_one_are_told_apart(loop, monkeypatch, token, fault):
+    monkeypatch.setenv("RETRIEVAL_TOKEN", token)
+    with JsonStub(lambda request: {} if request.method == "GET" else (401, "{}")) as server:
+        with LoopServer(ServerSpec(url=server.url), loop.out) as service:
+            with pytest.raises(RunError, match=f"{fault}: set the variable RETRIEVAL_TOKEN"):
+                service.serve(loop.folder / "first")
 
 
 @pytest.mark.slow

@@ -155,6 +155,13 @@ def test_no_server_is_an_error_that_shows_no_credentials():
     assert "hush" not in str(caught.value)
 
 
+def test_a_token_that_cannot_be_sent_is_not_taken_for_a_server_that_is_gone(monkeypatch):
+    monkeypatch.setenv("RETRIEVAL_TOKEN", "hush\u00e9")
+    with pytest.raises(RunError, match=r"^\$RETRIEVAL_TOKEN has characters") as caught:
+        describe_server("http://127.0.0.1:9")
+    assert "hush" not in str(caught.value)
+
+
 def test_nothing_secret_is_kept():
     values = {
         "api_key": "hush",

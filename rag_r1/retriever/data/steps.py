@@ -17,7 +17,7 @@ from typing import Any
 
 from rag_r1.data.rows import step_answers_of
 from rag_r1.evaluation.baselines import agent_condition
-from rag_r1.evaluation.condition_run import run_condition
+from rag_r1.evaluation.condition_run import TRAJECTORIES, run_condition
 from rag_r1.evaluation.judge import judge_endpoint
 from rag_r1.evaluation.report.summary import stop_message
 from rag_r1.evaluation.target import serve_model
@@ -146,7 +146,7 @@ async def _play_trajectories(run: DataRun, note: StateFile, folder: Path) -> boo
         f"trajectories: {questions:,} questions; at most {most_candidates:,} candidates, if each turn makes "
         "one search"
     )
-    if run.is_done(note.read(dict)):
+    if note.read(run.is_done) and (folder / TRAJECTORIES / "records.jsonl").is_file():
         return True
     greedy = {"samples": 1, "temperature": 0.0, "judge_url": None, "judge_model": None}
     args = run.serve().model_copy(update=greedy)

@@ -43,7 +43,7 @@ class ScoreFiles:
 
     def rounds(self) -> Iterator[QueryRound]:
         """Yield all rounds. Raises RunError for a file that cannot be read, and for a round that has two
-        records in a file of scores."""
+        records in a file of scores; raises OSError if a file is removed meanwhile."""
         relevance = _RoundRecords(RelevanceRecord, self.relevance)
         correctness = _RoundRecords(CorrectnessRecord, self.correctness)
         if self.candidates is not None:

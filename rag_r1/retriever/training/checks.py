@@ -45,9 +45,17 @@ def _count_rows(path: Path, options: TrainOptions) -> int:
     return sum(1 for _ in usable_rows([path], options.mode, options.negatives, options.rank_weight > 0))
 
 
+def no_rows(paths: Sequence[Path]) -> RunError:
+    """Return the error about files of which none has a row."""
+    message = f"no training rows in {', '.join(map(str, paths))}"
+    return RunError(f"{message}: make them with rag-r1 retriever data")
+
+
 def check_batch(rows: int, options: TrainOptions) -> None:
-    """Raise RunError if there are fewer rows than a batch needs."""
-    if 0 < rows < options.batch_size:
+    """Raise RunError if there are no rows, or fewer than a batch needs."""
+    if not rows:
+        raise no_rows(options.rows)
+    if rows < options.batch_size:
         message = f"{rows} rows are fewer than a batch of {options.batch_size}"
         raise RunError(f"{message}: give --batch-size {rows} or less, or more rows")
 

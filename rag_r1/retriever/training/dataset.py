@@ -23,7 +23,7 @@ from sentence_transformers.sentence_transformer.data_collator import SentenceTra
 from rag_r1.corpus.reader import Corpus, Passage
 from rag_r1.protocols.retriever_query import CallContext
 from rag_r1.retriever.records import TrainingRow
-from rag_r1.retriever.training.checks import usable_rows
+from rag_r1.retriever.training.checks import no_rows, usable_rows
 from rag_r1.retriever.training.encoder_settings import EncoderSettings
 from rag_r1.retriever.training.loss import BatchTable
 from rag_r1.runs.errors import RunError
@@ -94,8 +94,7 @@ def load_training_data(
     """
     training_rows = list(usable_rows(rows, settings.mode, negatives, ranked))
     if not training_rows:
-        message = f"no training rows in {', '.join(map(str, rows))}"
-        raise RunError(f"{message}: make them with rag-r1 retriever data")
+        raise no_rows(rows)
     if settings.mode == "reasoning" and not any((row.reasoning or "").strip() for row in training_rows):
         message = f"no row of {', '.join(map(str, rows))} has a thought in `reasoning`"
         raise RunError(f"{message}, so --mode reasoning would train as plain does: give another mode")

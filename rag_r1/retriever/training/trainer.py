@@ -2,7 +2,7 @@
 
     OUT/journal/        the settings and the lock; a run with other settings or other data is refused
     OUT/checkpoints/    the trainer's checkpoints; a new run resumes from the newest complete one
-    OUT/model/          the trained model with retriever.json; once it exists, nothing is left to do
+    OUT/model/          the trained model with retriever.json; once it exists, only checkpoints are removed
 
 A checkpoint has the weights, the optimizer, the schedule, the state of the random numbers and the position in
 the data, so a training that was killed and resumed gives the same model as one that was not. The trainer
@@ -83,11 +83,12 @@ def train(options: TrainOptions) -> Path:
         if is_main:
             held.enter_context(recorded_settings("rag-r1 retriever train", options))
             held.enter_context(RunFolder(options.out, run_settings))
-        if read_settings(folder) is not None:
-            return folder
-        _fit(model, settings, data, options, args)
-        if is_main:
-            save_model(model, settings.model_copy(update={"trained": _training_facts(options, data)}), folder)
+        if read_settings(folder) is None:
+            _fit(model, settings, data, options, args)
+            if is_main:
+                trained = settings.model_copy(update={"trained": _training_facts(options, data)})
+                save_model(model, trained, folder)
+        if is_main:  # also of a run that was killed after it had saved the model
             shutil.rmtree(options.out / CHECKPOINTS, ignore_errors=True)
     return folder
 

@@ -131,11 +131,12 @@ def _count_documents(settings: RetrieverConfig, response: httpx.Response) -> int
 
 
 def _limits(settings: RetrieverConfig, headers: dict[str, str]) -> dict[str, float] | None:
-    """Return the limits that the server reports in `/health`; None if it reports none. Only our server
-    does."""
+    """Return the limits that the server reports in `/health`, also if the address is that of one of its
+    indexes; None if it reports none. Only our server does."""
+    root = ready_address(settings.base)[0].removesuffix("/ready")
     try:
         with bounded_http_client(settings.timeout_s, headers) as client:
-            return limits_in(client.get(settings.base + "/health").json())
+            return limits_in(client.get(f"{root}/health").json())
     except (httpx.HTTPError, OSError, ValueError, RecursionError):
         return None
 

@@ -8,6 +8,7 @@ and its trajectory is masked. Servers that report no limits are not checked.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -20,14 +21,15 @@ _KEY = "rag_r1.retriever"
 
 
 def limits_in(health: Any) -> dict[str, float] | None:
-    """Return the limits in an answer of `GET /health`, as far as they are numbers; None if it has none."""
+    """Return the limits in an answer of `GET /health`, as far as they are finite numbers from 0 on; None if
+    it has none."""
     limits = health.get("limits") if isinstance(health, Mapping) else None
     if not isinstance(limits, Mapping):
         return None
     return {
         str(name): float(value)
         for name, value in limits.items()
-        if isinstance(value, int | float) and not isinstance(value, bool)
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= sys.float_info.max
     }
 
 

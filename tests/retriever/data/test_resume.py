@@ -4,6 +4,7 @@ agent has failed, and when nothing is left to do."""
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
@@ -133,6 +134,16 @@ def test_a_model_is_started_only_if_something_is_left_to_play(finished, tmp_path
     monkeypatch.undo()
     assert command.main(world.words(out, *FEW)) == 0
     assert (out / "correctness.jsonl").read_bytes() == contents
+
+
+def test_trajectories_that_were_removed_are_played_again(tmp_path, tokenizer):
+    with scored_world(tmp_path, tokenizer, count=2) as world:
+        args = world.words(tmp_path / "out", *FEW, "--utility", "relevance")
+        assert command.main(args) == 0
+        rows = (tmp_path / "out" / "train.jsonl").read_bytes()
+        shutil.rmtree(tmp_path / "out" / "trajectories")
+        assert command.main(args) == 0
+        assert (tmp_path / "out" / "train.jsonl").read_bytes() == rows
 
 
 def test_what_has_failed_as_often_as_it_may_is_not_promised_again(tmp_path, tokenizer, capsys, monkeypatch):

@@ -35,3 +35,6 @@ def test_check_only_names_what_would_be_trained_and_writes_nothing(tmp_path, cap
     assert capsys.readouterr().out.startswith("all checks passed") and not out.exists()
     assert main([*words, "--batch-size", "13"]) == 1
     assert "--batch-size 12" in capsys.readouterr().err
+    rows.write_text("")
+    assert main(words) == 1
+    assert "no training rows in" in capsys.readouterr().err

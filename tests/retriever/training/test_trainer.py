@@ -139,7 +139,10 @@ def test_a_run_that_is_killed_and_resumed_ends_with_the_same_bytes(tmp_path, ber
 def test_a_finished_run_is_not_done_again_and_other_settings_or_data_are_refused(tmp_path, bert, log, capsys):
     assert main(words(tmp_path, bert, epochs=1)) == 0
     before = (tmp_path / "out" / "model" / "model.safetensors").stat().st_mtime_ns
+    checkpoint = tmp_path / "out" / "checkpoints" / "checkpoint-3"
+    checkpoint.mkdir(parents=True)  # as a kill behind the model leaves it
     assert main(words(tmp_path, bert, epochs=1, logging_steps=3)) == 0
+    assert not checkpoint.parent.exists()
     assert (tmp_path / "out" / "model" / "model.safetensors").stat().st_mtime_ns == before
     assert main(words(tmp_path, bert, epochs=2)) == 1
     assert "training.epochs was 1.0 and is now 2.0" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 import threading
 from pathlib import Path
@@ -77,7 +78,10 @@ def test_a_request_of_more_queries_than_the_server_takes_in_one_is_warned_of():
 
 @pytest.mark.parametrize(
     "health",
-    [{"status": "ok"}, {"limits": None}, {"limits": [1]}, [], "ok", None, {"limits": {"max_queue": "many"}}],
+    [
+        *[{"status": "ok"}, {"limits": None}, {"limits": [1]}, [], "ok", None],
+        *({"limits": {"max_queue": wrong}} for wrong in ("many", 10**400, -math.inf, math.nan, -1, True)),
+    ],
 )
 def test_what_a_server_does_not_tell_is_not_compared(health):
     assert not limits_in(health)
@@ -86,8 +90,8 @@ def test_what_a_server_does_not_tell_is_not_compared(health):
     assert [*check_limits(config, settings, limits_in(health) or {})] == []
 
 
-def report_of(health: str, *overrides: str) -> PreflightReport:
-    """What is reported of a retrieval server with this answer at /health."""
+def report_of(health: str, *overrides: str, path: str = "") -> PreflightReport:
+    """What is reported of a retrieval server with this answer at /health, at an address with this path."""
     documents = results([[(str(n), "text") for n in range(3)]], score=1.0)
 
     def answer(request: Asked):
@@ -95,13 +99,14 @@ def report_of(health: str, *overrides: str) -> PreflightReport:
 
     report = PreflightReport()
     with JsonStub(answer) as server:
-        check_retriever(composed(RECIPE, f"rag_r1.retriever.url={server.url}", *overrides), report)
+        check_retriever(composed(RECIPE, f"rag_r1.retriever.url={server.url}{path}", *overrides), report)
     return report
 
 
-def test_the_limits_are_those_that_the_server_tells():
+@pytest.mark.parametrize("path", ["", "/indexes/wiki"])
+def test_the_limits_are_those_that_the_server_tells(path):
     health = json.dumps({"status": "ok", "limits": limits_of_our_server(deadline_s=90.0)})
-    (problem,) = report_of(health).problems
+    (problem,) = report_of(health, path=path).problems
     assert problem.where == "rag_r1.retriever.timeout_s" and "90 s" in problem.what
 
 
