@@ -5,7 +5,7 @@ refuses it. Replies and search results are recorded in the run's folder before t
 else is computed from them. An interrupted run can therefore be resumed: it repeats only the requests that
 were in flight, and ends with the same files. A draft for which a server did not answer stays open, and is
 continued when the command is run again. If a run is stopped early (by `--max-cost`, or because an API key is
-refused), the files contain the questions that were kept until then.
+refused), the files contain all questions whose replies are recorded until then.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from rag_r1.questions.rules import refused_by_rule, unreachable
 from rag_r1.questions.search import JournaledSearch, SearchFailedError, neighbours_of
 from rag_r1.questions.seeds import Seed, SeedPlan
 from rag_r1.questions.spec import QuestionsSpec
-from rag_r1.rollouts.concurrency import JobPool
+from rag_r1.rollouts.concurrency import JobPool, without_waiting
 from rag_r1.rollouts.provenance_facts import describe_server, index_identity
 from rag_r1.runs.cancel_token import CancelToken
 from rag_r1.runs.errors import RunError
@@ -72,9 +72,7 @@ async def write_questions(spec: QuestionsSpec, say: Say = print) -> QuestionsRes
     """
     async with _open_run(spec) as run:
         outcomes = await run.drafts(await run.seeds(say))
-        if run.stop.reason is None:
-            outcomes = await run.verify_all(outcomes)
-        return run.finish(outcomes)
+        return run.finish(await run.verify_all(outcomes))
 
 
 async def plan_questions(spec: QuestionsSpec, say: Say = print) -> list[Seed]:
@@ -171,7 +169,8 @@ class QuestionsRun:
     async def drafts(self, seeds: Sequence[Seed]) -> list[Outcome]:
         """Request a draft for each seed. The outcome of a seed is open if the teacher does not answer."""
         spec, cache = self.spec, self.folder.cache
-        async with open_endpoint(spec.teacher, spec.limits, cache, self.stop) as endpoint:
+        spent = self.reader_cache.usage.cost(spec.reading.price_in, spec.reading.price_out)
+        async with open_endpoint(spec.teacher, spec.limits, cache, self.stop, spent) as endpoint:
             teacher = Teacher(spec.teacher, self.prompts, spec.temperature, endpoint, cache)
             jobs = [partial(_draft_or_open, teacher, seed) for seed in seeds]
             outcomes = await self._run_jobs(jobs, "draft", spec.limits.in_flight, endpoint.idle)
@@ -275,8 +274,17 @@ class QuestionsRun:
         in_flight: int,
         idle: Callable[[], Awaitable[None]] | None = None,
     ) -> list[Any]:
-        """Run jobs concurrently, and return their results in order; None for those that `stop` prevented."""
-        return await JobPool(in_flight, self.stop, idle).run(jobs, len(jobs), unit) if jobs else []
+        """Run jobs concurrently, and return their results in order; None for those that `stop` prevented.
+
+        A job that needs nothing but what is recorded is done in any case.
+        """
+        results: list[Any] = [None] * len(jobs)
+        if jobs and self.stop.reason is None:
+            results = await JobPool(in_flight, self.stop, idle).run(jobs, len(jobs), unit)
+        if self.stop.reason is None:
+            return results
+        pairs = zip(jobs, results, strict=True)
+        return [await without_waiting(job) if result is None else result for job, result in pairs]
 
 
 async def _draft_or_open(teacher: Teacher, seed: Seed) -> Outcome:

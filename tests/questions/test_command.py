@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import shlex
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -167,6 +168,52 @@ def test_what_the_teacher_has_spent_the_reader_has_not(served: Served, tmp_path,
     prices = ("--price-in", "1", "--price-out", "1", "--max-cost", "0.0001")
     assert run(served.words(out, *prices)) == 3
     assert "--max-cost" in capsys.readouterr().out and lines(out / "questions.jsonl") == []
+
+
+DEAR = ("--price-in", "1", "--price-out", "1", "--reader-price-in", "1", "--reader-price-out", "1")
+
+
+def test_a_finished_run_needs_no_money(served: Served, finished: Path, tmp_path):
+    out = tmp_path / "again"
+    shutil.copytree(finished, out)
+    assert run(served.words(out, *DEAR, "--max-cost", "0.0001")) == 0
+    names = ("questions.jsonl", "refused.jsonl", "train.parquet", "test.parquet")
+    assert all((out / name).read_bytes() == (finished / name).read_bytes() for name in names)
+
+
+@pytest.mark.parametrize("journal", ["exchanges.ndjson", "reader/exchanges.ndjson"])
+def test_a_run_that_is_stopped_keeps_all_whose_replies_it_has(
+    journal, served: Served, finished: Path, tmp_path
+):
+    """A reply of the first kind is missing, so the questions of the other kinds come after the stop."""
+    out = tmp_path / "again"
+    shutil.copytree(finished, out)
+    details = [line["detail"] for line in lines(finished / "refused.jsonl")]
+    kept = lines(finished / "questions.jsonl")
+    missing = next(
+        line["id"]
+        for line in kept
+        if line["kind"] == "one_hop" and not any(text.startswith(f"{line['id']}:") for text in details)
+    )
+    replies = (out / "journal" / journal).read_text().splitlines(keepends=True)
+    others = [line for line in replies if f"/{missing}" not in json.loads(line)["ask"]]
+    assert 0 < len(others) < len(replies)
+    (out / "journal" / journal).write_text("".join(others))
+    before = served.asked()
+    assert run(served.words(out, *DEAR, "--max-cost", "0.0001")) == 3
+    assert served.asked() == before, "all that may be spent is spent, by either model"
+    assert lines(out / "questions.jsonl") == [line for line in kept if line["id"] != missing]
+
+
+def test_what_the_reader_has_spent_the_teacher_has_not(served: Served, finished: Path, tmp_path):
+    out = tmp_path / "again"
+    shutil.copytree(finished, out)
+    path = out / "journal" / "exchanges.ndjson"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[1:]))
+    prices = ("--price-in", "1e-6", "--price-out", "1e-6", "--reader-price-in", "1", "--max-cost", "0.001")
+    before = served.asked()
+    assert run(served.words(out, *prices)) == 3
+    assert served.asked() == before
 
 
 def test_an_instruction_in_a_passage_changes_no_other_question(served: Served, finished: Path, tmp_path):
