@@ -52,7 +52,7 @@ example:
       --base-url https://api.example.org/v1 --teacher-model big-model \\
       --reader-url http://127.0.0.1:8001/v1 --reader-model small-model --estimate
 
-With --estimate it only prints what the run would take; without, it writes the questions.
+With --estimate it only prints what the run would take, and writes nothing; without, it writes the questions.
 """
 _EPILOG = """\
 The output is train.parquet and test.parquet, whose questions come from different documents; questions.jsonl,
@@ -225,14 +225,17 @@ async def make_questions(args: QuestionsArguments) -> int:
     """Check files and servers, write the missing questions, and print a summary; returns the exit status.
 
     With --estimate only the forecast is printed, for which the model servers need not run. --check-only ends
-    after the checks, also beside --estimate. Raises RunError if a check fails or the run cannot be opened.
+    after the checks, beside --estimate after those of the forecast. Raises RunError if a check fails or the
+    run cannot be opened.
     """
     spec = args.spec()
+    check_model = check_replies if args.check_only else check_endpoint
+    await check_start(spec, None if args.estimate else check_model)
     if args.check_only:
-        await check_start(spec, check_replies)
-        print(f"all checks passed: questions would be written into {args.out}, all servers answer")
+        asks_models = not (args.estimate or args.trust_env)
+        servers = "all servers answer" if asks_models else "the search answers, the models were not asked"
+        print(f"all checks passed: questions would be written into {args.out}, {servers}")
         return 0
-    await check_start(spec, None if args.estimate else check_endpoint)
     if args.estimate:
         await plan_questions(spec)
         return 0

@@ -16,6 +16,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from rag_r1.inference.client import EngineFailure, key_of
@@ -76,9 +78,13 @@ async def write_questions(spec: QuestionsSpec, say: Say = print) -> QuestionsRes
 
 
 async def plan_questions(spec: QuestionsSpec, say: Say = print) -> list[Seed]:
-    """Draw the seeds and print the forecast with `say`, without a request to a model. Raises RunError."""
-    async with _open_run(spec) as run:
-        return await run.seeds(say)
+    """Draw the seeds and print the forecast with `say`, without a request to a model. Raises RunError.
+
+    Nothing is written to `spec.out`, so a run with other settings can follow.
+    """
+    with TemporaryDirectory() as folder:
+        async with _open_run(replace(spec, out=Path(folder))) as run:
+            return await run.seeds(say)
 
 
 @asynccontextmanager
@@ -184,8 +190,7 @@ class QuestionsRun:
             reader = Reader(spec.reading, self.prompts, spec.verification, endpoint, self.reader_cache)
             jobs = [partial(self._verify, reader, outcome) for outcome in outcomes]
             checked = await self._run_jobs(jobs, "question", spec.limits.in_flight, endpoint.idle)
-        pairs = zip(checked, outcomes, strict=True)
-        return [verified or outcome for verified, outcome in pairs]
+        return [verified or outcome for verified, outcome in zip(checked, outcomes, strict=True)]
 
     def finish(self, outcomes: Sequence[Outcome]) -> QuestionsResult:
         """Refuse duplicates, and write the files and the data card."""
@@ -281,8 +286,6 @@ class QuestionsRun:
         results: list[Any] = [None] * len(jobs)
         if jobs and self.stop.reason is None:
             results = await JobPool(in_flight, self.stop, idle).run(jobs, len(jobs), unit)
-        if self.stop.reason is None:
-            return results
         pairs = zip(jobs, results, strict=True)
         return [await without_waiting(job) if result is None else result for job, result in pairs]
 

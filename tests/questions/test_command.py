@@ -129,7 +129,17 @@ def test_check_only_and_estimate_ask_no_model(served: Served, tmp_path, capsys):
     assert run(served.words(out, "--estimate", *dead, *prices)) == 0
     output = capsys.readouterr().out
     assert "at most" in output and "cost" in output and "--max-cost 0.01 may end the run before" in output
-    assert served.asked() == before and not (out / "questions.jsonl").exists()
+    assert run(served.words(out, "--estimate", "--check-only", *dead)) == 0
+    assert "the models were not asked" in capsys.readouterr().out
+    assert served.asked() == before and not out.exists(), "a run with other settings can follow"
+
+
+def test_the_check_of_wrong_arguments_beside_estimate_asks_no_model(served: Served, tmp_path, capsys):
+    dead = ("--base-url", "http://127.0.0.1:9/v1")
+    with pytest.raises(SystemExit):
+        run(served.words(tmp_path / "new", "--estimate", "--samples", "0", *dead))
+    errors = capsys.readouterr().err
+    assert "--samples" in errors and "127.0.0.1:9" not in errors
 
 
 def test_the_requests_are_no_more_than_was_forecast(served: Served, finished: Path, tmp_path, capsys):
