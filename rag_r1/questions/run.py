@@ -20,6 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from rag_r1.data.files.near_duplicates import require_library
 from rag_r1.inference.client import EngineFailure, key_of
 from rag_r1.protocols import Protocol, load_with_prompt
 from rag_r1.questions.card import card_of, write_card
@@ -78,10 +79,8 @@ async def write_questions(spec: QuestionsSpec, say: Say = print) -> QuestionsRes
 
 
 async def plan_questions(spec: QuestionsSpec, say: Say = print) -> list[Seed]:
-    """Draw the seeds and print the forecast with `say`, without a request to a model. Raises RunError.
-
-    Nothing is written to `spec.out`, so a run with other settings can follow.
-    """
+    """Draw the seeds and print the forecast with `say`, without a request to a model, and without writing to
+    `spec.out`, so that a run with other settings can follow. Raises RunError."""
     with TemporaryDirectory() as folder:
         async with _open_run(replace(spec, out=Path(folder))) as run:
             return await run.seeds(say)
@@ -91,9 +90,11 @@ async def plan_questions(spec: QuestionsSpec, say: Say = print) -> list[Seed]:
 async def _open_run(spec: QuestionsSpec) -> AsyncIterator[QuestionsRun]:
     """Open the run in its folder, which stays locked until the `with` block ends. Raises RunError."""
     try:
+        if spec.verification.similarity:
+            require_library()
         protocol = load_with_prompt(spec.protocol, spec.prompt)
         pool = read_pool(spec.corpus, spec.seed, spec.test_share, spec.most_passages)
-    except ValueError as error:  # from the protocol or the corpus
+    except ValueError as error:  # from the missing package, the protocol or the corpus
         raise RunError(str(error)) from error
     async with AsyncExitStack() as resources:
         yield await _open(spec, pool, protocol, resources)

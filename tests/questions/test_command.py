@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from rag_r1.inference.strict_replies import ATTEMPTS
 from rag_r1.questions.command import QuestionsArguments
 from rag_r1.questions.run import retriever_of, write_questions
 from rag_r1.questions.spec import ModelSpec, QuestionsSpec, Verification
+from rag_r1.runs.errors import RunError
 from tests.fakes.openai_server import OpenAIServer
 from tests.fakes.question_models import model_process, teach
 from tests.fakes.question_world import WorldRetriever
@@ -373,6 +375,14 @@ def test_the_defaults_are_those_of_a_spec():
     )
     spec = QuestionsSpec((Path("c"),), Path("o"), ModelSpec("http://127.0.0.1:1/v1", "m"))
     assert args.spec() == replace(spec, limits=args.spec().limits)
+
+
+def test_a_program_is_told_first_of_a_package_that_is_missing(served: Served, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "rensa", None)
+    spec = QuestionsSpec((served.corpus,), tmp_path / "own", ModelSpec("http://127.0.0.1:1/v1", "m"))
+    with pytest.raises(RunError, match="rensa"):
+        asyncio.run(write_questions(spec))
+    assert not spec.out.exists()
 
 
 def test_more_passages_are_searched_than_are_shown():
