@@ -61,6 +61,8 @@ the same in readable form; refused.jsonl, each refused draft with its reason; da
 #: Groups of rarely used flags in `--help`.
 READER = "the reader"
 CHECKING = "what is verified"
+#: The default of --reader-api-key-env.
+READER_KEY = "READER_API_KEY"
 
 
 class QuestionsArguments(EndpointArguments):
@@ -80,7 +82,7 @@ class QuestionsArguments(EndpointArguments):
         "name of the reader at its endpoint (default: the teacher reads)", "NAME", default=None
     )
     reader_api_key_env: str = argument(
-        "environment variable with the key of --reader-url", "NAME", default="READER_API_KEY", rare=READER
+        "environment variable with the key of --reader-url", "NAME", default=READER_KEY, rare=READER
     )
     reader_body: str = argument(
         "further keys of each request to the reader; null leaves a key out", "JSON", default="{}", rare=READER
@@ -148,6 +150,8 @@ class QuestionsArguments(EndpointArguments):
         body = json_body("--reader-body", self.reader_body)
         if self.reader_model is None and (body or self.reader_price_in or self.reader_price_out):
             raise ValueError("--reader-body and --reader-price-* need --reader-model: the teacher reads now")
+        if self.reader_url is None and self.reader_api_key_env != READER_KEY:
+            raise ValueError("--reader-api-key-env needs --reader-url: at --base-url --api-key-env counts")
         if self.right > self.samples:
             raise ValueError(f"--right {self.right} is more than --samples {self.samples}")
         return self
