@@ -121,11 +121,10 @@ async def _open(
     reader_folder.mkdir(mode=0o700, exist_ok=True)
     cache = ResponseCache.open(reader_folder)
     resources.callback(cache.close)
-    search = JournaledSearch(config, folder.journal / "searches.ndjson")
+    stop = CancelToken()
+    search = JournaledSearch(config, folder.journal / "searches.ndjson", stop)
     resources.push_async_callback(search.close)
-    return QuestionsRun(
-        spec, pool, Links(pool), protocol, prompts, settings, folder, cache, search, CancelToken()
-    )
+    return QuestionsRun(spec, pool, Links(pool), protocol, prompts, settings, folder, cache, search, stop)
 
 
 def retriever_of(spec: QuestionsSpec) -> RetrieverConfig:

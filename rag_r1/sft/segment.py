@@ -120,9 +120,8 @@ def trace_of(record: Trajectory, protocol: Protocol, trace_id: str | None = None
         if not is_last:
             pieces.append(Piece(_observation(turn, number, protocol), generated=False))
             documents += [document for call in turn.calls for document in call.documents or ()]
-    name = trace_id or record.id
-    check_text(name, record.question, *(piece.text for piece in pieces))
-    return Trace(name, record.question, tuple(pieces), tuple(documents))
+    check_text(trace_id or record.id, record.question, *(piece.text for piece in pieces))
+    return Trace(trace_id or record.id, record.question, tuple(pieces), tuple(documents))
 
 
 def _turn_text(turn: Turn, number: int, is_last: bool, protocol: Protocol) -> str:

@@ -185,8 +185,7 @@ def run(command: Sequence[str], folder: Path, config: Any, hours: float | None =
     in the folder, which is then left as it is, and CommandError with the training's exit status if it fails.
     """
     with lock_folder(folder):
-        keep = config.trainer.get("max_ckpt_to_keep")
-        limit = None if hours is None else TimeLimit(hours, folder, keep)
+        limit = None if hours is None else TimeLimit(hours, folder, config.trainer.get("max_ckpt_to_keep"))
         drop_exhausted_loader_state(folder, config)
         metrics = folder / METRICS
         if metrics.exists():  # the trainer would overwrite the log of an interrupted training

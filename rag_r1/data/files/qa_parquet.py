@@ -167,8 +167,8 @@ def write_splits(
     folder.mkdir(parents=True, exist_ok=True)
     repeated = []
     counts = {}
-    all_rows = (make_rows(split.questions, protocol, source_name, split.name) for split in splits)
-    write_split_files(folder, zip((split.name for split in splits), all_rows, strict=True))
+    rows = ((split.name, make_rows(split.questions, protocol, source_name, split.name)) for split in splits)
+    write_split_files(folder, rows)
     for split in splits:
         counts[split.name] = {
             "source": split.source.name,
