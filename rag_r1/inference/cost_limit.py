@@ -22,6 +22,7 @@ class CostTracker:
     - `price_in`, `price_out`: prices per million prompt and generated tokens
     - `max_cost`: the limit, in the currency of the prices; None for no limit
     - `earlier`: the usage of earlier invocations, which counts towards the limit
+    - `spent`: the cost of another model, which counts towards the limit, too
     """
 
     def __init__(
@@ -31,8 +32,9 @@ class CostTracker:
         price_out: float = 0.0,
         max_cost: float | None = None,
         earlier: Usage | None = None,
+        spent: float = 0.0,
     ):
-        self.stop, self.max_cost = stop, max_cost
+        self.stop, self.max_cost, self.spent = stop, max_cost, spent
         self.price_in, self.price_out = price_in, price_out
         self.usage = Usage()
         self.usage.add(earlier or Usage())
@@ -61,11 +63,11 @@ class CostTracker:
             yield
             return
         request_cost = Usage(1, prompt_tokens, max_tokens).cost(self.price_in, self.price_out)
-        while self.cost + sum(self._reserved) + request_cost > self.max_cost:
+        while self.spent + self.cost + sum(self._reserved) + request_cost > self.max_cost:
             if not self._reserved:
                 self.stop(
-                    f"the next request could cost up to {request_cost:.4f}, and {self.cost:.4f} of "
-                    f"--max-cost {self.max_cost:g} is spent"
+                    f"the next request could cost up to {request_cost:.4f}, and "
+                    f"{self.spent + self.cost:.4f} of --max-cost {self.max_cost:g} is spent"
                 )
             await self.stop.block_if_cancelled()
             release = asyncio.get_running_loop().create_future()

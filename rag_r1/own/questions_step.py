@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.data.files.duplicates import question_key
-from rag_r1.data.rows import QuestionRow, write_rows
+from rag_r1.data.files.qa_parquet import write_split_files
+from rag_r1.data.rows import QuestionRow
 from rag_r1.io.errors import DataError
 from rag_r1.io.file_hash import sha256_of_file
 from rag_r1.own.artifacts import OwnArtifacts, own_step
@@ -93,8 +94,7 @@ def _own_questions(artifacts: OwnArtifacts, needs: Sequence[str], results: Seque
     def work(folder: Path) -> dict[str, Any]:
         rows = {split: _own_rows(artifacts, split, paths) for split, paths in files.items() if paths}
         _refuse_shared(rows)
-        for split, questions in rows.items():
-            write_rows(folder / f"{split}.parquet", questions)
+        write_split_files(folder, rows.items())
         return {"rows": {split: len(questions) for split, questions in rows.items()}, "cost": 0.0}
 
     return own_step("questions", settings, work, results, needs)

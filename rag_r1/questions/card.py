@@ -94,7 +94,8 @@ def page_of(card: Mapping[str, Any]) -> Page:
         + f". {QUESTIONS} lists them with their passages, {REFUSED} what was refused."
     )
     if card["open"]:
-        page.text(f"{card['open']:,} are open: a server did not answer. The same command goes on with them.")
+        reason = "the run was stopped, or a server did not answer"
+        page.text(f"{card['open']:,} are open: {reason}. The same command goes on with them.")
     _add_counts(page, card)
     _add_models(page, card)
     hashes = (f"{cell(name)} `{digest[:16]}`" for name, digest in settings["prompts_sha256"].items())

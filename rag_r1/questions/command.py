@@ -52,7 +52,7 @@ example:
       --base-url https://api.example.org/v1 --teacher-model big-model \\
       --reader-url http://127.0.0.1:8001/v1 --reader-model small-model --estimate
 
-With --estimate it only prints what the run would take; without, it writes the questions.
+With --estimate it only prints what the run would take, and writes nothing; without, it writes the questions.
 """
 _EPILOG = """\
 The output is train.parquet and test.parquet, whose questions come from different documents; questions.jsonl,
@@ -61,6 +61,8 @@ the same in readable form; refused.jsonl, each refused draft with its reason; da
 #: Groups of rarely used flags in `--help`.
 READER = "the reader"
 CHECKING = "what is verified"
+#: The default of --reader-api-key-env.
+READER_KEY = "READER_API_KEY"
 
 
 class QuestionsArguments(EndpointArguments):
@@ -80,7 +82,7 @@ class QuestionsArguments(EndpointArguments):
         "name of the reader at its endpoint (default: the teacher reads)", "NAME", default=None
     )
     reader_api_key_env: str = argument(
-        "environment variable with the key of --reader-url", "NAME", default="READER_API_KEY", rare=READER
+        "environment variable with the key of --reader-url", "NAME", default=READER_KEY, rare=READER
     )
     reader_body: str = argument(
         "further keys of each request to the reader; null leaves a key out", "JSON", default="{}", rare=READER
@@ -148,6 +150,8 @@ class QuestionsArguments(EndpointArguments):
         body = json_body("--reader-body", self.reader_body)
         if self.reader_model is None and (body or self.reader_price_in or self.reader_price_out):
             raise ValueError("--reader-body and --reader-price-* need --reader-model: the teacher reads now")
+        if self.reader_url is None and self.reader_api_key_env != READER_KEY:
+            raise ValueError("--reader-api-key-env needs --reader-url: at --base-url --api-key-env counts")
         if self.right > self.samples:
             raise ValueError(f"--right {self.right} is more than --samples {self.samples}")
         return self
@@ -225,14 +229,17 @@ async def make_questions(args: QuestionsArguments) -> int:
     """Check files and servers, write the missing questions, and print a summary; returns the exit status.
 
     With --estimate only the forecast is printed, for which the model servers need not run. --check-only ends
-    after the checks, also beside --estimate. Raises RunError if a check fails or the run cannot be opened.
+    after the checks, beside --estimate after those of the forecast. Raises RunError if a check fails or the
+    run cannot be opened.
     """
     spec = args.spec()
+    check_model = check_replies if args.check_only else check_endpoint
+    await check_start(spec, None if args.estimate else check_model)
     if args.check_only:
-        await check_start(spec, check_replies)
-        print(f"all checks passed: questions would be written into {args.out}, all servers answer")
+        asks_models = not (args.estimate or args.trust_env)
+        servers = "all servers answer" if asks_models else "the search answers, the models were not asked"
+        print(f"all checks passed: questions would be written into {args.out}, {servers}")
         return 0
-    await check_start(spec, None if args.estimate else check_endpoint)
     if args.estimate:
         await plan_questions(spec)
         return 0

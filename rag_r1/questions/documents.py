@@ -23,7 +23,9 @@ from urllib.parse import urlsplit
 
 from rag_r1.corpus.reader import Corpus, Passage
 from rag_r1.data.evidence import title_key
+from rag_r1.data.files.duplicates import question_key
 from rag_r1.data.files.near_duplicates import jaccard, near_duplicates
+from rag_r1.data.files.row_files import refuse_repeated
 from rag_r1.io.errors import DataError
 from rag_r1.rollouts.requests import seeded_fraction
 
@@ -46,7 +48,7 @@ class SourcePassage:
     url: str | None = None
     #: Key of the document: the normalised title, else the URL, else the id.
     document: str = ""
-    #: Host of the URL, or the name of the corpus file.
+    #: Host of the URL, or the name of the corpus file if there is none.
     source: str = ""
     #: `train` or `test`.
     split: str = "train"
@@ -87,9 +89,10 @@ class PassagePool:
 def read_pool(paths: Sequence[Path], seed: int, test_share: float, limit: int) -> PassagePool:
     """Read a corpus and sample at most `limit` of its passages.
 
-    Raises DataError if a row is not a passage, if two sampled passages have the same id, or if no passage is
-    long enough.
+    Raises DataError if a path is given twice, if a row is not a passage, if two sampled passages have the
+    same id, or if no passage is long enough.
     """
+    refuse_repeated(paths)
     sample = _SmallestRanks(limit)
     count = 0
     for passage, file in _passages(Corpus(paths)):
@@ -121,9 +124,17 @@ def _source_passage(passage: Passage, file: str, seed: int, test_share: float) -
         title=passage.title or "",
         url=passage.url,
         document=document,
-        source=(urlsplit(passage.url).hostname if passage.url else None) or file,
+        source=_host(passage.url) or file,
         split=SPLITS[seeded_fraction(seed, "split", document) < test_share],
     )
+
+
+def _host(url: str | None) -> str | None:
+    """The host in a URL; None if there is none, or the URL cannot be read."""
+    try:
+        return urlsplit(url or "").hostname
+    except ValueError:  # an unclosed bracket, or a character that would become a slash
+        return None
 
 
 def _passages(corpus: Corpus) -> Iterator[tuple[Passage, str]]:
@@ -145,15 +156,15 @@ def first_of_copies(passages: Sequence[SourcePassage]) -> dict[str, str]:
     A passage that is no copy is mapped to itself. The time is linear in the number of passages. Raises
     DataError if the package rensa is not installed.
     """
-    ids = list(dict.fromkeys(passage.id for passage in passages))
-    contents = {passage.id: passage.contents[:_COMPARED_CHARS] for passage in passages}
-    texts = [contents[name] for name in ids]
-    first: dict[str, str] = {name: name for name in ids}
+    keys = {passage.id: question_key(passage.contents[:_COMPARED_CHARS]) for passage in passages}
+    texts = list(dict.fromkeys(keys.values()))  # each once, since `near_duplicates` leaves out equal ones
+    first: dict[str, str] = {text: text for text in texts}
     for pair in sorted(
         near_duplicates(texts, texts.__getitem__, _COPY_SIMILARITY), key=lambda pair: pair.later
     ):
-        first[ids[pair.later]] = first[ids[pair.first]]
-    return first
+        first[texts[pair.later]] = first[texts[pair.first]]
+    id_of: dict[str, str] = {}
+    return {name: id_of.setdefault(first[key], name) for name, key in keys.items()}
 
 
 class _SmallestRanks:

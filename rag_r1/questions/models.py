@@ -2,8 +2,8 @@
 
 Both are chat endpoints, and may be the same model. A reply that does not have the required form is requested
 again (rag_r1/inference/strict_replies.py). Every reply is cached before it is used; the teacher and the
-reader have separate caches, so that the usage of each is known. `--max-cost` limits their total cost: the
-reader may spend what the teacher has left.
+reader have separate caches, so that the usage of each is known. `--max-cost` limits their total cost: each
+may spend what the other has left.
 """
 
 from __future__ import annotations
@@ -41,14 +41,10 @@ async def open_endpoint(
     """Open the endpoint of a model for the length of a `with` block.
 
     The cost of the replies in `cache` counts towards `--max-cost`, and so does `spent`, the cost of the
-    other model. If nothing is left, `stop` is called. Raises RunError if the endpoint cannot be opened.
+    other model. `stop` is called before a request that could exceed it. Raises RunError if the endpoint
+    cannot be opened.
     """
-    max_cost = limits.max_cost
-    if max_cost is not None and max_cost <= spent:
-        stop(f"{spent:.4f} of --max-cost {max_cost:g} is spent")
-        spent = 0.0
-    remaining = None if max_cost is None else max_cost - spent
-    spending = CostTracker(stop, model.price_in, model.price_out, remaining, cache.usage)
+    spending = CostTracker(stop, model.price_in, model.price_out, limits.max_cost, cache.usage, spent)
     endpoint = Endpoint(limits.endpoint(model), stop, spending, RateLimiter(limits.rpm, limits.tpm))
     try:
         yield endpoint

@@ -5,7 +5,8 @@ the string. Control tokens of chat templates and tokenizers (`<|im_end|>`, `<too
 neutralised first, as they are in the observations of the agent. A request is about a single seed or draft,
 so an instruction in a passage cannot affect other questions. API keys are removed from all texts.
 
-A reply must be one JSON object that has exactly the requested fields, within limits of length.
+A reply must be one JSON object that has exactly the requested fields, within limits of length. Only a reply
+that declines, whose question is null, may have others, which are not read.
 """
 
 from __future__ import annotations

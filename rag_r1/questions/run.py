@@ -5,7 +5,7 @@ refuses it. Replies and search results are recorded in the run's folder before t
 else is computed from them. An interrupted run can therefore be resumed: it repeats only the requests that
 were in flight, and ends with the same files. A draft for which a server did not answer stays open, and is
 continued when the command is run again. If a run is stopped early (by `--max-cost`, or because an API key is
-refused), the files contain the questions that were kept until then.
+refused), the files contain all questions whose replies are recorded until then.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from rag_r1.data.files.near_duplicates import require_library
 from rag_r1.inference.client import EngineFailure, key_of
 from rag_r1.protocols import Protocol, load_with_prompt
 from rag_r1.questions.card import card_of, write_card
@@ -33,7 +36,7 @@ from rag_r1.questions.rules import refused_by_rule, unreachable
 from rag_r1.questions.search import JournaledSearch, SearchFailedError, neighbours_of
 from rag_r1.questions.seeds import Seed, SeedPlan
 from rag_r1.questions.spec import QuestionsSpec
-from rag_r1.rollouts.concurrency import JobPool
+from rag_r1.rollouts.concurrency import JobPool, without_waiting
 from rag_r1.rollouts.provenance_facts import describe_server, index_identity
 from rag_r1.runs.cancel_token import CancelToken
 from rag_r1.runs.errors import RunError
@@ -72,24 +75,26 @@ async def write_questions(spec: QuestionsSpec, say: Say = print) -> QuestionsRes
     """
     async with _open_run(spec) as run:
         outcomes = await run.drafts(await run.seeds(say))
-        if run.stop.reason is None:
-            outcomes = await run.verify_all(outcomes)
-        return run.finish(outcomes)
+        return run.finish(await run.verify_all(outcomes))
 
 
 async def plan_questions(spec: QuestionsSpec, say: Say = print) -> list[Seed]:
-    """Draw the seeds and print the forecast with `say`, without a request to a model. Raises RunError."""
-    async with _open_run(spec) as run:
-        return await run.seeds(say)
+    """Draw the seeds and print the forecast with `say`, without a request to a model, and without writing to
+    `spec.out`, so that a run with other settings can follow. Raises RunError."""
+    with TemporaryDirectory() as folder:
+        async with _open_run(replace(spec, out=Path(folder))) as run:
+            return await run.seeds(say)
 
 
 @asynccontextmanager
 async def _open_run(spec: QuestionsSpec) -> AsyncIterator[QuestionsRun]:
     """Open the run in its folder, which stays locked until the `with` block ends. Raises RunError."""
     try:
+        if spec.verification.similarity:
+            require_library()
         protocol = load_with_prompt(spec.protocol, spec.prompt)
         pool = read_pool(spec.corpus, spec.seed, spec.test_share, spec.most_passages)
-    except ValueError as error:  # from the protocol or the corpus
+    except ValueError as error:  # from the missing package, the protocol or the corpus
         raise RunError(str(error)) from error
     async with AsyncExitStack() as resources:
         yield await _open(spec, pool, protocol, resources)
@@ -116,11 +121,10 @@ async def _open(
     reader_folder.mkdir(mode=0o700, exist_ok=True)
     cache = ResponseCache.open(reader_folder)
     resources.callback(cache.close)
-    search = JournaledSearch(config, folder.journal / "searches.ndjson")
+    stop = CancelToken()
+    search = JournaledSearch(config, folder.journal / "searches.ndjson", stop)
     resources.push_async_callback(search.close)
-    return QuestionsRun(
-        spec, pool, Links(pool), protocol, prompts, settings, folder, cache, search, CancelToken()
-    )
+    return QuestionsRun(spec, pool, Links(pool), protocol, prompts, settings, folder, cache, search, stop)
 
 
 def retriever_of(spec: QuestionsSpec) -> RetrieverConfig:
@@ -171,7 +175,8 @@ class QuestionsRun:
     async def drafts(self, seeds: Sequence[Seed]) -> list[Outcome]:
         """Request a draft for each seed. The outcome of a seed is open if the teacher does not answer."""
         spec, cache = self.spec, self.folder.cache
-        async with open_endpoint(spec.teacher, spec.limits, cache, self.stop) as endpoint:
+        spent = self.reader_cache.usage.cost(spec.reading.price_in, spec.reading.price_out)
+        async with open_endpoint(spec.teacher, spec.limits, cache, self.stop, spent) as endpoint:
             teacher = Teacher(spec.teacher, self.prompts, spec.temperature, endpoint, cache)
             jobs = [partial(_draft_or_open, teacher, seed) for seed in seeds]
             outcomes = await self._run_jobs(jobs, "draft", spec.limits.in_flight, endpoint.idle)
@@ -185,8 +190,7 @@ class QuestionsRun:
             reader = Reader(spec.reading, self.prompts, spec.verification, endpoint, self.reader_cache)
             jobs = [partial(self._verify, reader, outcome) for outcome in outcomes]
             checked = await self._run_jobs(jobs, "question", spec.limits.in_flight, endpoint.idle)
-        pairs = zip(checked, outcomes, strict=True)
-        return [verified or outcome for verified, outcome in pairs]
+        return [verified or outcome for verified, outcome in zip(checked, outcomes, strict=True)]
 
     def finish(self, outcomes: Sequence[Outcome]) -> QuestionsResult:
         """Refuse duplicates, and write the files and the data card."""
@@ -275,8 +279,15 @@ class QuestionsRun:
         in_flight: int,
         idle: Callable[[], Awaitable[None]] | None = None,
     ) -> list[Any]:
-        """Run jobs concurrently, and return their results in order; None for those that `stop` prevented."""
-        return await JobPool(in_flight, self.stop, idle).run(jobs, len(jobs), unit) if jobs else []
+        """Run jobs concurrently, and return their results in order; None for those that `stop` prevented.
+
+        A job that needs nothing but what is recorded is done in any case.
+        """
+        results: list[Any] = [None] * len(jobs)
+        if jobs and self.stop.reason is None:
+            results = await JobPool(in_flight, self.stop, idle).run(jobs, len(jobs), unit)
+        pairs = zip(jobs, results, strict=True)
+        return [await without_waiting(job) if result is None else result for job, result in pairs]
 
 
 async def _draft_or_open(teacher: Teacher, seed: Seed) -> Outcome:

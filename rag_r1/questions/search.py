@@ -13,6 +13,7 @@ from typing import Any
 
 from rag_r1.protocols import Document, Failure
 from rag_r1.questions.documents import SourcePassage, is_copy
+from rag_r1.runs.cancel_token import CancelToken
 from rag_r1.runs.json_lines import JsonLinesFile, LinePosition
 from rag_r1.tools.retrieval.client import RetrievalClient, RetrieverConfig
 
@@ -24,10 +25,12 @@ class SearchFailedError(Exception):
 class JournaledSearch:
     """Finds the best `config.topk` passages for each query, from the journal `path` if they are in it.
 
+    After a `stop` of the run the server is not asked: a search that needs it waits until it is cancelled.
     Raises RunError if the journal cannot be used.
     """
 
-    def __init__(self, config: RetrieverConfig, path: Path):
+    def __init__(self, config: RetrieverConfig, path: Path, stop: CancelToken):
+        self._stop = stop
         self._positions: dict[str, LinePosition] = {}
         self._journal = JsonLinesFile(path, self._note_line)
         self._client = RetrievalClient(config)
@@ -38,6 +41,8 @@ class JournaledSearch:
         Raises SearchFailedError if the server does not answer.
         """
         missing = [query for query in dict.fromkeys(queries) if query not in self._positions]
+        if missing:
+            await self._stop.block_if_cancelled()
         results = await self._client.search(missing) if missing else []
         for query, documents in zip(missing, results, strict=True):
             if isinstance(documents, Failure):

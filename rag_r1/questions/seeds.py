@@ -99,8 +99,8 @@ class SeedPlan:
         return list(passages.values())
 
     def draw(self, similar: Similar) -> list[Seed]:
-        """Draw the seeds of all kinds."""
-        return [seed for kind in self.kinds for seed in self._of_kind(kind, similar)]
+        """Draw the seeds of all kinds, each once."""
+        return [seed for kind in dict.fromkeys(self.kinds) for seed in self._of_kind(kind, similar)]
 
     def _of_kind(self, kind: KindName, similar: Similar) -> list[Seed]:
         """Draw at most `per_kind` seeds of a kind."""

@@ -53,8 +53,8 @@ def run_command(command: str, work: Work, args: Arguments) -> int:
     except ValueError:
         check_command(command, work, args)
         raise
-    recording = nullcontext() if getattr(args, "check_only", False) else recorded_settings(command, args)
-    with recording:
+    writes = not any(getattr(args, flag, False) for flag in ("check_only", "estimate"))
+    with recorded_settings(command, args) if writes else nullcontext():
         return asyncio.run(work(args))
 
 

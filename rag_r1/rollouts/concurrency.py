@@ -21,6 +21,16 @@ T = TypeVar("T")
 Job = Callable[[], Awaitable[T]]
 
 
+async def without_waiting(job: Job[T]) -> T | None:
+    """Return the result of a job that need not wait, such as one whose answers are all cached; None if it has
+    to, and then the job is cancelled."""
+    task = asyncio.ensure_future(job())
+    await asyncio.sleep(0)  # the task runs until it ends or waits
+    task.cancel()
+    await asyncio.wait([task])
+    return None if task.cancelled() else task.result()
+
+
 @dataclass
 class JobPool:
     """Runs at most `in_flight` jobs at the same time."""

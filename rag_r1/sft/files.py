@@ -10,17 +10,19 @@ and no end-of-sequence token is trained. For the layout `cut`, LLaMA-Factory nee
 that only the last message is trained; for the layout `whole` it needs `mask_history: false`, which trains all
 turns. Observations are never trained.
 
-Files are written under a temporary name and then renamed, so a reader never sees an incomplete one.
+Files are written under a temporary name, and renamed one right after the other when all are written. So a
+reader never sees an incomplete one, and an error or a kill before that leaves all those of an earlier run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal
 
 from rag_r1.data.sft_rows import SftRow, SftTokens, write_sft_rows
-from rag_r1.io.atomic_files import write_json
+from rag_r1.io.atomic_files import atomic_file, write_json
 
 Format = Literal["verl", "llama_factory", "both"]
 #: Name of the data set in LLaMA-Factory. The name of its validation set ends with `_validation`.
@@ -36,33 +38,35 @@ def write_samples(
     Files that an earlier run has left are removed if they are not written again.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    info = folder / "llama_factory" / "dataset_info.json"
+    written: list[Path] = []
     paths: list[Path] = []
     entries = {}
-    for split, rows in zip(SPLITS, splits, strict=True):
-        name = NAME if split == "train" else f"{NAME}_{split}"
-        verl = folder / f"{split}.parquet"
-        llama = folder / "llama_factory" / f"{name}.json"
-        paths += [verl, llama]
-        if rows and file_format in ("verl", "both"):
-            write_sft_rows(verl, rows)
-        else:
-            verl.unlink(missing_ok=True)
-        if rows and file_format in ("llama_factory", "both"):
-            llama.parent.mkdir(exist_ok=True)
-            write_json(llama, [conversation(row, tokens) for row in rows], ensure_ascii=False)
-            entries[name] = {
-                "file_name": llama.name,
-                "formatting": "sharegpt",
-                "columns": {"messages": "conversations"},
-            }
-        else:
-            llama.unlink(missing_ok=True)
-    info = folder / "llama_factory" / "dataset_info.json"
-    if entries:
-        write_json(info, entries, ensure_ascii=False)
-    else:
-        info.unlink(missing_ok=True)
-    return [path for path in (*paths, info) if path.exists()]
+    with ExitStack() as files:
+
+        def part_of(path: Path) -> Path:
+            written.append(path)
+            return files.enter_context(atomic_file(path))
+
+        for split, rows in zip(SPLITS, splits, strict=True):
+            name = NAME if split == "train" else f"{NAME}_{split}"
+            verl, llama = folder / f"{split}.parquet", info.parent / f"{name}.json"
+            paths += [verl, llama]
+            if rows and file_format in ("verl", "both"):
+                write_sft_rows(part_of(verl), rows)
+            if rows and file_format in ("llama_factory", "both"):
+                info.parent.mkdir(exist_ok=True)
+                write_json(part_of(llama), [conversation(row, tokens) for row in rows], ensure_ascii=False)
+                entries[name] = {
+                    "file_name": llama.name,
+                    "formatting": "sharegpt",
+                    "columns": {"messages": "conversations"},
+                }
+        if entries:
+            write_json(part_of(info), entries, ensure_ascii=False)
+        for path in {*paths, info} - {*written}:  # of an earlier run
+            path.unlink(missing_ok=True)
+    return written
 
 
 def conversation(row: SftRow, tokens: SftTokens) -> dict[str, Any]:

@@ -19,7 +19,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from rag_r1.data.rows import QuestionRow, write_rows
+from rag_r1.data.files.qa_parquet import write_split_files
+from rag_r1.data.rows import QuestionRow
 from rag_r1.evaluation.provenance import write_provenance
 from rag_r1.evaluation.report.summary import stop_message
 from rag_r1.io.atomic_files import write_json, write_json_lines
@@ -151,8 +152,8 @@ def _write_results(
     kept_rows = [question.row for question in questions if is_kept(question, args.share, args.seed)]
     train, test = split(kept_rows, args.validation, args.seed)
     write_json_lines(args.out / "rollouts.jsonl", rollout_lines(questions), private=True)
-    for name, rows in (("train", train), ("test", [replace(row, split="test") for row in test])):
-        write_rows(args.out / f"{name}.parquet", rows)
+    test_rows = [replace(row, split="test") for row in test]
+    write_split_files(args.out, [("train", train), ("test", test_rows)])
     summary = {
         "settings": {**settings, "model": args.model, "answers": run.answers},
         "share": args.share,

@@ -77,7 +77,7 @@ def _texts(row: Any) -> list[tuple[str, bool]]:
     """
     if not isinstance(row, Mapping):
         raise DataError("it is not a JSON object")
-    turns = row.get("conversations", row.get("messages"))
+    turns = _value(row, "conversations", "messages")
     if turns is not None:
         pairs = [_message(turn) for turn in turns] if isinstance(turns, list) else []
         pairs = [(text, role in _MODEL_ROLES) for role, text in pairs if role != "system"]
@@ -100,7 +100,12 @@ def _message(turn: Any) -> tuple[Any, Any]:
     """Return (role, text) of a message, which has one of two namings. Raises DataError if it is no object."""
     if not isinstance(turn, Mapping):
         raise DataError("one of its messages is not a JSON object")
-    return turn.get("from", turn.get("role")), turn.get("value", turn.get("content"))
+    return _value(turn, "from", "role"), _value(turn, "value", "content")
+
+
+def _value(row: Mapping[str, Any], *names: str) -> Any:
+    """The value of the first of these keys that is there and not null; None if there is none."""
+    return next((row[name] for name in names if row.get(name) is not None), None)
 
 
 def _question(prompt: str, protocol: Protocol) -> tuple[str, str]:

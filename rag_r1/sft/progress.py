@@ -22,7 +22,10 @@ class SftProgressBar(tqdm):
 
     def read(self) -> None:
         """Read the log, and show its last step."""
-        lines = self.metrics.read_bytes().split(b"\n")[:-1] if self.metrics.exists() else []
+        try:
+            lines = self.metrics.read_bytes().split(b"\n")[:-1]
+        except FileNotFoundError:  # not begun, or set aside by a trainer that begins a new one
+            return
         for entry in map(json.loads, lines):
             self.loss = entry["data"].get("val/loss", self.loss)
             if "train/loss" in entry["data"] and int(entry["step"]) > self.n:

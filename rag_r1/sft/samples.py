@@ -11,7 +11,8 @@ Published samples go through the last step only.
 
 RAG-R1 trains on both kinds of traces, those that answer from the model's own knowledge and those that search,
 but does not say in what ratio. A teacher answers many questions without a search, and a student that mostly
-sees such traces learns to guess. By default, therefore, at most half of the traces are of this kind.
+sees such traces learns to guess. By default, therefore, at most half of the traces are of this kind. If no
+trace searches, none is left out for it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 
 from rag_r1.agent.records import trajectory_of
 from rag_r1.data.files.bad_rows import BadRows
+from rag_r1.data.files.duplicates import question_key
 from rag_r1.data.rows import as_golds
 from rag_r1.data.sft_rows import SftRow, SftTokens
 from rag_r1.io.errors import DataError
@@ -167,17 +169,19 @@ class SampleSelection:
 
 
 def split_rows(rows: Sequence[SftRow], validation: float, seed: int) -> tuple[list[SftRow], list[SftRow]]:
-    """Split rows into (training rows, validation rows), with all samples of a question on the same side.
+    """Split rows into (training rows, validation rows), with all samples of a question on the same side, in
+    whatever way it is written (data/files/duplicates.py).
 
     `validation` is the share of the questions for validation. If it is above 0 and there are at least two
     questions, validation gets at least one.
     """
-    questions = list(dict.fromkeys(row.question for row in rows))
+    keys = [question_key(row.question) for row in rows]
+    questions = list(dict.fromkeys(keys))
     count = 0
     if validation > 0 and len(questions) > 1:
         count = min(max(1, round(validation * len(questions))), len(questions) - 1)
     held_out = set(random.Random(f"validation-{seed}").sample(questions, count))
     return (
-        [row for row in rows if row.question not in held_out],
-        [row for row in rows if row.question in held_out],
+        [row for row, key in zip(rows, keys, strict=True) if key not in held_out],
+        [row for row, key in zip(rows, keys, strict=True) if key in held_out],
     )

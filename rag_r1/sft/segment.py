@@ -120,7 +120,7 @@ def trace_of(record: Trajectory, protocol: Protocol, trace_id: str | None = None
         if not is_last:
             pieces.append(Piece(_observation(turn, number, protocol), generated=False))
             documents += [document for call in turn.calls for document in call.documents or ()]
-    check_text(record.question, *(piece.text for piece in pieces))
+    check_text(trace_id or record.id, record.question, *(piece.text for piece in pieces))
     return Trace(trace_id or record.id, record.question, tuple(pieces), tuple(documents))
 
 
@@ -179,9 +179,9 @@ def _observation(turn: Turn, number: int, protocol: Protocol) -> str:
 
 
 def check_text(*texts: str) -> None:
-    """Raise UnusableSampleError if a text has a lone surrogate, which no tokenizer accepts."""
+    """Raise UnusableSampleError if a text has a lone surrogate, which no tokenizer and no parquet accepts."""
     if any(map(has_lone_surrogate, texts)):
-        raise UnusableSampleError("control_text", "half a character, which no tokenizer accepts")
+        raise UnusableSampleError("control_text", "half a character, which no tokenizer or file accepts")
 
 
 def samples_of(trace: Trace, protocol: Protocol, layout: Layout = "cut") -> list[SftRow]:

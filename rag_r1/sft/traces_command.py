@@ -14,6 +14,7 @@ episodes is printed as well.
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -158,8 +159,9 @@ def _print_summary(args: TracesArguments, run: RunSession, summary: dict[str, An
         print(stop_message(summary["stopped"], f"{missing} traces are missing"))
     print(f"traces: {args.out / TRACES}")
     if summary["right"]:
-        protocol = f"--protocol {args.protocol}" + (f" --prompt {args.prompt}" if args.prompt else "")
-        print(f"SFT data: rag-r1 sft-data --traces {args.out} {protocol} --model MODEL --out DIR")
+        words = ["--traces", str(args.out), "--protocol", args.protocol]
+        words += ["--prompt", args.prompt] if args.prompt else []
+        print(f"SFT data: rag-r1 sft-data {shlex.join(words)} --model MODEL --out DIR")
 
 
 if __name__ == "__main__":

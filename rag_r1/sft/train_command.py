@@ -6,8 +6,9 @@ the command is run again, it resumes from the last checkpoint (`trainer.resume_m
 
 After the training, the model of the checkpoint with the lowest validation loss is chosen, as in the paper
 (RAG-R1, appendix A). It is linked as `model` in `trainer.default_local_dir`, and is a Hugging Face folder
-that `rag-r1 train` accepts as `actor_rollout_ref.model.path`. The losses are read from veRL's file logger.
-Since a resumed training begins a new log, earlier ones are kept under other names.
+that `rag-r1 train` accepts as `actor_rollout_ref.model.path`. The losses are read from veRL's file logger,
+which writes into the same folder, also if VERL_FILE_LOGGER_PATH names another file. Since a resumed training
+begins a new log, earlier ones are kept under other names.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ from rag_r1.runs.errors import RunError
 from rag_r1.runs.processes import run_child, run_child_until
 from rag_r1.runs.start_checks import StartError
 from rag_r1.sft.resume import drop_exhausted_loader_state
+from rag_r1.training.checkpoint_steps import saved_checkpoints
 from rag_r1.training.composition import compose_valid
+from rag_r1.training.metrics_files import earlier_files, next_metrics_file
 from rag_r1.training.next_steps import after_sft
 from rag_r1.training.stages import lock_folder
 from rag_r1.training.time_limit import Hours, TimeLimit, check_resume
@@ -91,9 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"all checks passed: {args.recipe} would be trained into {folder}")
         return 0
     with recorded_settings("rag-r1 sft", args, folder, other="trainer.default_local_dir=OTHER"):
-        max_checkpoints = config.trainer.get("max_ckpt_to_keep")
-        limit = None if args.hours is None else TimeLimit(args.hours, folder, max_checkpoints)
-        return run(command, folder, config, limit)
+        return run(command, folder, config, args.hours)
 
 
 def _check_recipe(args: SftArguments) -> tuple[Any, list[str], Path, PreflightReport]:
@@ -177,20 +178,20 @@ def _too_many_nodes(nodes: int, command: Sequence[str]) -> tuple[str, str, str]:
     return "trainer.nnodes", f"is {nodes}, and `rag-r1 sft` starts one machine", remedy
 
 
-def run(command: Sequence[str], folder: Path, config: Any, limit: TimeLimit | None = None) -> int:
+def run(command: Sequence[str], folder: Path, config: Any, hours: float | None = None) -> int:
     """Train into `folder`, and link and print the chosen model at the end.
 
-    Returns 0, or 3 if the time limit has ended the training. Raises RunError if another training is running
-    in the folder, and CommandError with the training's exit status if it fails.
+    Returns 0, or 3 if the training was ended after `hours`. Raises RunError if another training is running
+    in the folder, which is then left as it is, and CommandError with the training's exit status if it fails.
     """
     with lock_folder(folder):
+        limit = None if hours is None else TimeLimit(hours, folder, config.trainer.get("max_ckpt_to_keep"))
         drop_exhausted_loader_state(folder, config)
         metrics = folder / METRICS
         if metrics.exists():  # the trainer would overwrite the log of an interrupted training
-            number = len(list(folder.glob("metrics-*.jsonl"))) + 1
-            move_into_place(metrics, folder / f"metrics-{number}.jsonl")
+            move_into_place(metrics, next_metrics_file(folder))
         sys.stdout.flush()
-        environment = {"VERL_FILE_LOGGER_PATH": str(metrics.absolute()), **os.environ}
+        environment = {**os.environ, "VERL_FILE_LOGGER_PATH": str(metrics.absolute())}
         if limit is None:
             status = run_child(command, environment)
         elif (status := run_child_until(limit.is_over, command, environment)) is None:
@@ -215,11 +216,8 @@ def best_model(folder: Path) -> tuple[Path, str]:
 
     Returns its folder, and the reason as a text. Raises FileNotFoundError if no model was exported.
     """
-    models = {
-        int(path.parent.name.rpartition("_")[2]): path
-        for path in folder.glob("global_step_*/huggingface")
-        if any(path.glob("*.safetensors"))
-    }
+    exports = {step: path / "huggingface" for step, path in saved_checkpoints(folder).items()}
+    models = {step: path for step, path in exports.items() if any(path.glob("*.safetensors"))}
     if not models:
         raise FileNotFoundError(
             f"no exported model in {folder}: checkpoint.save_contents needs hf_model, and trainer.save_freq "
@@ -238,8 +236,7 @@ def validation_losses(folder: Path) -> dict[int, float]:
     If a resumed training has repeated a step, the last value counts.
     """
     losses: dict[int, float] = {}
-    paths = sorted(folder.glob("metrics-*.jsonl"), key=lambda path: int(path.stem.rpartition("-")[2]))
-    for path in [*paths, folder / METRICS]:
+    for path in [*earlier_files(folder), folder / METRICS]:
         for line in path.read_bytes().splitlines() if path.exists() else []:
             try:
                 entry = json.loads(line)

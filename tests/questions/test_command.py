@@ -6,6 +6,8 @@ import asyncio
 import json
 import re
 import shlex
+import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from rag_r1.inference.strict_replies import ATTEMPTS
 from rag_r1.questions.command import QuestionsArguments
 from rag_r1.questions.run import retriever_of, write_questions
 from rag_r1.questions.spec import ModelSpec, QuestionsSpec, Verification
+from rag_r1.runs.errors import RunError
 from tests.fakes.openai_server import OpenAIServer
 from tests.fakes.question_models import model_process, teach
 from tests.fakes.question_world import WorldRetriever
@@ -128,7 +131,17 @@ def test_check_only_and_estimate_ask_no_model(served: Served, tmp_path, capsys):
     assert run(served.words(out, "--estimate", *dead, *prices)) == 0
     output = capsys.readouterr().out
     assert "at most" in output and "cost" in output and "--max-cost 0.01 may end the run before" in output
-    assert served.asked() == before and not (out / "questions.jsonl").exists()
+    assert run(served.words(out, "--estimate", "--check-only", *dead)) == 0
+    assert "the models were not asked" in capsys.readouterr().out
+    assert served.asked() == before and not out.exists(), "a run with other settings can follow"
+
+
+def test_the_check_of_wrong_arguments_beside_estimate_asks_no_model(served: Served, tmp_path, capsys):
+    dead = ("--base-url", "http://127.0.0.1:9/v1")
+    with pytest.raises(SystemExit):
+        run(served.words(tmp_path / "new", "--estimate", "--samples", "0", *dead))
+    errors = capsys.readouterr().err
+    assert "--samples" in errors and "127.0.0.1:9" not in errors
 
 
 def test_the_requests_are_no_more_than_was_forecast(served: Served, finished: Path, tmp_path, capsys):
@@ -167,6 +180,52 @@ def test_what_the_teacher_has_spent_the_reader_has_not(served: Served, tmp_path,
     prices = ("--price-in", "1", "--price-out", "1", "--max-cost", "0.0001")
     assert run(served.words(out, *prices)) == 3
     assert "--max-cost" in capsys.readouterr().out and lines(out / "questions.jsonl") == []
+
+
+DEAR = ("--price-in", "1", "--price-out", "1", "--reader-price-in", "1", "--reader-price-out", "1")
+
+
+def test_a_finished_run_needs_no_money(served: Served, finished: Path, tmp_path):
+    out = tmp_path / "again"
+    shutil.copytree(finished, out)
+    assert run(served.words(out, *DEAR, "--max-cost", "0.0001")) == 0
+    names = ("questions.jsonl", "refused.jsonl", "train.parquet", "test.parquet")
+    assert all((out / name).read_bytes() == (finished / name).read_bytes() for name in names)
+
+
+@pytest.mark.parametrize("journal", ["exchanges.ndjson", "reader/exchanges.ndjson"])
+def test_a_run_that_is_stopped_keeps_all_whose_replies_it_has(
+    journal, served: Served, finished: Path, tmp_path
+):
+    """A reply of the first kind is missing, so the questions of the other kinds come after the stop."""
+    out = tmp_path / "again"
+    shutil.copytree(finished, out)
+    details = [line["detail"] for line in lines(finished / "refused.jsonl")]
+    kept = lines(finished / "questions.jsonl")
+    missing = next(
+        line["id"]
+        for line in kept
+        if line["kind"] == "one_hop" and not any(text.startswith(f"{line['id']}:") for text in details)
+    )
+    replies = (out / "journal" / journal).read_text().splitlines(keepends=True)
+    others = [line for line in replies if f"/{missing}" not in json.loads(line)["ask"]]
+    assert 0 < len(others) < len(replies)
+    (out / "journal" / journal).write_text("".join(others))
+    before = served.asked()
+    assert run(served.words(out, *DEAR, "--max-cost", "0.0001")) == 3
+    assert served.asked() == before, "all that may be spent is spent, by either model"
+    assert lines(out / "questions.jsonl") == [line for line in kept if line["id"] != missing]
+
+
+def test_what_the_reader_has_spent_the_teacher_has_not(served: Served, finished: Path, tmp_path):
+    out = tmp_path / "again"
+    shutil.copytree(finished, out)
+    path = out / "journal" / "exchanges.ndjson"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[1:]))
+    prices = ("--price-in", "1e-6", "--price-out", "1e-6", "--reader-price-in", "1", "--max-cost", "0.001")
+    before = served.asked()
+    assert run(served.words(out, *prices)) == 3
+    assert served.asked() == before
 
 
 def test_an_instruction_in_a_passage_changes_no_other_question(served: Served, finished: Path, tmp_path):
@@ -299,6 +358,7 @@ def test_every_server_that_is_dead_is_named(served: Served, tmp_path, capsys):
         ("--samples 2 --right 3", "--right 3 is more than --samples 2"),
         ("--reader-body [1]", "--reader-body must be a JSON object"),
         ("--reader-price-in 1", "--reader-price-* need --reader-model"),
+        ("--reader-model r --reader-api-key-env R", "--reader-api-key-env needs --reader-url"),
         ("--kinds one_hop riddle", "argument --kinds: must be one of one_hop"),
         ("--max-cost 5", "--max-cost needs --price-in and --price-out"),
     ],
@@ -316,6 +376,14 @@ def test_the_defaults_are_those_of_a_spec():
     )
     spec = QuestionsSpec((Path("c"),), Path("o"), ModelSpec("http://127.0.0.1:1/v1", "m"))
     assert args.spec() == replace(spec, limits=args.spec().limits)
+
+
+def test_a_program_is_told_first_of_a_package_that_is_missing(served: Served, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "rensa", None)
+    spec = QuestionsSpec((served.corpus,), tmp_path / "own", ModelSpec("http://127.0.0.1:1/v1", "m"))
+    with pytest.raises(RunError, match="rensa"):
+        asyncio.run(write_questions(spec))
+    assert not spec.out.exists()
 
 
 def test_more_passages_are_searched_than_are_shown():

@@ -57,6 +57,18 @@ def test_a_source_is_the_host_of_an_address_or_the_file(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("url", ["http://[half", "https://exa\u2100mple.org/a", "no address"])
+def test_the_source_of_an_address_without_a_host_is_the_file(url, tmp_path):
+    path = written(tmp_path, [{"id": "a", "contents": LONG, "url": url}])
+    assert [passage.source for passage in read_pool([path], 0, 0, 9).passages] == ["corpus.jsonl"]
+
+
+def test_a_file_that_is_given_twice_is_named(tmp_path):
+    path = written(tmp_path, pages(2))
+    with pytest.raises(DataError, match="corpus.jsonl is given twice"):
+        read_pool([path, tmp_path / ".." / tmp_path.name / path.name], 0, 0, 9)
+
+
 def test_the_hash_changes_with_the_texts(tmp_path):
     rows = pages(2)
     before = read_pool([written(tmp_path, rows)], 0, 0, 9).sha256

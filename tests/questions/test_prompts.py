@@ -69,6 +69,7 @@ def test_a_right_reply_is_read_with_or_without_a_fence():
     plain = json.dumps(RIGHT)
     assert read_teacher(plain, 1) == read_teacher(f"```json\n{plain}\n```", 1)
     assert read_teacher('{"question": null}', 1) == Declined(question=None)
+    assert read_teacher('{"question": null, "answer": null, "passages": []}', 1) == Declined(question=None)
     assert read_reader('{"answer": " Ulm "}') == "Ulm"
     assert read_teacher(json.dumps({**RIGHT, "question": "Where was\n Ann Lee born?"}), 1) == read_teacher(
         plain, 1

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_r1.protocols import Document
 from rag_r1.questions.documents import SourcePassage
-from rag_r1.questions.search import neighbours_of
+from rag_r1.questions.search import JournaledSearch, neighbours_of
+from rag_r1.rollouts.concurrency import without_waiting
+from rag_r1.runs.cancel_token import CancelToken
+from rag_r1.tools.retrieval.options import RetrieverConfig
 
 LISTS = st.lists(st.integers(0, 12), max_size=8)
 
@@ -29,6 +35,19 @@ def test_copies_of_ones_own_passages_are_not_beside_them():
     text = "Ann Lee was born in Ulm in 1903, and wrote many novels there."
     copy, other = Document("copy", f"{text} "), Document("other", "Bo Ray was born in Trier.")
     assert neighbours_of([SourcePassage("1", text)], [copy, other], [[copy]], 5) == [other]
+
+
+def test_after_a_stop_nothing_is_searched(tmp_path):
+    async def search() -> tuple[object, int]:
+        stop = CancelToken()
+        searcher = JournaledSearch(RetrieverConfig(url="http://127.0.0.1:9"), tmp_path / "s.ndjson", stop)
+        stop("enough")
+        result = await without_waiting(partial(searcher, ["a query"]))
+        queries = searcher._client.stats.queries
+        await searcher.close()
+        return result, queries
+
+    assert asyncio.run(search()) == (None, 0)
 
 
 @given(mine=LISTS, question=LISTS, titles=st.lists(LISTS, max_size=4), most=st.integers(0, 6))

@@ -108,6 +108,11 @@ def test_more_seeds_leave_those_that_were_drawn_before():
     assert many[:5] == few
 
 
+def test_a_kind_that_is_named_twice_is_drawn_once():
+    seeds = SeedPlan(Links(chain()), ["one_hop", "one_hop"], 9, 0, 0.0).draw({})
+    assert len({seed.id for seed in seeds}) == len(seeds) == 4
+
+
 def test_yes_and_no_are_wanted_equally_often():
     wanted = Counter(Seed(f"yes_no-{n}", "yes_no", (passage("a", "b"),)).planned_answer for n in range(400))
     assert set(wanted) == {"yes", "no"} and abs(wanted["yes"] - wanted["no"]) < 60

@@ -12,10 +12,14 @@ from omegaconf import OmegaConf
 
 from rag_r1.config.recipes import Recipe
 from rag_r1.data.sft_rows import Piece, SftRow, write_sft_rows
+from rag_r1.inference.model_folders import TRACKER
 from rag_r1.options.command_exit import CommandError
+from rag_r1.options.problems import PreflightReport
 from rag_r1.sft import train_command
+from rag_r1.training.checkpoint_steps import saved_checkpoints
 from rag_r1.training.preflight import preflight_sft
 from rag_r1.training.preflight.settings import check_numbers
+from rag_r1.training.stages import lock_folder
 from tests.recipes.called_scripts import call_script, make_project
 from tests.recipes.composed_recipes import compose_quickly
 from tests.recipes.test_published import PUBLISHED
@@ -166,6 +170,32 @@ def test_losses_of_the_runs_before_a_resumption_count_too(tmp_path):
     assert train_command.best_model(tmp_path)[0] == models[20]
 
 
+def test_logs_and_checkpoints_that_a_user_has_set_aside_are_left_alone(tmp_path):
+    model = checkpoint(tmp_path, 10)
+    (tmp_path / "global_step_20_old" / "huggingface").mkdir(parents=True)
+    (tmp_path / "global_step_20_old" / "huggingface" / "model.safetensors").touch()
+    logged(tmp_path / "metrics-old.jsonl", {10: 0.1})
+    logged(tmp_path / "metrics-3.jsonl", {10: 0.4})
+    before = (tmp_path / "metrics-3.jsonl").read_bytes()
+    logged(tmp_path / "metrics.jsonl", {10: 0.3})
+    assert train_command.run(["true"], tmp_path, NEW) == 0
+    assert (tmp_path / "model").resolve() == model
+    assert (tmp_path / "metrics-3.jsonl").read_bytes() == before and (tmp_path / "metrics-4.jsonl").exists()
+
+
+def test_a_training_that_is_running_keeps_its_checkpoints(tmp_path, monkeypatch, capsys):
+    for step in (1, 2, 3):
+        checkpoint(tmp_path, step)
+    (tmp_path / TRACKER).write_text("2")  # the third is being written
+    config = OmegaConf.create({"trainer": {"resume_mode": "auto", "max_ckpt_to_keep": 1}})
+    checked = (config, ["true"], tmp_path, PreflightReport())
+    monkeypatch.setattr(train_command, "_check_recipe", lambda args: checked)
+    with lock_folder(tmp_path):
+        assert train_command.main(["--recipe", "r", "--hours", "1"]) == 1
+    assert "a training is still running" in capsys.readouterr().err
+    assert sorted(saved_checkpoints(tmp_path)) == [1, 2, 3]
+
+
 def test_a_run_without_an_exported_model_is_told(tmp_path):
     with pytest.raises(FileNotFoundError, match="hf_model"):
         train_command.best_model(tmp_path)
@@ -175,8 +205,9 @@ def test_a_run_without_an_exported_model_is_told(tmp_path):
 NEW = OmegaConf.create({"trainer": {"resume_mode": "disable"}})
 
 
-def test_a_training_links_its_model_and_keeps_earlier_logs(tmp_path):
+def test_a_training_links_its_model_and_keeps_earlier_logs(tmp_path, monkeypatch):
     """The command that stands in for veRL's leaves what veRL leaves."""
+    monkeypatch.setenv("VERL_FILE_LOGGER_PATH", str(tmp_path / "elsewhere.jsonl"))
     script = """
         mkdir -p "$1/global_step_$2/huggingface"
         touch "$1/global_step_$2/huggingface/model.safetensors"

@@ -10,6 +10,7 @@ import pytest
 from rag_r1.data.sft_rows import SftTokens, read_sft_rows
 from rag_r1.protocols import load_protocol
 from rag_r1.sft import data
+from rag_r1.sft.files import write_samples
 from rag_r1.sft.segment import KINDS
 from tests.evaluation.made_traces import ANSWER, SEARCH, as_record, played, tokenizer, write_records
 
@@ -102,6 +103,16 @@ def test_whole_traces_one_format_and_no_validation(model, traces, tmp_path):
     left = sorted(path.name for path in tmp_path.rglob("*") if path.is_file())
     names = ["dropped.jsonl", "settings.yaml", "sft_summary.json", "train.parquet"]
     assert left == names, "earlier files are gone"
+
+
+def test_an_error_leaves_all_files_of_an_earlier_run(model, traces, tmp_path):
+    assert make(model, tmp_path, "--traces", traces, "--validation", "0.2") == 0
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    [row, *_] = read_sft_rows(tmp_path / "train.parquet")
+    tokens = SftTokens(tokenizer(), load_protocol("rag_r1_mq"))
+    with pytest.raises(AttributeError):
+        write_samples(tmp_path, ([row], ["no row"]), tokens, "both")
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
 def test_published_samples_are_read_beside_traces(model, traces, tmp_path):

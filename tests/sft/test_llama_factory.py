@@ -52,8 +52,11 @@ def test_a_later_turn_has_the_tokens_of_a_rollout():
                            {"from": "gpt", "value": ANSWER}]},
         {"messages": [{"role": "user", "content": PROMPT + SEARCH + OBSERVED},
                       {"role": "assistant", "content": ANSWER}]},
+        {"conversations": None, "messages": [
+            {"from": None, "role": "user", "value": None, "content": PROMPT + SEARCH + OBSERVED},
+            {"from": None, "role": "assistant", "value": None, "content": ANSWER}]},
     ],
-    ids=["input", "history", "sharegpt", "messages"],
+    ids=["input", "history", "sharegpt", "messages", "nulls"],
 )  # fmt: skip
 def test_the_context_may_be_written_in_any_of_the_ways(sample):
     assert TOKENS(read(sample)[0]) == TOKENS(read(SECOND)[0])

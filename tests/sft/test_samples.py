@@ -123,6 +123,14 @@ def test_every_trace_is_kept_or_left_out_with_a_reason_and_no_target_is_an_obser
 TRACE = record([SEARCH, ANSWER], 1, documents=[TOWN])
 
 
+def test_a_question_that_is_written_in_two_ways_is_one():
+    [row, *_] = selected([TRACE]).rows
+    rows = [replace(row, question=text) for text in ("Who?", "who ?", "What?", "WHAT")]
+    for seed in range(5):
+        sides = [{row.question[:3].lower() for row in side} for side in split_rows(rows, 0.5, seed)]
+        assert sorted(map(sorted, sides)) == [["wha"], ["who"]]
+
+
 @given(st.integers(0, 12), st.floats(0, 1), st.integers(0, 3))
 def test_a_question_is_on_one_side_only(questions, share, seed):
     base = selected([TRACE]).rows

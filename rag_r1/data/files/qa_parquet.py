@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from rag_r1.data.files.duplicates import Outcome, RepeatedRow, drop_duplicates, 
 from rag_r1.data.files.question_file import QuestionFile
 from rag_r1.data.files.questions import Question
 from rag_r1.data.rows import QuestionRow, write_rows
-from rag_r1.io.atomic_files import write_json, write_json_lines
+from rag_r1.io.atomic_files import atomic_file, write_json, write_json_lines
 from rag_r1.io.errors import DataError
 from rag_r1.protocols import Protocol
 
@@ -166,9 +167,9 @@ def write_splits(
     folder.mkdir(parents=True, exist_ok=True)
     repeated = []
     counts = {}
+    rows = ((split.name, make_rows(split.questions, protocol, source_name, split.name)) for split in splits)
+    write_split_files(folder, rows)
     for split in splits:
-        rows = make_rows(split.questions, protocol, source_name, split.name)
-        write_rows(folder / f"{split.name}.parquet", rows)
         counts[split.name] = {
             "source": split.source.name,
             **split.counts,
@@ -183,6 +184,17 @@ def write_splits(
     summary = {"source_name": source_name, "protocol": protocol.name, **(details or {}), "splits": counts}
     write_json(folder / "data_summary.json", summary, ensure_ascii=False)
     return summary
+
+
+def write_split_files(folder: Path, splits: Iterable[tuple[str, Iterable[QuestionRow]]]) -> None:
+    """Write the rows of each split to `<name>.parquet`.
+
+    The files are replaced one right after the other when all are written, since a row of a new training file
+    may be in an earlier test file. After an error or a kill before that, those of an earlier run remain.
+    """
+    with ExitStack() as files:
+        for name, rows in splits:
+            write_rows(files.enter_context(atomic_file(folder / f"{name}.parquet")), rows)
 
 
 def refuse_leftovers(written: Collection[str], folder: Path) -> None:

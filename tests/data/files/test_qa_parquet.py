@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import pyarrow.parquet as pq
@@ -97,6 +98,16 @@ def test_what_is_written_is_read_back_and_scored_as_golds(tmp_path):
     assert rows == [row.to_row() for row in make_rows(made.questions, SQ, "made", "train")]
     frame = pq.read_table(tmp_path / "train.parquet").to_pandas()
     assert [as_golds(cell["ground_truth"]) for cell in frame["reward_model"]] == [["Ada", "A, L"], ["1"]]
+
+
+def test_an_error_leaves_both_files_of_an_earlier_run(tmp_path):
+    """A row of the new training file may be in the earlier test file."""
+    write_splits(make_splits(source("A?"), source("B?")), SQ, "made", tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    train, test = make_splits(source("B?"), source("C?"))
+    with pytest.raises(AttributeError):
+        write_splits([train, replace(test, questions=[None])], SQ, "made", tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 @pytest.mark.slow

@@ -172,7 +172,7 @@ def test_the_model_of_a_training_is_found_also_in_a_folder_that_was_moved(tmp_pa
         pipeline.trained("grpo")
 
 
-def test_the_bar_of_sft_shows_the_last_step_and_keeps_the_last_validation(tmp_path):
+def test_the_bar_of_sft_shows_the_last_step_and_keeps_the_last_validation(tmp_path, monkeypatch):
     metrics = tmp_path / "metrics.jsonl"
     with SftProgressBar(metrics, 4) as bar:
         bar.read()  # no file yet
@@ -181,6 +181,9 @@ def test_the_bar_of_sft_shows_the_last_step_and_keeps_the_last_validation(tmp_pa
         metrics.write_text(whole + '{"step": 3, "da')  # a line that is being written
         bar.read()
         assert bar.loss == 2.5 and bar.n == 2
+        metrics.unlink()
+        monkeypatch.setattr(Path, "exists", lambda path: True)  # it is removed right after a look at it
+        bar.read()
 
 
 @pytest.mark.slow
