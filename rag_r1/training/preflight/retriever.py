@@ -136,7 +136,7 @@ def _limits(settings: RetrieverConfig, headers: dict[str, str]) -> dict[str, flo
     try:
         with bounded_http_client(settings.timeout_s, headers) as client:
             return limits_in(client.get(settings.base + "/health").json())
-    except (httpx.HTTPError, OSError, ValueError, RecursionError):
+    except (httpx.HTTPError, OSError, ValueError, OverflowError, RecursionError):
         return None
 
 

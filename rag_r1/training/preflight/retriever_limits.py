@@ -20,7 +20,8 @@ _KEY = "rag_r1.retriever"
 
 
 def limits_in(health: Any) -> dict[str, float] | None:
-    """Return the limits in an answer of `GET /health`, as far as they are numbers; None if it has none."""
+    """Return the limits in an answer of `GET /health`, as far as they are numbers; None if it has none.
+    Raises OverflowError for a whole number that is too large for a float."""
     limits = health.get("limits") if isinstance(health, Mapping) else None
     if not isinstance(limits, Mapping):
         return None
@@ -36,7 +37,8 @@ def check_limits(
 ) -> Iterator[Problem]:
     """Check that the queries in flight, the queries in a request and the time-out are within the server's
     limits."""
-    workers = int(OmegaConf.select(config, "actor_rollout_ref.rollout.agent.num_workers") or 1)
+    workers = OmegaConf.select(config, "actor_rollout_ref.rollout.agent.num_workers")
+    workers = workers if isinstance(workers, int) and workers > 0 else 1  # others are reported elsewhere
     total = workers * settings.max_connections * settings.max_queries
     if total > (limit := limits.get("max_queue", math.inf)):
         text = (
