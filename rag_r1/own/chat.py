@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from rag_r1.own.artifacts import OwnArtifacts
 from rag_r1.serving.terminal.command import ChatArguments
@@ -21,7 +22,8 @@ def chat_lines(artifacts: OwnArtifacts) -> Iterator[str]:
     """Yield the lines to print at the end of a run; the last one is the command, ready to be pasted."""
     plan = artifacts.plan
     if plan.documents.folder is not None and plan.index.backend == "bm25":
-        search = {"documents": Path(plan.documents.folder)}
+        search: dict[str, Any] = {"documents": Path(plan.documents.folder)}
+        search["skip_bad_files"] = plan.documents.skip_bad_files
     else:
         yield "serve the index in another terminal:"
         yield shlex.join(["rag-r1", "index", "serve", "--index", str(artifacts.index), "--port", "8000"])
@@ -30,10 +32,10 @@ def chat_lines(artifacts: OwnArtifacts) -> Iterator[str]:
     yield shlex.join(["rag-r1", "chat", *chat_arguments(artifacts, **search).to_argv()])
 
 
-def chat_arguments(artifacts: OwnArtifacts, **search: Path | str) -> ChatArguments:
+def chat_arguments(artifacts: OwnArtifacts, **search: Any) -> ChatArguments:
     """Return the arguments of `rag-r1 chat` for the model that results from a run.
 
-    `search` is one argument that says what is searched: `documents` or `retriever_url`.
+    `search` says what is searched: `documents` with `skip_bad_files`, or `retriever_url`.
     """
     plan = artifacts.plan
     model = str(artifacts.final_model) if plan.policy.url is None else str(plan.policy.model)

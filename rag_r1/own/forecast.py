@@ -1,10 +1,12 @@
 """Estimates the requests, tokens, cost and time of a plan before it is run.
 
 The estimate assumes that every kind gets all its questions, that each passes all checks, and that each trace
-uses all its turns. So there will not be more requests, except for malformed replies, which are requested
-again. Tokens and cost are estimates from assumed lengths of prompts and replies; only `teacher.max_cost`
-limits the cost. Finished steps are left out. The time of the trainings is known only for the smallest model
-size on two CPU cores, where it was measured (sizes.py). For other sizes the forecast says that it is unknown.
+uses all its turns. So the questions will not take more requests, and neither will the traces once the number
+of training questions is known, except for malformed replies, which are requested again. Before, that number
+is an estimate, because documents are divided between training and evaluation, and not questions. Tokens and
+cost are estimates from assumed lengths of prompts and replies; only `teacher.max_cost` limits the cost.
+Finished steps are left out. The time of the trainings is known only for the smallest model size on two CPU
+cores, where it was measured (sizes.py). For other sizes the forecast says that it is unknown.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ _START_S = 60.0
 
 @dataclass(frozen=True)
 class Forecast:
-    """What the unfinished steps of a plan are expected to take at most."""
+    """What the unfinished steps of a plan are expected to take."""
 
     #: Numbers of the questions for training and evaluation.
     train: int
@@ -87,7 +89,7 @@ def forecast_of(artifacts: OwnArtifacts, folder: PipelineFolder) -> Forecast:
     if not plan.sft.skip and folder.seconds("traces") is None:
         traces = trace_usage(artifacts, train)
         teacher.add(traces)
-        lines.append(_traces_line(plan, traces))
+        lines.append(_traces_line(plan, traces, is_limit=bool(rows) or not plan.writes_questions))
     cost = _cost(plan, teacher, reader)
     if cost:
         lines.append(f"cost: about {cost:.4g}, if replies have the usual length" + _limit_text(plan, cost))
@@ -160,10 +162,11 @@ def _limit_text(plan: OwnPlan, cost: float) -> str:
     return "" if limit is None or cost <= limit else f"; teacher.max_cost {limit:g} may end the run before"
 
 
-def _traces_line(plan: OwnPlan, usage: Usage) -> str:
-    """Return the line about the requests for the traces."""
+def _traces_line(plan: OwnPlan, usage: Usage, *, is_limit: bool) -> str:
+    """Return the line about the requests for the traces, than which there may be more unless `is_limit`."""
+    limit = "at most" if is_limit else "about"
     return (
-        f"  traces of {plan.teacher.model}: at most {usage.requests:,} requests, about "
+        f"  traces of {plan.teacher.model}: {limit} {usage.requests:,} requests, about "
         f"{usage.prompt_tokens:,} prompt tokens and {usage.completion_tokens:,} generated tokens"
     )
 
@@ -195,12 +198,15 @@ def _training_seconds(
     """Estimate the seconds of each training, of the filter and of each evaluation of the plan."""
     plan, config = artifacts.plan, artifacts.episodes.config
     traces = min(train, plan.traces.questions or train) * plan.traces.samples
-    steps = plan.grpo.steps or config.trainer.total_training_steps or 0
+    epoch_steps = max(1, train // config.data.train_batch_size)
+    steps = config.trainer.total_training_steps or config.trainer.total_epochs * epoch_steps
     seconds = {
         "sft": _START_S + traces * _SAMPLES_PER_TRACE * times.sample_s,
         "filter": _START_S + min(train, plan.filter.questions or train) * times.question_s,
         "grpo": _START_S + steps * times.step_s,
     }
+    if plan.grpo.skip:
+        del seconds["filter"]  # its questions are for the reinforcement learning
     seconds = {step: value for step, value in seconds.items() if not getattr(plan, step).skip}
     for evaluation in evaluations(artifacts):
         questions = min(test, plan.evaluation.questions or test)

@@ -34,7 +34,7 @@ from rag_r1.runs.processes import run_module
 from rag_r1.runs.steps import Step
 from rag_r1.sft.filter_command import FilterArguments, filter_questions
 from rag_r1.sft.progress import SftProgressBar
-from rag_r1.sft.train_command import METRICS, SftArguments
+from rag_r1.sft.train_command import METRICS, SftArguments, validation_losses
 from rag_r1.training.progress import train
 from rag_r1.training.stages import StagesArguments
 
@@ -81,7 +81,9 @@ def _sft(artifacts: OwnArtifacts) -> Step:
         with SftProgressBar(folder / "run" / METRICS, _sft_steps(recipe, overrides, data)) as bar:
             words = args.to_argv()
             run_module("rag_r1.sft.train_command", *words, log=folder / "train.log", watch=bar.read)
-        return {"samples": _rows(data / "train.parquet"), "loss": bar.loss}
+        # From all logs: an earlier invocation may have made the last validation, and been killed then.
+        losses = validation_losses(folder / "run")
+        return {"samples": _rows(data / "train.parquet"), "loss": losses[max(losses)] if losses else None}
 
     return own_step("sft", settings, work, ("run/model",), ("sft_data",))
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from tqdm import tqdm
+
+from rag_r1.training.metrics_files import MetricsFile
 
 
 class SftProgressBar(tqdm):
@@ -22,12 +23,9 @@ class SftProgressBar(tqdm):
 
     def read(self) -> None:
         """Read the log, and show its last step."""
-        try:
-            lines = self.metrics.read_bytes().split(b"\n")[:-1]
-        except FileNotFoundError:  # not begun, or set aside by a trainer that begins a new one
-            return
-        for entry in map(json.loads, lines):
-            self.loss = entry["data"].get("val/loss", self.loss)
-            if "train/loss" in entry["data"] and int(entry["step"]) > self.n:
-                self.set_postfix(loss=f"{entry['data']['train/loss']:.3f}", refresh=False)
-                self.update(int(entry["step"]) - self.n)
+        # From its first line, since a training that resumes puts another file in its place.
+        for step, metrics in MetricsFile(self.metrics).new_lines():
+            self.loss = metrics.get("val/loss", self.loss)
+            if "train/loss" in metrics and step > self.n:
+                self.set_postfix(loss=f"{metrics['train/loss']:.3f}", refresh=False)
+                self.update(step - self.n)

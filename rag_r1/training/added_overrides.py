@@ -18,8 +18,9 @@ from rag_r1.options.command_line import hydra_quoted
 from rag_r1.system.cores import cpu_threads
 from rag_r1.training.metrics_files import RAY_VARIABLES
 
+_MODULES, _TRAINERS = f"{RAY_VARIABLES}.VERL_USE_EXTERNAL_MODULES", "rag_r1.session_trainers"
 #: Makes veRL's processes import the module with our trainers when they start.
-SESSION_TRAINERS = f"{RAY_VARIABLES}.VERL_USE_EXTERNAL_MODULES=rag_r1.session_trainers"
+SESSION_TRAINERS = f"{_MODULES}={_TRAINERS}"
 _THREADS = "OMP_NUM_THREADS"
 
 
@@ -29,11 +30,16 @@ def added_overrides(config: Any, overrides: Sequence[str]) -> list[str]:
 
 
 def trainer_overrides(config: Any) -> list[str]:
-    """Return the override that makes veRL's processes load our trainers; none if a trainer of veRL is used.
-    The shipped recipes set this key, but a recipe that builds only on veRL's configuration may lack it."""
-    if not str(config.trainer.v1.trainer_mode).startswith(("search_", "sessions_")):
+    """Return the override that makes veRL's processes load our trainers, beside other modules under its key;
+    none if they are there already, or if a trainer of veRL is used. The shipped recipes set this key, but a
+    recipe that builds only on veRL's configuration may lack it."""
+    from omegaconf import OmegaConf
+
+    modules = str(OmegaConf.select(config, _MODULES) or "")
+    is_ours = str(config.trainer.v1.trainer_mode).startswith(("search_", "sessions_"))
+    if not is_ours or _TRAINERS in modules.split(","):
         return []
-    return [f"++{SESSION_TRAINERS}"]
+    return [f"++{_MODULES}={hydra_quoted(f'{modules},{_TRAINERS}'.lstrip(','))}"]
 
 
 def vllm_threads(config: Any) -> int:

@@ -45,6 +45,9 @@ _PATHS = (
     "critic.model.tokenizer_path",
     "data.train_files",
     "data.val_files",
+    "rag_r1.probe_passages",
+    "rag_r1.trajectory_dir",
+    "trainer.default_local_dir",
 )
 _DESCRIPTION = """\
 Train with a recipe. Checks first what can be checked without a GPU (configuration, model, data, retrieval
@@ -61,10 +64,13 @@ example:
 
 def absolute_paths(config: DictConfig) -> list[str]:
     """Return overrides that make the paths of existing files and folders absolute, if they are relative or
-    begin with `~`."""
+    begin with `~`. Of folders that the training makes, only `~` is replaced, which veRL would take for a
+    name."""
     from omegaconf import ListConfig, OmegaConf
 
     def absolute(key: str, name: str) -> str:
+        if key.endswith("_dir"):  # the training makes it
+            return os.path.expanduser(name)
         # The name of a shipped protocol is not a path, even if a folder has that name.
         is_file = key != "rag_r1.protocol" or name.endswith((".yaml", ".yml"))
         path = Path(name).expanduser()

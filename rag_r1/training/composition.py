@@ -59,6 +59,9 @@ def compose_recipe(recipe: Recipe, overrides: Sequence[str]) -> DictConfig:
         raise RunError(f"{recipe.name} is built on {missing!r}, which is not there: {hint}") from fault
     except (HydraException, OmegaConfBaseException) as fault:
         raise RunError(f"{recipe.name}: {fault}") from fault
+    except (ValueError, AssertionError) as fault:  # of a defaults list, or of a group whose value is no name
+        remedy = "correct its defaults list, or an override such as platform=NAME"
+        raise RunError(f"{recipe.name}: {str(fault) or 'a default has no name'}: {remedy}") from fault
 
 
 def _yaml_fault(recipe: Recipe, fault: Exception) -> str:

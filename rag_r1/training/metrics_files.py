@@ -1,7 +1,8 @@
 """Finds the files of veRL's logger `file`, and follows them while veRL writes them.
 
 Each start of a training has a separate file (`metrics_file`), with a line `{"step", "data"}` for each step.
-Each line is read once, when it is complete. A line that cannot be parsed is not veRL's, and is skipped.
+Each line is read once, when it is complete. A line that cannot be parsed is not veRL's, and is skipped. veRL
+writes `null` for a number that is NaN or infinite (`FileLogger` encodes with orjson), and it is read as NaN.
 
 The metrics that are known when the batch of a step is complete are in a second file earlier than that
 (runs/rollout_metrics.py). `StartMetrics` follows both files.
@@ -10,6 +11,7 @@ The metrics that are known when the batch of a step is complete are in a second 
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,7 +43,9 @@ class MetricsFile:
         try:
             with self.path.open("rb") as file:
                 file.seek(self._position)
-                while (line := file.readline(_MAX_LINE_BYTES)).endswith(b"\n"):
+                while line := file.readline(_MAX_LINE_BYTES):
+                    if not line.endswith(b"\n") and len(line) < _MAX_LINE_BYTES:
+                        return  # it is still being written
                     self._position = file.tell()
                     if (entry := _parsed(line)) is not None:
                         yield entry
@@ -81,7 +85,9 @@ def _parsed(line: bytes) -> Line | None:
         step, metrics = entry["step"], entry["data"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
-    return (step, metrics) if isinstance(step, int) and isinstance(metrics, dict) else None
+    if not isinstance(step, int) or not isinstance(metrics, dict):
+        return None
+    return step, {name: math.nan if value is None else value for name, value in metrics.items()}
 
 
 def next_metrics_file(folder: Path) -> Path:

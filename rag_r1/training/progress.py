@@ -6,7 +6,6 @@ is a bar, and in a file or a pipe it is a line per step. veRL's own output goes 
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import subprocess
@@ -23,6 +22,7 @@ from rag_r1.runs.processes import stop_session
 from rag_r1.system.child_processes import last_lines, start
 from rag_r1.system.concurrent_trainings import warn_of_other_trainings
 from rag_r1.training.guard.history import is_held_out
+from rag_r1.training.metrics_files import MetricsFile
 
 
 def train(command: Sequence[str], out: Path, timeout_s: float = math.inf) -> None:
@@ -52,7 +52,7 @@ def train(command: Sequence[str], out: Path, timeout_s: float = math.inf) -> Non
 def _watch(process: subprocess.Popen, metrics: Path, timeout_s: float) -> None:
     """Show new lines of the file of metrics until the process ends. Raises RunError after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
-    lines_shown = 0
+    follower = MetricsFile(metrics)
     # A progress bar on a terminal; one line per step in a file or a pipe.
     with tqdm(
         desc="starting up (one to two minutes)", bar_format="{desc} {elapsed}{postfix}", disable=None
@@ -61,22 +61,19 @@ def _watch(process: subprocess.Popen, metrics: Path, timeout_s: float) -> None:
             if time.monotonic() > deadline:
                 raise RunError(f"the training took longer than {timeout_s:.0f} s and was stopped")
             time.sleep(0.5)
-            lines = metrics.read_bytes().split(b"\n")[:-1] if metrics.exists() else []
-            for line in lines[lines_shown:]:
-                _show(bar, json.loads(line))
-            lines_shown = len(lines)
+            for step, values in follower.new_lines():
+                _show(bar, step, values)
             bar.refresh()
 
 
-def _show(bar: tqdm, entry: dict[str, Any]) -> None:
-    """Show the figures of a validation and of a training step in a line of metrics, if it has them."""
-    metrics = entry["data"]
+def _show(bar: tqdm, step: int, metrics: dict[str, Any]) -> None:
+    """Show the figures of a validation and of a training step in the metrics of a step, if it has them."""
     if held_out := [value for key, value in metrics.items() if is_held_out(key, "/em/mean@1")]:
-        bar.write(f"  step {entry['step']:>3}  held-out exact match {fmean(held_out):.2f}")
+        bar.write(f"  step {step:>3}  held-out exact match {fmean(held_out):.2f}")
     if "search/score" in metrics:
         score, searches = metrics["search/score"], metrics["search/searches"]
         progress = f"reward {score:.2f}, {searches:.1f} searches per question"
-        bar.set_description_str(f"step {entry['step']}")
+        bar.set_description_str(f"step {step}")
         bar.set_postfix_str(progress)
         if bar.disable:
-            print(f"  step {entry['step']:>3}  {progress}", flush=True)
+            print(f"  step {step:>3}  {progress}", flush=True)

@@ -96,9 +96,8 @@ def _model_of(stage: Path) -> Path:
     try:
         return finished_model(stage)
     except ValueError as error:
-        raise RunError(
-            f"{stage / 'finished'} does not name a model: remove {stage}, and run again"
-        ) from error
+        finished = stage / "finished"  # without it, the stage goes on from its last checkpoint
+        raise RunError(f"{finished} does not name a model: remove {finished}, and run again") from error
 
 
 def finished_model(stage: Path) -> Path:
@@ -108,8 +107,10 @@ def finished_model(stage: Path) -> Path:
     Raises OSError if the stage is not finished, and ValueError if its file `finished` does not name a folder
     below `checkpoints`.
     """
-    recorded = Path((stage / "finished").read_text(encoding="utf-8").strip())
-    return stage.joinpath(*recorded.parts[recorded.parts.index("checkpoints") :])
+    parts = Path((stage / "finished").read_text(encoding="utf-8").strip()).parts
+    # Folders above the stage may have that name, too.
+    position = max(number for number, part in enumerate(parts) if part == "checkpoints")
+    return stage.joinpath(*parts[position:])
 
 
 def check_stage_overrides(overrides: Sequence[str], stages: int) -> None:

@@ -59,7 +59,7 @@ class TimeLimit:
         now = self.clock()
         end = self._start + 3600 * self.hours
         step = last_whole_step(self.folder)
-        if step == self._step:
+        if step in (self._step, None):  # None also while veRL writes the tracker
             return now >= end
         self._longest_interval_s = max(self._longest_interval_s, now - self._last_save)
         self._last_save = now

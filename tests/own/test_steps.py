@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -186,3 +187,14 @@ def test_the_trainings_are_child_processes_with_these_words(own: Own, tmp_path, 
         with pytest.raises(Started) as started:
             made[name].work(tmp_path)
         assert module in started.value.args
+
+
+def test_the_loss_of_sft_is_that_of_its_last_validation_also_after_a_kill(own: Own, tmp_path, monkeypatch):
+    """The second invocation has nothing left to train, and its log is empty."""
+    run = tmp_path / "run"
+    run.mkdir()
+    lines = [{"step": step, "data": {"val/loss": loss}} for step, loss in ((1, 3.0), (2, 2.5))]
+    (run / "metrics-1.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    monkeypatch.setattr(training_steps, "run_module", lambda *unused, **also: (run / "metrics.jsonl").touch())
+    monkeypatch.setattr(training_steps, "_rows", lambda path: 64)
+    assert steps(artifacts(own, tmp_path))["sft"].work(tmp_path) == {"samples": 64, "loss": 2.5}

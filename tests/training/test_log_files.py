@@ -4,12 +4,17 @@ start.
 
 from __future__ import annotations
 
+import math
+import sys
 from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
 
-from rag_r1.training.metrics_files import metrics_file, metrics_override
+from rag_r1.config.guard import GuardOptions
+from rag_r1.training.guard.guard import Guard
+from rag_r1.training.metrics_files import MetricsFile, metrics_file, metrics_override
+from rag_r1.training.progress import train
 
 KEY = "ray_kwargs.ray_init.runtime_env.env_vars.VERL_FILE_LOGGER_PATH"
 
@@ -68,6 +73,39 @@ def test_a_place_that_the_user_names_is_kept(tmp_path, monkeypatch, name):
     assert log_overrides(config(tmp_path, **{name: "mine"})) == []
     monkeypatch.setenv(name, "mine")
     assert log_overrides(config(tmp_path)) == []
+
+
+@pytest.mark.parametrize("gradient", [math.nan, math.inf])
+def test_the_guard_sees_a_number_that_is_none_as_verl_writes_it(tmp_path, gradient):
+    orjson = pytest.importorskip("orjson")  # as verl.utils.tracking, `FileLogger`
+    line = {"step": 3, "data": {"search/score": 0.5, "actor/grad_norm": gradient}}
+    (tmp_path / "metrics-1.jsonl").write_bytes(orjson.dumps(line) + b"\n")
+    [(step, metrics)] = MetricsFile(tmp_path / "metrics-1.jsonl").new_lines()
+    [sign] = Guard(GuardOptions()).see(step, metrics)
+    assert sign.name == "not_finite" and "actor/grad_norm" in sign.cause
+
+
+def test_a_line_that_is_too_long_for_verls_is_skipped_and_those_after_it_are_read(tmp_path):
+    path = tmp_path / "metrics-1.jsonl"
+    path.write_bytes(b'{"step": 1, "data": {"text": "' + b"x" * (5 << 19))
+    file = MetricsFile(path)
+    assert [*file.new_lines()] == []
+    with path.open("ab") as lines:
+        lines.write(b'"}}\n{"step": 2, "data": {"search/score": 0.5}}\n{"step": 3, "da')
+    assert [*file.new_lines()] == [(2, {"search/score": 0.5})]
+
+
+WRITES = """
+import os, time
+with open(os.environ["VERL_FILE_LOGGER_PATH"], "w") as file:
+    file.write('{"step": 1, "data": {"search/score": null, "search/searches": 1.5}}\\nno JSON\\n')
+time.sleep(1.5)
+"""
+
+
+def test_a_step_without_a_score_and_a_line_of_anothers_end_no_training(tmp_path, capsys):
+    train([sys.executable, "-c", WRITES], tmp_path, timeout_s=60)
+    assert "step   1  reward nan, 1.5 searches per question" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -101,8 +101,18 @@ def test_a_moved_folder_goes_on_from_its_own_model(tmp_path):
     [(_, words)] = trainer.calls
     assert value(words, MODEL_KEY).startswith(str(tmp_path / "new" / "stage1"))
     (tmp_path / "new" / "stage1" / "finished").write_text("another\n")
-    with pytest.raises(RunError, match="does not name a model: remove .*stage1"):
+    with pytest.raises(RunError, match="does not name a model: remove .*stage1/finished, and run again"):
         run_stages(RECIPES, tmp_path / "new", [], trainer)
+    (tmp_path / "new" / "stage1" / "finished").unlink()
+    again = Trainer()
+    run_stages(RECIPES, tmp_path / "new", [], again)
+    assert again.steps == [], "nothing that was trained is trained again"
+
+
+def test_below_a_folder_named_checkpoints_the_model_is_that_of_the_stage(tmp_path):
+    out = tmp_path / "checkpoints" / "mine"
+    first = run_stages(RECIPES, out, [], Trainer())
+    assert run_stages(RECIPES, out, [], Trainer()) == first and first.is_dir()
 
 
 def test_overrides_are_for_all_stages_for_one_or_hold_the_stages_number(tmp_path):

@@ -119,6 +119,18 @@ def test_a_tracker_that_is_being_written_counts_as_none(tmp_path, text):
     assert last_whole_step(tmp_path) is None
 
 
+def test_a_checkpoint_whose_tracker_is_being_written_ends_nothing_yet(tmp_path):
+    limit, clock = limit_of(tmp_path, 1.0)
+    clock.now = 1700
+    save(tmp_path, 5)
+    assert not limit.is_over()
+    (tmp_path / TRACKER).write_text("")
+    clock.now = 3500
+    assert not limit.is_over(), "its step is not known, and veRL would be stopped before it writes it"
+    save(tmp_path, 10)
+    assert limit.is_over() and "the checkpoint of step 10" in limit.finish()
+
+
 def test_a_training_that_is_over_is_ended_and_one_that_ends_by_itself_keeps_its_status():
     waits = [sys.executable, "-c", "import signal; signal.pause()"]
     assert run_child_until(lambda: True, waits) is None

@@ -23,7 +23,7 @@ class Finding:
     remedy: str = ""
 
     def __str__(self) -> str:
-        line = f"{self.state:8}{self.name:16}{self.detail}"
+        line = f"{self.state:8}{self.name:15} {self.detail}"
         return f"{line}\n{'':8}{'':16}-> {self.remedy}" if self.remedy else line
 
 

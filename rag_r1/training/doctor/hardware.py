@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from rag_r1.system import gpu_driver
@@ -25,7 +26,7 @@ def check_driver() -> Iterator[Finding]:
     if driver is None or ignores_gpu():
         return
     cuda = None
-    if version_of("torch"):
+    with suppress(Exception):  # a torch that is installed and cannot be imported is reported by check_gpu
         import torch
 
         cuda = torch.version.cuda
@@ -45,7 +46,11 @@ def check_gpu() -> Iterator[Finding]:
     """Check that torch can use the GPU, if the machine has one."""
     if shutil.which("nvidia-smi") is None:
         return
-    import torch
+    try:
+        import torch
+    except Exception as error:  # one of CUDA's libraries is missing, or of another version
+        yield Finding("torch", MISSING, f"cannot be imported: {error!r}", setup_command())
+        return
 
     if ignores_gpu():
         yield ok("gpu", "there is one; this environment is for CPUs, and training runs on the CPU")

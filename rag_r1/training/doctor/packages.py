@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Collection, Iterator
 from importlib import import_module, metadata
@@ -22,6 +23,8 @@ from rag_r1.training.doctor.findings import MISSING, WARNING, Finding, ok
 SETUP = setup_command()
 #: The version of veRL that RAG-R1 is made for.
 VERL = "0.9.1"
+#: veRL's environment variable with the plugins that it loads.
+_POLICY = "VERL_USE_EXTERNAL_PLUGINS"
 #: The class of trl that veRL imports.
 _TRL_CLASS = "AutoModelForCausalLMWithValueHead"
 
@@ -110,10 +113,8 @@ def check_registration() -> Iterator[Finding]:
     try:
         registries = _load_registries()
     except Exception as error:
-        # If the plugin is excluded, veRL fails on VERL_PLATFORM=cpu, because it does not know that platform.
-        policy = _plugin_policy()
-        is_excluded = policy != "auto" and "rag_r1" not in policy
-        if is_excluded and "rag_r1.plugin" not in sys.modules:
+        # Without the plugin, veRL fails on VERL_PLATFORM=cpu, because it does not know that platform.
+        if _is_excluded() and "rag_r1.plugin" not in sys.modules:
             yield _plugin_not_loaded()
         else:
             yield Finding("veRL", MISSING, f"cannot be imported: {error!r}", SETUP)
@@ -187,12 +188,22 @@ def _our_engines(platform: Any) -> dict[str, str]:
     return {}
 
 
-def _plugin_policy() -> str:
-    """Return the plugins that veRL loads: `auto` for all, or a list of names."""
-    return os.environ.get("VERL_USE_EXTERNAL_PLUGINS") or "auto"
+def _is_excluded() -> bool:
+    """Return whether an environment variable, read as veRL reads it, excludes the plugin: it has the value
+    `auto` for all plugins, or a list of names."""
+    policy = os.environ.get(_POLICY, "auto").strip().lower()
+    return policy != "auto" and "rag_r1" not in map(str.strip, policy.split(","))
 
 
 def _plugin_not_loaded() -> Finding:
-    """Return the finding that an environment variable prevents veRL from loading the plugin."""
-    text = f"not loaded by `import verl` (VERL_USE_EXTERNAL_PLUGINS={_plugin_policy()})"
-    return Finding("plugin", MISSING, text, "unset VERL_USE_EXTERNAL_PLUGINS, or add rag_r1 to it")
+    """Return the finding that veRL has not loaded the plugin, with the reason: an environment variable, or
+    the error that veRL has not shown."""
+    text = "not loaded by `import verl`"
+    if _is_excluded():
+        text += f" ({_POLICY}={os.environ[_POLICY]})"
+        return Finding("plugin", MISSING, text, f"unset {_POLICY}, or add rag_r1 to it")
+    try:
+        import_module("rag_r1.plugin")
+    except Exception:
+        text += f":\n{traceback.format_exc()}"
+    return Finding("plugin", MISSING, text, f"{SETUP}, or fix the error above")

@@ -54,11 +54,13 @@ def check_run_folder(config: DictConfig) -> Iterator[Problem]:
 def resumed_from(config: DictConfig) -> Path | None:
     """Return the checkpoint from which veRL will resume; None if it will start from the beginning."""
     trainer = config.trainer
-    if trainer.get("resume_mode") == "resume_path" and trainer.get("resume_from_path"):
+    # With `auto`, veRL's SFT trainer takes a path that is given, and the other one ignores it.
+    modes = ["resume_path"] if "actor_rollout_ref" in config else ["resume_path", "auto"]
+    if trainer.get("resume_mode") in modes and trainer.get("resume_from_path"):
         return Path(str(trainer.resume_from_path))
     if trainer.get("resume_mode") != "auto" or trainer.get("default_local_dir") is None:
         return None
-    return newest_checkpoint(Path(str(trainer.default_local_dir)))
+    return newest_checkpoint(Path(str(trainer.default_local_dir)).expanduser())
 
 
 def _check_rate(config: DictConfig, key: str, checkpoint_key: str, role_folder: str) -> Iterator[Problem]:

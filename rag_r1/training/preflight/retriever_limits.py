@@ -38,7 +38,8 @@ def check_limits(
 ) -> Iterator[Problem]:
     """Check that the queries in flight, the queries in a request and the time-out are within the server's
     limits."""
-    workers = int(OmegaConf.select(config, "actor_rollout_ref.rollout.agent.num_workers") or 1)
+    workers = OmegaConf.select(config, "actor_rollout_ref.rollout.agent.num_workers")
+    workers = workers if isinstance(workers, int) and workers > 0 else 1  # others are reported elsewhere
     total = workers * settings.max_connections * settings.max_queries
     if total > (limit := limits.get("max_queue", math.inf)):
         text = (

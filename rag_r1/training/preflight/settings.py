@@ -34,6 +34,8 @@ _LOSS = f"{_ACTOR}.policy_loss"
 _BYPASS = "algorithm.rollout_correction.bypass_mode"
 _SYNC = "trainer.v1.separate_async.parameter_sync_step"
 
+#: How keys end whose number may be -1.
+_MAY_BE_OFF = ("_freq", "_max_samples")
 #: Keys that a user must give -> an example.
 _EXAMPLES = {
     "actor_rollout_ref.model.path": "a model folder, or a name on the Hugging Face Hub",
@@ -109,13 +111,13 @@ def _tool_faults(settings: RagR1Config) -> list[Exception]:
 
 
 def check_numbers(config: DictConfig, keys: Iterable[str]) -> Iterator[Problem]:
-    """Check that these keys are whole numbers, of at least 1 unless the key is an interval (`*_freq`). Unset
-    keys are not checked here."""
+    """Check that these keys are whole numbers, of at least 1 unless the key is an interval (`*_freq`) or a
+    limit (`*_max_samples`), which -1 turns off. Unset keys are not checked here."""
     for key in keys:
         value = None if is_unset(config, key) else OmegaConf.select(config, key)
         if value is not None and not _is_number(value):
             yield error(key, f"is {value!r}, which is not a number", "give a whole number")
-        elif value is not None and (value != int(value) or (value < 1 and not key.endswith("_freq"))):
+        elif value is not None and (value != int(value) or (value < 1 and not key.endswith(_MAY_BE_OFF))):
             yield error(key, f"is {value!r}", "give a whole number of at least 1")
 
 

@@ -136,7 +136,11 @@ def check_batches(config: DictConfig, train_rows: int, validation_rows: int) -> 
         if 0 < rows < batch:
             text = f"{rows} rows are fewer than data.train_batch_size={batch}; veRL drops incomplete batches"
             yield error(f"data.{key}", text, "give more rows, or lower data.train_batch_size")
-    if (trainer.test_freq == "after_each_epoch" or int(trainer.test_freq) > 0) and not validation_rows:
+    for key in ("save_freq", "test_freq"):
+        if (value := trainer[key]) != "after_each_epoch" and not (isinstance(value, int) and value):
+            # veRL divides the step by it.
+            yield error(f"trainer.{key}", f"is {value!r}", "give steps, after_each_epoch, or -1 for never")
+    if not (isinstance(trainer.test_freq, int) and trainer.test_freq <= 0) and not validation_rows:
         remedy = "give data.val_files, or set trainer.test_freq=-1"
         yield error("trainer.test_freq", "there is nothing to validate on", remedy)
     steps, configured = train_rows // batch * int(trainer.total_epochs), trainer.total_training_steps

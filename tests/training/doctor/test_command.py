@@ -79,6 +79,32 @@ def test_the_error_that_kept_a_part_from_registering_is_shown():
     assert any("no module named moon" in finding.detail for finding in missing)
 
 
+@pytest.mark.parametrize(
+    ("policy", "names"),
+    [
+        (None, "no module named moon"),
+        ("auto ", "no module named moon"),
+        ("other, rag_r1", "no module named moon"),
+        ("", "VERL_USE_EXTERNAL_PLUGINS="),
+        ("not_rag_r1", "VERL_USE_EXTERNAL_PLUGINS=not_rag_r1"),
+    ],
+)
+def test_a_plugin_that_fails_as_a_whole_is_told_from_one_that_is_left_out(monkeypatch, policy, names):
+    monkeypatch.delenv("VERL_USE_EXTERNAL_PLUGINS", raising=False)
+    if policy is not None:
+        monkeypatch.setenv("VERL_USE_EXTERNAL_PLUGINS", policy)
+
+    def fail(name: str) -> None:
+        raise ImportError("no module named moon")
+
+    monkeypatch.setattr(packages, "_load_registries", lambda: None)
+    monkeypatch.setattr(packages, "import_module", fail)
+    monkeypatch.delitem(sys.modules, "rag_r1.plugin", raising=False)
+    (finding,) = packages.check_registration()
+    assert (finding.name, finding.state) == ("plugin", MISSING) and names in finding.detail
+    assert ("unset" in finding.remedy) == names.startswith("VERL")
+
+
 VERLS, OURS = (
     type("Engine", (), {"__module__": "verl.workers"}),
     type("Ours", (), {"__module__": "rag_r1.plugin"}),
@@ -198,6 +224,14 @@ def test_a_ray_cluster_in_the_environment_is_named(monkeypatch):
     assert finding.state == WARNING and "10.0.0.1:6379" in finding.detail
 
 
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [("verl", "ok      verl            found"), ("advantage estimator", "ok      advantage estimator found")],
+)
+def test_a_name_never_runs_into_what_was_found(name, line):
+    assert str(Finding(name, OK, "found")) == line
+
+
 @pytest.mark.parametrize(("state", "status"), [(MISSING, 1), (WARNING, 0)])
 def test_anything_missing_ends_with_status_1_and_a_warning_with_0(monkeypatch, capsys, state, status):
     monkeypatch.setattr(doctor, "find_all", lambda url: [Finding("moon", state, "not there", "fetch it")])
@@ -248,6 +282,12 @@ def test_a_driver_that_is_new_enough_is_well(nvidia_smi, monkeypatch, driver, cu
     monkeypatch.setattr(torch.version, "cuda", cuda)
     nvidia_smi(driver)
     assert states(hardware.check_driver()) == {"gpu driver": OK}
+
+
+def test_a_torch_that_cannot_be_imported_is_named_and_ends_no_report(nvidia_smi, monkeypatch):
+    nvidia_smi("580.65.06")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert states([*hardware.check_driver(), *hardware.check_gpu()]) == {"gpu driver": OK, "torch": MISSING}
 
 
 def test_where_the_gpu_is_not_to_be_used_its_driver_does_not_matter(nvidia_smi, monkeypatch):

@@ -12,6 +12,7 @@ import pytest
 from rag_r1.options.problems import PreflightReport
 from rag_r1.training import recipes_command
 from rag_r1.training.command import main as train
+from rag_r1.training.preflight import preflight
 from rag_r1.training.preflight.memory.check import check_memory, estimate_of, gpu_bytes
 from rag_r1.training.preflight.memory.estimate import memory_of
 from rag_r1.training.preflight.memory.formulas import HELD, NF4_BYTES, SLACK, RoleMemory, cached_contexts
@@ -265,6 +266,14 @@ def test_the_gpu_is_the_recipes_else_this_machines_else_one_of_80_gb(run, nvidia
     assert gpu_bytes(run()) == 81_559 * 2**20
     nvidia_smi("no driver")
     assert gpu_bytes(run()) == 80e9
+
+
+@pytest.mark.slow
+def test_a_memory_that_is_no_number_is_reported_by_its_key_and_estimated_as_unknown(run, nvidia_smi):
+    nvidia_smi("no driver")
+    config = run("rag_r1.gpu_memory_gb=80GB")
+    assert gpu_bytes(config) == 80e9
+    assert "rag_r1.gpu_memory_gb" in {problem.where for problem in preflight(config).errors}
 
 
 @pytest.mark.slow

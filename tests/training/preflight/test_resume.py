@@ -104,6 +104,9 @@ def test_the_rate_of_an_sft_is_compared_too(tmp_path):
     config["optim"]["lr"] = 2e-5
     (problem,) = check_resumed_sft_rate(OmegaConf.create(config))
     assert (problem.level, problem.where) == ("error", "optim.lr")
+    save(tmp_path / "other" / "global_step_9", 2e-5)  # veRL's SFT trainer resumes from it with `auto`, too
+    config["trainer"]["resume_from_path"] = str(tmp_path / "other" / "global_step_9")
+    assert [*check_resumed_sft_rate(OmegaConf.create(config))] == []
 
 
 def test_reading_a_checkpoint_runs_nothing_that_stands_in_it(tmp_path):

@@ -110,7 +110,14 @@ def test_the_limits_are_those_that_the_server_tells(path):
     assert problem.where == "rag_r1.retriever.timeout_s" and "90 s" in problem.what
 
 
-@pytest.mark.parametrize("health", ['{"status": "ok"}', "all is well", "[" * 100_000])
+def test_a_wrong_number_of_workers_does_not_end_the_report():
+    assert problems_with(f"{WORKERS}=many") == []
+
+
+@pytest.mark.parametrize(
+    "health",
+    ['{"status": "ok"}', "all is well", "[" * 100_000, f'{{"limits": {{"max_queue": {"9" * 400}}}}}'],
+)
 def test_a_server_without_limits_is_noted_and_good_enough(health):
     report = report_of(health, "rag_r1.retriever.timeout_s=5")
     assert report.problems == [] and any("does not say its limits" in note for note in report.notes)

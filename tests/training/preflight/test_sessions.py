@@ -136,9 +136,15 @@ def test_the_other_checks_know_our_trainers_by_verls_mode():
     assert [problem.where for problem in check_reachability(apart)] == ["rag_r1.retriever.url"]
 
 
-def test_verl_loads_the_trainer_of_the_mode_and_otherwise_none():
-    config = composed("recipes/demo/grpo", MODE)
-    (override,) = trainer_overrides(config)
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("null", "rag_r1.session_trainers"), ("mine", "mine,rag_r1.session_trainers")],
+)
+def test_verl_loads_the_trainer_of_the_mode_and_otherwise_none(before, after):
     name = "ray_kwargs.ray_init.runtime_env.env_vars.VERL_USE_EXTERNAL_MODULES"
-    assert OmegaConf.select(composed("recipes/demo/grpo", MODE, override), name) == "rag_r1.session_trainers"
+    words = ("recipes/demo/grpo", MODE, f"{name}={before}")
+    (override,) = trainer_overrides(composed(*words))
+    assert OmegaConf.select(composed(*words, override), name) == after
+    with_ours = f"{name}='mine,rag_r1.session_trainers'"  # as rag_r1_defaults.yaml says for further modules
+    assert trainer_overrides(composed("recipes/demo/grpo", MODE, with_ours)) == []
     assert trainer_overrides(composed("recipes/demo/grpo", "trainer.v1.trainer_mode=sync")) == []

@@ -88,6 +88,7 @@ def test_an_override_that_hydra_cannot_read_is_named_with_how_to_quote_it(overri
         (GRPO, f"{ROLLOUT}.n", -2, "is -2"),
         (GRPO, "trainer.total_epochs", float("nan"), "nan, which is not a number"),
         (GRPO, "trainer.save_freq", float("inf"), "inf, which is not a number"),
+        (GRPO, "data.train_max_samples", "1k", "'1k', which is not a number"),
         (GRPO, "data.max_response_length", 1.5, "is 1.5"),
         (GRPO, "algorithm.gamma", float("nan"), "nan, which is not a number"),
         (GRPO, "actor_rollout_ref.actor.optim.lr", -1, "a learning rate below 0"),
@@ -114,6 +115,9 @@ def test_a_number_that_nothing_can_be_trained_with_is_named_by_its_key(recipe, k
             "defaults: [rag_r1/grpo, _self_]\ntrainer: [\n",
             "mine.yaml, line 3: not YAML (expected the node content",
         ),
+        ("defaults: {rag_r1/grpo: x}\n", "defaults must be a list (got mapping)"),
+        ("defaults: [1]\n", "mine: Unsupported type in defaults : int"),
+        ("defaults: [1: x]\n", ": correct its defaults list"),
     ],
 )
 def test_a_recipe_that_does_not_compose_is_named_with_the_remedy(text, said, tmp_path, capsys):
@@ -121,3 +125,8 @@ def test_a_recipe_that_does_not_compose_is_named_with_the_remedy(text, said, tmp
     assert main(["--recipe", str(tmp_path / "mine.yaml"), "--check-only"]) == 1
     errors = capsys.readouterr().err
     assert said in errors and "Config search path" not in errors
+
+
+def test_a_platform_that_is_no_name_is_refused_and_ends_no_check_with_a_traceback(capsys):
+    assert main(["--recipe", "demo/grpo", "--check-only", "platform=5"]) == 1
+    assert "error: demo/grpo: Config group override must be a string" in capsys.readouterr().err

@@ -128,13 +128,20 @@ def test_relative_files_and_those_in_the_home_folder_are_handed_on_by_their_whol
             "rag_r1": {"protocol": "mine.yaml", "prompt": "~/prompt.txt"},
             "actor_rollout_ref": {"model": {"path": "org/name"}},
             "data": {"train_files": ["train.parquet", "/elsewhere/b.parquet"], "val_files": "none.parquet"},
+            "trainer": {"default_local_dir": "~/runs/new"},
         }
     )
+    config.rag_r1.trajectory_dir = "${trainer.default_local_dir}/trajectories"
+    config.rag_r1.probe_passages = "prompt.txt"
     assert absolute_paths(config) == [
         f"rag_r1.protocol='{here / 'mine.yaml'}'",
         f"rag_r1.prompt='{here / 'prompt.txt'}'",
         f"data.train_files=['{here / 'train.parquet'}','/elsewhere/b.parquet']",
+        f"rag_r1.probe_passages='{here / 'prompt.txt'}'",
+        f"rag_r1.trajectory_dir='{here / 'runs/new/trajectories'}'",
+        f"trainer.default_local_dir='{here / 'runs/new'}'",
     ]
+    config.trainer.default_local_dir = "outputs/new"
     config.rag_r1 = {"protocol": "rag_r1_mq", "prompt": None}
     config.data.train_files = None
     assert absolute_paths(config) == []

@@ -68,9 +68,11 @@ def estimate_of(config: DictConfig) -> MemoryEstimate | None:
 
 
 def gpu_bytes(config: DictConfig) -> float:
-    """Return the bytes of a GPU: of the one that the recipe names, else of this machine's, else 80 GB."""
+    """Return the bytes of a GPU: of the one that the recipe names, else of this machine's, else 80 GB. A
+    value that is no number is reported with the other keys of the block `rag_r1`."""
     configured = OmegaConf.select(config, _KEY)
-    return float(configured) * 1e9 if configured else gpu_memory() or H100_BYTES
+    is_number = isinstance(configured, int | float) and configured > 0
+    return float(configured) * 1e9 if is_number else gpu_memory() or H100_BYTES
 
 
 def _folder_of(name: str) -> Path:
