@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 
 from rag_r1.corpus.reader import Corpus, Passage
 from rag_r1.data.evidence import title_key
+from rag_r1.data.files.duplicates import question_key
 from rag_r1.data.files.near_duplicates import jaccard, near_duplicates
 from rag_r1.io.errors import DataError
 from rag_r1.rollouts.requests import seeded_fraction
@@ -145,15 +146,19 @@ def first_of_copies(passages: Sequence[SourcePassage]) -> dict[str, str]:
     A passage that is no copy is mapped to itself. The time is linear in the number of passages. Raises
     DataError if the package rensa is not installed.
     """
-    ids = list(dict.fromkeys(passage.id for passage in passages))
     contents = {passage.id: passage.contents[:_COMPARED_CHARS] for passage in passages}
+    keys = {name: question_key(text) for name, text in contents.items()}
+    first_with_key: dict[str, str] = {}  # one id for each text, since `near_duplicates` leaves out equal ones
+    for name, key in keys.items():
+        first_with_key.setdefault(key, name)
+    ids = list(first_with_key.values())
     texts = [contents[name] for name in ids]
     first: dict[str, str] = {name: name for name in ids}
     for pair in sorted(
         near_duplicates(texts, texts.__getitem__, _COPY_SIMILARITY), key=lambda pair: pair.later
     ):
         first[ids[pair.later]] = first[ids[pair.first]]
-    return first
+    return {name: first[first_with_key[key]] for name, key in keys.items()}
 
 
 class _SmallestRanks:
