@@ -119,15 +119,15 @@ def _write_bands(questions: Iterable[str], files: list[Path], values: int) -> in
 
     remaining = iter(questions)
     n = 0
-    with ExitStack() as stack:
+    with name_in_errors(files[0].parent), ExitStack() as stack:
         opened = [stack.enter_context(path.open("wb")) for path in files]
         while batch := list(islice(remaining, _BATCH)):
             n += len(batch)
             matrix = RMinHash.digest_matrix_from_token_sets(list(map(trigrams, batch)), VALUES, _SEED)
             signatures = np.array(matrix.to_rows(), dtype=np.uint64)
             for band, file in enumerate(opened):
-                with name_in_errors(files[band]):
-                    _hash_rows(signatures[:, band * values : (band + 1) * values]).tofile(file)
+                # Not with `tofile`, whose errors have no number, and which is silent if closing fails.
+                file.write(_hash_rows(signatures[:, band * values : (band + 1) * values]).tobytes())
     return n
 
 

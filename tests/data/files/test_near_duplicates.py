@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from rag_r1.data.files.near_duplicates import (
     RECALL,
     VALUES,
     _candidates,
+    _write_bands,
     bands,
     jaccard,
     near_duplicates,
@@ -106,6 +109,14 @@ def test_nearly_all_pairs_of_the_wanted_similarity_are_found_and_no_others(seed)
     assert all(questions[later] != questions[first] for later, first in reported)
     pairs = {(later, first) for later, first in pairs if questions[later] != questions[first]}
     assert len(pairs & set(reported)) >= 0.8 * len(pairs)
+
+
+@rensa
+@pytest.mark.parametrize("count", [1, 2048])
+def test_a_full_disk_is_named(count):
+    with pytest.raises(OSError) as raised:
+        _write_bands(map(str, range(count)), [Path("/dev/full")], 16)
+    assert (raised.value.errno, raised.value.filename) == (errno.ENOSPC, "/dev")
 
 
 def test_without_the_library_the_extra_is_named(monkeypatch):
