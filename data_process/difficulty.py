@@ -5,7 +5,7 @@ The difficulty of a question is the number of rollouts that a model with search 
 either state the number or record one rollout each, in order, as our trajectory records do:
 
     {"id" or "question", "rollouts": 14}
-    {"question", "rewards": {"cover_em": 1.0}}
+    {"question", "rewards": {"cover_em": 1.0}}    right if above 0
 
 A question without a right answer in 20 recorded rollouts or fewer has no class, since it may be medium or
 hard. Without a file there are no classes, and the counts of a source are drawn from all of its questions.
@@ -140,7 +140,7 @@ def _read_line(
     if (score := rewards["cover_em"]) is not None:  # None: the rollout failed, and does not count
         if not isinstance(score, int | float) or score != score:
             raise ValueError(f"rewards.cover_em must be a number, not {short_text(score)}")
-        rollouts[question_key(question)].append(bool(score))
+        rollouts[question_key(question)].append(score > 0)
 
 
 def select(

@@ -51,12 +51,14 @@ def test_our_own_trajectory_records_count_as_rollouts_in_the_order_played(tmp_pa
         "Never?": [0.0] * 21,
         "Unclear?": [0.0] * 20,
         "Soon?": [None] * 12 + [1.0],
+        "Punished?": [-1.0] * 14 + [0.5],
     }
     rows = [
         {"question": text, "rewards": {"cover_em": em}} for text, listed in rewards.items() for em in listed
     ]
     known = read_difficulties(write_lines(tmp_path / "d.jsonl", *rows))
-    assert [known.of(Question(text, ("x",))) for text in rewards] == ["medium", "hard", None, "easy"]
+    classes = [known.of(Question(text, ("x",))) for text in rewards]
+    assert classes == ["medium", "hard", None, "easy", "medium"]
 
 
 @pytest.mark.parametrize(
