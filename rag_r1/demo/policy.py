@@ -35,14 +35,13 @@ POLICIES = Path(__file__).parent / "policy"
 def policy_path(protocol: str) -> Path:
     """Return the folder of the committed warm start for a protocol.
 
-    Raises FileNotFoundError, which names the command that makes one, if there is none.
+    Raises FileNotFoundError, which names the protocols that have one, if there is none.
     """
     folder = POLICIES / protocol
     if not (folder / "config.json").exists():
-        names = " and ".join(sorted(path.parent.name for path in POLICIES.glob("*/config.json")))
+        names = ", ".join(sorted(path.parent.name for path in POLICIES.glob("*/config.json")))
         raise FileNotFoundError(
-            f"no demo policy for protocol {protocol!r} (there is one for {names}); "
-            f"make one: python -m rag_r1.demo.warm_start --protocol {protocol} --out {folder}"
+            f"no demo policy for protocol {protocol!r}: there is one for {names}; choose one"
         )
     return folder
 
