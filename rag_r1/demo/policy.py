@@ -97,10 +97,10 @@ def make_policy(tokenizer: TokenizerBase, seed: int) -> Qwen2ForCausalLM:
 
 
 def save_policy(folder: Path, model: Qwen2ForCausalLM, tokenizer: TokenizerBase) -> None:
-    """Write a policy folder. The weights are stored in float16; those of `model` are not changed."""
+    """Write a policy folder. The weights are stored in float16, and those of `model` are not changed; the
+    config names float32, in which they are loaded."""
     tokenizer.save_pretrained(folder)
     half = {name: weight.half() for name, weight in model.state_dict().items() if name != "lm_head.weight"}
-    model.config.dtype = "float16"
     model.save_pretrained(folder, state_dict=half)
 
 
