@@ -47,11 +47,11 @@ ROOT = Path(__file__).resolve().parents[1]
 #: Share of right held-out answers from which a transient fault acts.
 LEARNED = 0.7
 TRANSIENT = ("learning_rate", "engine")
-_SEARCHES = "benchmarks.guard_faults:searches"
+_SEARCHES = "term: 'benchmarks.guard_faults:searches', name: fault"
 #: Permanent fault -> its overrides; LOOPS is replaced by the path of the agent loops' file.
 PERMANENT = {
-    "reward": [f"rag_r1.reward=[{{term: '{_SEARCHES}', weight: 0.1}}]"],
-    "no_search": [f"rag_r1.reward=[{{term: em, weight: 0.2}}, {{term: '{_SEARCHES}', weight: -0.5}}]"],
+    "reward": [f"rag_r1.reward=[{{{_SEARCHES}, weight: 0.1}}]"],
+    "no_search": [f"rag_r1.reward=[{{term: em, weight: 0.2}}, {{{_SEARCHES}, weight: -0.5}}]"],
     "mask": ["actor_rollout_ref.rollout.agent.agent_loop_config_path=LOOPS"],
 }
 OVERRIDES = (

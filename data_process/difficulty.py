@@ -5,7 +5,7 @@ The difficulty of a question is the number of rollouts that a model with search 
 either state the number or record one rollout each, in order, as our trajectory records do:
 
     {"id" or "question", "rollouts": 14}
-    {"question", "rewards": {"cover_em": 1.0}}
+    {"question", "rewards": {"cover_em": 1.0}}    right if above 0
 
 A question without a right answer in 20 recorded rollouts or fewer has no class, since it may be medium or
 hard. Without a file there are no classes, and the counts of a source are drawn from all of its questions.
@@ -70,7 +70,8 @@ class QuestionSelection:
     #: For each entry of the composition: the number requested (`asked`), drawn (`taken`), and available by
     #: class (`there`).
     counts: list[dict[str, Any]]
-    #: Rows that were left out because an earlier one has the same question and answers.
+    #: Rows that were left out because an earlier one has the same question and answers, or because the
+    #: validation set has the question.
     repeats: list[RepeatedRow] = field(default_factory=list)
 
     @property
@@ -140,21 +141,21 @@ def _read_line(
     if (score := rewards["cover_em"]) is not None:  # None: the rollout failed, and does not count
         if not isinstance(score, int | float) or score != score:
             raise ValueError(f"rewards.cover_em must be a number, not {short_text(score)}")
-        rollouts[question_key(question)].append(bool(score))
+        rollouts[question_key(question)].append(score > 0)
 
 
 def select(
     questions: Mapping[str, Sequence[Question]],
     composition: Composition,
     class_of: Callable[[Question], str | None] | None,
-    excluded_keys: set[str],
+    excluded: Mapping[str, Question],
     seed: int,
 ) -> QuestionSelection:
     """Draw a composition from `questions` (source -> questions), repeated rows only once.
 
     `class_of` returns the class of a question. If it is None, the difficulties are not known, and the counts
-    of a source are added up to one class `any`. `excluded_keys` are the keys (`question_key`) of questions
-    that must not be drawn: those of the validation set.
+    of a source are added up to one class `any`. `excluded` has the questions that must not be drawn, those of
+    the validation set, by their keys (`question_key`).
     """
     if class_of is None:
         merged: Counter[tuple[str, str]] = Counter()
@@ -166,7 +167,7 @@ def select(
     sample, counts, repeats = [], [], []
     for source in dict.fromkeys(source for source, _ in composition):
         pools: dict[str | None, list[Question]] = defaultdict(list)
-        for question in _unique(questions.get(source, ()), excluded_keys, seen, repeats):
+        for question in _unique(questions.get(source, ()), excluded, seen, repeats):
             pools[class_of(question) if class_of else ANY].append(question)
         available = {str(name or "unclassified"): len(pool) for name, pool in pools.items()}
         requested = [(name, count) for (owner, name), count in composition.items() if owner == source]
@@ -192,19 +193,20 @@ def _draw(
 
 def _unique(
     questions: Iterable[Question],
-    excluded_keys: set[str],
+    excluded: Mapping[str, Question],
     seen: dict[tuple[str, frozenset[str]], Question],
     repeats: list[RepeatedRow],
 ) -> Iterator[Question]:
     """Yield the questions that may be drawn, and add them to `seen`, by question and answers.
 
-    Rows with the question and the answers of an earlier row are added to `repeats` instead.
+    Rows with an excluded question, or with the question and the answers of an earlier row, are added to
+    `repeats` instead.
     """
     for question in questions:
         key = question_key(question.question)
-        if key in excluded_keys:
-            continue
-        if earlier := seen.get((key, golds_key(question))):
+        if in_test := excluded.get(key):
+            repeats.append(RepeatedRow(question, in_test, Outcome.IN_TEST))
+        elif earlier := seen.get((key, golds_key(question))):
             repeats.append(RepeatedRow(question, earlier, Outcome.DUPLICATE))
         else:
             seen[key, golds_key(question)] = question

@@ -26,7 +26,15 @@ from pydantic import BeforeValidator
 sys.path.insert(0, str(Path(__file__).parent.parent))  # so that the script also runs without installation
 
 from data_process.command import QuestionArguments, ScriptInput, run  # noqa: E402
-from data_process.difficulty import CLASSES, PUBLISHED, SOURCES, Composition, read_difficulties, select  # noqa: E402
+from data_process.difficulty import (  # noqa: E402
+    CLASSES,
+    PUBLISHED,
+    SOURCES,
+    Composition,
+    DifficultyTable,
+    read_difficulties,
+    select,
+)
 from rag_r1.data.files.bad_rows import BadRows  # noqa: E402
 from rag_r1.data.files.duplicates import question_key  # noqa: E402
 from rag_r1.data.files.qa_parquet import Split, make_splits  # noqa: E402
@@ -71,29 +79,37 @@ def _read_splits(args: StageArguments) -> ScriptInput:
     files = {"hotpotqa": args.hotpotqa, "2wiki": args.two_wiki}
     if any(files.values()) == bool(args.train):
         raise DataError("give either --train (the published rows) or --hotpotqa and --2wiki (the raw ones)")
+    if args.train and (args.difficulty or args.count):
+        raise DataError("--difficulty and --count are for raw rows; those of --train are drawn already")
     with StartChecks() as checks:
+        composition = checks.run(_composition, args)
         raw = {name: checks.run(read_file, path) for name, path in files.items() if path}
         test = checks.run(read_file, args.validation) if args.validation else None
         published = checks.run(read_file, args.train) if args.train else None
+        skip = args.skip_bad_rows
+        difficulties = checks.run(read_difficulties, args.difficulty, skip) if args.difficulty else None
     if published is not None:
-        if args.difficulty or args.count:
-            raise DataError("--difficulty and --count are for raw rows; those of --train are drawn already")
         return _published_splits(make_splits(published, test), args.stage)
-    return _drawn_splits(args, raw, test)
+    assert composition is not None  # else StartChecks has raised
+    return _drawn_splits(args, composition, raw, test, difficulties)
 
 
 def _drawn_splits(
-    args: StageArguments, raw: dict[str, QuestionFile], test: QuestionFile | None
+    args: StageArguments,
+    composition: Composition,
+    raw: dict[str, QuestionFile],
+    test: QuestionFile | None,
+    difficulties: DifficultyTable | None,
 ) -> ScriptInput:
-    """Draw a stage from raw rows (`raw`: source -> file), and print a note for each unmet count.
+    """Draw a composition from raw rows (`raw`: source -> file), and print a note for each unmet count.
 
-    Raises DataError if nothing can be drawn.
+    In the counts of the split, the rows that were read are those that were drawn or left out; `raw_rows` has
+    the numbers of all rows. Raises DataError if nothing can be drawn.
     """
-    difficulties = read_difficulties(args.difficulty, args.skip_bad_rows) if args.difficulty else None
-    excluded_keys = {question_key(q.question) for q in test.questions} if test else set()
+    excluded = {question_key(q.question): q for q in reversed(test.questions)} if test else {}
     questions = {name: source.questions for name, source in raw.items()}
     class_of = difficulties.of if difficulties else None
-    sample = select(questions, _composition(args), class_of, excluded_keys, args.seed)
+    sample = select(questions, composition, class_of, excluded, args.seed)
     if not sample.questions:
         raise DataError("nothing could be drawn: " + "; ".join(sample.shortfalls))
     notes = [] if difficulties else ["no --difficulty: drawn from all questions, whatever their difficulty"]
@@ -110,7 +126,8 @@ def _drawn_splits(
     )
     splits = make_splits(train, test)
     splits[0].repeats.extend(sample.repeats)
-    details = {"stage": args.stage, "seed": args.seed, "drawn": sample.counts}
+    raw_rows = {name: source.n_read for name, source in raw.items()}
+    details = {"stage": args.stage, "seed": args.seed, "raw_rows": raw_rows, "drawn": sample.counts}
     return ScriptInput(splits, details, difficulties.bad if difficulties else BadRows())
 
 

@@ -50,7 +50,7 @@ COUNTRIES_PATTERN = "|".join(
 #: Occupations: nouns with which the description of a person may end.
 OCCUPATIONS = (
     "actor|actress|author|novelist|writer|poet|playwright|dramatist|screenwriter|journalist|essayist|"
-    "filmmaker|director|producer|musician|singer|songwriter|singer-songwriter|rapper|composer|conductor|"
+    "filmmaker|director|producer|musician|singer-songwriter|singer|songwriter|rapper|composer|conductor|"
     "guitarist|drummer|bassist|pianist|violinist|saxophonist|trumpeter|cellist|comedian|model|dancer|"
     "choreographer|painter|sculptor|photographer|artist|cartoonist|illustrator|architect|footballer|"
     "cricketer|player|golfer|swimmer|boxer|wrestler|driver|athlete|runner|cyclist|coach|manager|umpire|"
@@ -64,10 +64,10 @@ OCCUPATIONS = (
     "quarterback|pornographic actress|executive|banker|statesman|translator|librettist|YouTuber|racer"
 )
 
-#: A Latin capital letter, plain or with an accent.
+#: A Latin capital letter, plain or with one of the more frequent accents.
 UPPER = "[A-ZÀ-ÖØ-ÞĀĂĄĆČĎĐĒĘĚĞĪİŁŃŇŌŐŘŚŞŠŤŪŮŹŻŽ]"
 _WORD = rf"(?:(?:Jr|Sr|St)\.|(?:{UPPER}\.)+|{UPPER}[\w'’\-]*)"
-#: The name of a person, of two to five words.
+#: The name of a person, of two to five words and any particles between these.
 NAME = rf"{_WORD}(?: (?:(?:de|da|di|du|van|von|der|den|del|dos|la|le|el|al|bin|ibn|ten|ter) )*{_WORD}){{1,4}}"
 
 

@@ -1,8 +1,8 @@
 """A demo world whose near-duplicate passages mislead similarity search.
 
-Each fact is stated in one passage, which has a near-duplicate without the fact. The wording of the
-near-duplicate is closer to the agent's query, as that of stubs, lists and disambiguation pages is in a real
-corpus:
+Each fact about a person or a company is stated in one passage, which has a near-duplicate without the fact.
+The wording of the near-duplicate is closer to the agent's query, as that of stubs, lists and disambiguation
+pages is in a real corpus:
 
     "Mara Torval"                                  "Mara Torval"
     Mara Torval was born in the town Karlen Ford.  Mara Torval was born in a town.
@@ -75,7 +75,8 @@ class MisleadingWorld:
 
 
 def make_misleading_world(world: World, seed: int | str) -> MisleadingWorld:
-    """Return the world with a passage and a near-duplicate for each fact; `seed` draws the wordings."""
+    """Return the world with a passage and a near-duplicate for each fact of a relation in WORDING; `seed`
+    draws the wordings."""
     rng = random.Random(f"misleading-{seed}-{world.split}")
     stated, passages = {}, []
     for relation, (statement, lacking, _) in WORDING.items():
@@ -98,7 +99,7 @@ def fresh_misleading_world(rng: random.Random) -> MisleadingWorld:
 def draw_questions(world: World, count: int, seed: int | str) -> list[Question]:
     """Draw `count` different questions, with the KINDS in equal shares, in random order.
 
-    Unlike `make_questions` on its own, this gives as many questions about years as about places, so that a
+    Unlike `make_questions` on its own, this asks about years as often as about places, on average, so that a
     person's name alone does not tell what is asked. Raises ValueError if the world is too small.
     """
     return make_questions(world, count, seed, KINDS, _draw_question, "misleading-questions")

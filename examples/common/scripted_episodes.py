@@ -35,7 +35,8 @@ class Script(ABC):
         """Return the text of the next turn after this context."""
 
     async def generate(self, context: list[int], max_tokens: int, stop: Sequence[str]) -> Generation:
-        """Return the tokens of the next turn, cut to `max_tokens` as an engine would."""
+        """Return the tokens of the next turn, cut to `max_tokens` as an engine would. `stop` is ignored,
+        since `turn` returns a single turn."""
         return Generation(self.codec.encode(self.turn(self.codec.decode(context)))[:max_tokens])
 
 

@@ -35,14 +35,13 @@ POLICIES = Path(__file__).parent / "policy"
 def policy_path(protocol: str) -> Path:
     """Return the folder of the committed warm start for a protocol.
 
-    Raises FileNotFoundError, which names the command that makes one, if there is none.
+    Raises FileNotFoundError, which names the protocols that have one, if there is none.
     """
     folder = POLICIES / protocol
     if not (folder / "config.json").exists():
-        names = " and ".join(sorted(path.parent.name for path in POLICIES.glob("*/config.json")))
+        names = ", ".join(sorted(path.parent.name for path in POLICIES.glob("*/config.json")))
         raise FileNotFoundError(
-            f"no demo policy for protocol {protocol!r} (there is one for {names}); "
-            f"make one: python -m rag_r1.demo.warm_start --protocol {protocol} --out {folder}"
+            f"no demo policy for protocol {protocol!r}: there is one for {names}; choose one"
         )
     return folder
 
@@ -98,10 +97,10 @@ def make_policy(tokenizer: TokenizerBase, seed: int) -> Qwen2ForCausalLM:
 
 
 def save_policy(folder: Path, model: Qwen2ForCausalLM, tokenizer: TokenizerBase) -> None:
-    """Write a policy folder. The weights are stored in float16; those of `model` are not changed."""
+    """Write a policy folder. The weights are stored in float16, and those of `model` are not changed; the
+    config names float32, in which they are loaded."""
     tokenizer.save_pretrained(folder)
     half = {name: weight.half() for name, weight in model.state_dict().items() if name != "lm_head.weight"}
-    model.config.dtype = "float16"
     model.save_pretrained(folder, state_dict=half)
 
 

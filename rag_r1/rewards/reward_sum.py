@@ -25,6 +25,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rag_r1.agent import Trajectory
+from rag_r1.agent.records import summary
+from rag_r1.agent.tokens.signals import signals
 from rag_r1.data.rows import as_golds
 from rag_r1.protocols import Protocol
 from rag_r1.rewards.config import read_entry
@@ -33,8 +35,15 @@ from rag_r1.rewards.registry import RewardError
 from rag_r1.rewards.term_call import Term, Verdict
 
 _KEY = "rag_r1.reward"
-#: Keys of the rewards that no term may have as its name.
-_RESERVED = ("score", "missing_terms")
+_EMPTY = Trajectory("", "", "")
+#: Names that no term may have: those of the rewards, those that veRL's validation gives a meaning, and those
+#: of the figures of an episode that the reward manager returns together with the rewards.
+_RESERVED = {
+    *("score", "missing_terms", "turn_scores", "reward", "acc", "pred"),
+    *("right", "source", "masked", "undumped"),
+    *summary(_EMPTY),
+    *signals(_EMPTY),
+}
 
 
 @dataclass(frozen=True)
@@ -85,7 +94,7 @@ class RewardSum:
             entry_faults: list[RewardError] = []
             term = read_entry(entry, f"{_KEY}[{i}]", protocol, entry_faults)
             if term is not None and term.name in (*_RESERVED, *(earlier.name for earlier in terms)):
-                message = f"{_KEY}[{i}]: the name {term.name!r} is taken; choose another `name`"
+                message = f"{_KEY}[{i}]: the name {term.name!r} is taken in the logs; choose another `name`"
                 entry_faults.append(RewardError(message))
             if term is not None and not entry_faults:
                 terms.append(term)

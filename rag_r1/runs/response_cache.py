@@ -2,15 +2,15 @@
 
 A line of the cache is `{"ask", "turn", "sha256", "answer", "usage"}`. It is appended as soon as the answer
 has arrived, before the answer is used. An episode that is played again looks into the cache first, and uses
-an answer if episode, turn and request are the same, byte by byte. So only two kinds of requests are sent
-again: those that were in flight at the kill, and those that follow a search whose results have changed. A
-malformed answer that has to be paid for is stored as a line without `answer`; its usage is counted, and it is
-never replayed.
+an answer if episode, turn and request are the same, byte by byte. So only three kinds of requests are sent
+again: those that were in flight at the kill, those that follow a search whose results have changed, and those
+whose answer was malformed. A malformed answer that has to be paid for is stored as a line without `answer`,
+so that its usage is counted.
 
 The cache of a run belongs to the run's folder (folder.py). The cache of the reward's judge is `shared` by the
-processes of a training and by later runs, so that no answer is judged twice. In earlier versions its lines
-were `{"request": sha256, "reply": text}`, which is still read. It contains neither the judged texts nor API
-keys.
+processes of a training and by later runs, so that an answer is not judged twice, unless two processes ask
+about it at the same time. In earlier versions its lines were `{"request": sha256, "reply": text}`, which is
+still read. It contains neither the judged texts nor API keys.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ResponseCache:
 
     @classmethod
     def open(cls, folder: Path) -> ResponseCache:
-        """Open the cache in a folder, for this process only. Raises RunError."""
+        """Open the cache in a folder, for this process only. Raises RunError or OSError."""
         cache = cls()
         cache.lines = JsonLinesFile(folder / EXCHANGES, cache.index)
         return cache
@@ -74,7 +74,7 @@ class ResponseCache:
         return cache
 
     def get(self, request_id: str, turn: int, request: bytes) -> dict[str, Any] | None:
-        """Return the answer to a request; None if it is not in the cache."""
+        """Return the line with the `answer` to a request; None if it is not in the cache."""
         if self.lines is None:
             return None
         key = _key(request_id, turn, _sha256(request))
@@ -102,7 +102,7 @@ class ResponseCache:
             self.lines.close()
 
     def index(self, line: Mapping[str, Any], position: LinePosition) -> None:
-        """Record the position of a line, and count its usage. Raises KeyError, TypeError or AttributeError if
+        """Record the position of a line, and count its usage. Raises one of PARSE_ERRORS (json_lines.py) if
         the line does not belong to a cache."""
         line = _line(line)
         if "answer" in line:

@@ -5,7 +5,7 @@
 
 After SIGTERM or Ctrl-C the port is closed, and chats that run or wait have `--drain-s` seconds to finish.
 Remaining chats are then cancelled: their clients get HTTP 503, or an error at the end of the stream. Finally
-the model's server and the retrieval server are stopped, and the command exits with status 0.
+the servers that the command started are stopped, and it exits with status 0.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check_start(args: ServeArguments) -> None:
-    """Check arguments, packages, port and servers. Raises StartError or RunError with all problems."""
+    """Check arguments, packages and port, and if these are right also the servers. Raises StartError or
+    RunError with all problems that were found."""
     from rag_r1.serving.launch import check_launch
 
     check_launch(args, [partial(check_extras, COMMAND, args), partial(check_port, args.host, args.port)])

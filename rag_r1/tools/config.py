@@ -139,16 +139,10 @@ def _option_faults(tool: Any, options: dict[str, Any], key: str) -> list[OptionF
 def _schema(keys: EntryKeys, key: str) -> dict[str, Any] | None:
     """Return the JSON schema that an entry declares; None without `parameters`. Raises ValueError, which
     names the key."""
-    is_schema = keys.parameters is not None and keys.parameters.get("type") == "object"
-    if keys.required is not None and (is_schema or set(keys.required) - set(keys.parameters or {})):
-        raise ValueError(
-            f"{key}.required names properties under {key}.parameters; a whole schema has its own `required`; "
-            f"found {keys.required}"
-        )
-    if keys.parameters is None:
+    if keys.parameters is None and not keys.required:
         return None
     try:
-        return schema_of(keys.parameters, keys.required)
+        return schema_of(keys.parameters or {}, keys.required)
     except SchemaError as error:
         raise ValueError(f"{key}.parameters must be a JSON schema: {error.message}") from error
 

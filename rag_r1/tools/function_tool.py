@@ -9,9 +9,9 @@ required unless `required` lists those that are. `limits` sets a time limit, ret
 cache (rag_r1/options/tool_limits.py).
 
 Arguments are checked against the schema before the function is called, so a mistake of the policy never
-reaches it. The function returns a text, which is neutralised and otherwise shown unchanged; a list of
-Document, shown in the protocol's format; or a Refusal, which says what is wrong with arguments that the
-schema allows. If it raises, only that call fails.
+reaches it. The function returns a text, which is neutralised, cut to 20,000 characters and otherwise shown
+unchanged; a list of Document, shown in the protocol's format; or a Refusal, which says what is wrong with
+arguments that the schema allows. If it raises, only that call fails.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from inspect import iscoroutinefunction, isfunction
 from typing import Any
 from typing import Protocol as Interface
 
@@ -38,8 +39,14 @@ Function = Callable[..., Awaitable["str | Sequence[Document] | Refusal"]]
 
 def schema_of(parameters: Mapping[str, Any], required: Sequence[str] | None = None) -> dict[str, Any]:
     """Return the JSON schema of an object with these properties; a whole schema of an object is returned
-    unchanged. Raises jsonschema's SchemaError if the schema is wrong or too large."""
-    if parameters.get("type") == "object":
+    unchanged. `required` has the names that a call must have, by default all. Raises jsonschema's SchemaError
+    if the schema is wrong or too large, or if `required` has other names or stands beside a whole schema."""
+    is_whole = parameters.get("type") == "object"
+    if required is not None and (is_whole or set(required) - set(parameters)):
+        raise SchemaError(
+            f"`required` must name properties, and a whole schema has its own; found {list(required)}"
+        )
+    if is_whole:
         schema = dict(parameters)
     else:
         names = list(parameters if required is None else required)
@@ -115,10 +122,16 @@ def tool(
     required: Sequence[str] | None = None,
     limits: ToolLimits | None = None,
 ) -> Callable[[Function], FunctionTool]:
-    """Decorator that makes a tool of an async function. Its default `name` is that of the function."""
+    """Decorator that makes a tool of an async function. Its default `name` is that of the function. Raises
+    SchemaError as `schema_of` does, and TypeError for a function that is not async."""
     schema = schema_of(parameters, required)
 
-    return lambda function: FunctionTool(name or function.__name__, description, schema, function, limits)
+    def make(function: Function) -> FunctionTool:
+        if isfunction(function) and not iscoroutinefunction(function):
+            raise TypeError(f"{function.__name__} must be an async function to be a tool: use `async def`")
+        return FunctionTool(name or function.__name__, description, schema, function, limits)
+
+    return make
 
 
 class Searcher(Interface):
@@ -162,8 +175,8 @@ class SearcherTool(SearchTool):
 
 
 def is_tool(value: Any) -> bool:
-    """Whether a value has the methods and attributes of a `Tool` (rag_r1/agent/interfaces.py). A class is no
-    tool."""
+    """Whether a value has the methods and the schema of a `Tool` (rag_r1/agent/interfaces.py); its name and
+    description are not looked at. A class is no tool."""
     names = ("call", "fault", "parameters")
     return not isinstance(value, type) and all(hasattr(value, name) for name in names)
 
@@ -176,5 +189,6 @@ def as_tool(name: str, value: Any) -> Any:
 
 
 def search_tools(search: Any) -> dict[str, Any]:
-    """Return the tools of an episode that can only search, from a Searcher or a tool."""
+    """Return the tools of an episode that can only search, from a Searcher or a tool; for any other value the
+    tool is None."""
     return {SEARCH: as_tool(SEARCH, search)}

@@ -29,7 +29,8 @@ from retrieval_server.errors import REBUILD, UserError
 
 SCHEMA = pa.schema([("id", pa.string()), ("contents", pa.string()), ("url", pa.string())])
 BATCH_ROWS = 4096
-BATCH_BYTES = 16 * 2**20  # a batch's column must stay far below Arrow's 2 GiB limit for 32-bit offsets
+#: Bytes of ids and texts in a batch; a column must stay far below Arrow's 2 GiB limit for 32-bit offsets.
+BATCH_BYTES = 16 * 2**20
 #: Passages that are read before the mapped pages are released. A passage touches up to seven pages, and Linux
 #: maps 64 KiB around each, so that 2,048 passages map 0.9 GB at most.
 RELEASE_AFTER = 2048

@@ -2,8 +2,9 @@
 
 A search has two stages, so that a server can run them at the same time for two batches: `prepare` converts
 the queries to what the index searches for (vectors or word ids), and `find` searches. A back end returns row
-numbers; `index_source.py` turns these into documents. A new back end needs a class with both methods, a
-section of the manifest with its settings, and a branch in `index_source.open_backend`.
+numbers; `index_source.py` turns these into documents. A new kind of index needs a class with both methods, a
+section of the manifest with its settings, and a branch in `index_source.open_backend`. A user's own back end
+needs only the class (custom_backend.py).
 """
 
 from __future__ import annotations
@@ -35,16 +36,17 @@ def search_nested(
     """Return the `topk` best hits of an index whose results depend on the number of requested hits.
 
     `search(depth)` returns up to `depth` hits, best first, and never more than `total`. It is called with
-    `first_depth`, then with four times as many, and so on, whatever topk is. Each call adds its new hits to
-    those of the previous calls. The last few hits of every call but the final one are ignored, since rounding
-    may swap them. So a shorter list is always the beginning of a longer one.
+    `first_depth`, then with four times as many, and so on until there are enough hits. Each call adds its new
+    hits to those of the previous calls. The last few hits of a call are ignored, since rounding may swap
+    them, unless it returned all that the index has. So a shorter list is always the beginning of a longer
+    one.
     """
     hits: dict[int, Hit] = {}
     depth = first_depth
     while True:
         best = search(min(depth, total))
         is_last = len(best) < depth or depth >= total
-        for hit in best if is_last else best[: depth - _BORDER_HITS]:
+        for hit in best if is_last else best[: max(depth - _BORDER_HITS, 0)]:
             hits.setdefault(hit.row, hit)
         if is_last or len(hits) >= topk:
             return list(hits.values())[:topk]

@@ -2,7 +2,8 @@
 
 The pages are lines of a JSONL file, `{"url": ..., "contents": ...}`, which is read once at the start. Memory
 holds 16 bytes per line (a hash of the address and the offset), so that six million pages take 100 MB; the
-text stays on disk. If an address occurs in several lines, the first one is used.
+text stays on disk, in the file, which must not change while it is served. If an address occurs in several
+lines, the first one is used.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ import asyncio
 import hashlib
 import itertools
 from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
 
-from retrieval_server.errors import UserError
+from retrieval_server.errors import UserError, reason_of
 from retrieval_server.json_limits import read_json_line
 from retrieval_server.server.request_errors import RequestErrors
 
@@ -24,7 +27,8 @@ from retrieval_server.server.request_errors import RequestErrors
 class PageStore:
     """The pages of one file. `get` may be called from any thread.
 
-    Raises UserError, which names the line, if a line is not a page.
+    Raises UserError if the file cannot be read or, with the number of the line, if a line is not a page. With
+    `progress` a terminal shows a bar.
     """
 
     def __init__(self, path: Path, *, progress: bool = True):
@@ -32,8 +36,10 @@ class PageStore:
         self._path = path
         hashes, offsets = array("Q"), array("Q")
         size = path.stat().st_size
-        bar = tqdm(total=size, unit="B", unit_scale=True, desc="reading pages", disable=not progress)
-        with path.open("rb") as stream, bar:
+        # With None there is a bar only in a terminal, and none in a log that may be JSON.
+        disable = None if progress else True
+        bar = tqdm(total=size, unit="B", unit_scale=True, desc="reading pages", disable=disable)
+        with _reading(path), path.open("rb") as stream, bar:
             offset = 0
             for number, line in enumerate(stream, start=1):
                 if line.strip():
@@ -51,7 +57,8 @@ class PageStore:
         return len(self._hashes)
 
     def get(self, url: str) -> dict[str, str] | None:
-        """Return the page as `{"url", "contents"}`, or None. Both address forms of MediaWiki are accepted."""
+        """Return the page as `{"url", "contents"}`, or None. MediaWiki's `/index.php/NAME` also finds a page
+        at `/index.php?title=NAME`."""
         page = self._find(url)
         if page is None and "/index.php/" in url:
             page = self._find(url.replace("/index.php/", "/index.php?title=", 1))
@@ -93,13 +100,27 @@ class ServedPages:
 
 
 def check_pages(path: Path, max_lines: int = 1000) -> None:
-    """Raise UserError if the file does not exist, or one of its first `max_lines` lines is not a page."""
-    if not path.is_file():
-        raise UserError(f"--pages {path}: no such file. Give a JSONL file with 'url' and 'contents'.")
-    with path.open("rb") as stream:
-        for number, line in enumerate(itertools.islice(stream, max_lines), start=1):
-            if line.strip():
-                _parse(line, f"{path}, line {number}")
+    """Raise UserError if the file does not exist or cannot be read, or one of its first `max_lines` lines is
+    not a page."""
+    with _reading(path):
+        if not path.is_file():
+            raise UserError(f"--pages {path}: no such file. Give a JSONL file with 'url' and 'contents'.")
+        with path.open("rb") as stream:
+            for number, line in enumerate(itertools.islice(stream, max_lines), start=1):
+                if line.strip():
+                    _parse(line, f"{path}, line {number}")
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Convert errors of reading the file in the block to UserError."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"--pages {path}: {reason_of(error)}. Give a JSONL file with 'url' and 'contents' that this user "
+            "may read."
+        ) from error
 
 
 def _hash(url: str) -> int:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from data_process.difficulty import PUBLISHED, read_difficulties, select
 from rag_r1.data.difficulty_class import difficulty_class
-from rag_r1.data.files.qa_parquet import question_key
+from rag_r1.data.files.duplicates import Outcome, question_key
 from rag_r1.data.files.questions import Question
 from rag_r1.io.errors import DataError
 
@@ -51,12 +51,14 @@ def test_our_own_trajectory_records_count_as_rollouts_in_the_order_played(tmp_pa
         "Never?": [0.0] * 21,
         "Unclear?": [0.0] * 20,
         "Soon?": [None] * 12 + [1.0],
+        "Punished?": [-1.0] * 14 + [0.5],
     }
     rows = [
         {"question": text, "rewards": {"cover_em": em}} for text, listed in rewards.items() for em in listed
     ]
     known = read_difficulties(write_lines(tmp_path / "d.jsonl", *rows))
-    assert [known.of(Question(text, ("x",))) for text in rewards] == ["medium", "hard", None, "easy"]
+    classes = [known.of(Question(text, ("x",))) for text in rewards]
+    assert classes == ["medium", "hard", None, "easy", "medium"]
 
 
 @pytest.mark.parametrize(
@@ -91,7 +93,7 @@ def draw(seed: int = 0, **classes: list[str | None]):
     }
     class_of = {q.id: name for key, of in classes.items() for q, name in zip(made[key], of, strict=True)}
     sources = {"hotpotqa": made["h"], "2wiki": made["w"]}
-    return select(sources, MAKE_UP, lambda question: class_of[question.id], set(), seed)
+    return select(sources, MAKE_UP, lambda question: class_of[question.id], {}, seed)
 
 
 def test_every_class_is_drawn_as_often_as_asked_for_and_a_shortfall_is_told_with_what_there_was():
@@ -109,7 +111,7 @@ def test_every_class_is_drawn_as_often_as_asked_for_and_a_shortfall_is_told_with
 
 def test_without_difficulties_a_sources_counts_are_drawn_from_all_of_its_questions():
     made = {"hotpotqa": [Question(f"{i}?", ("x",)) for i in range(4)]}
-    drawn = select(made, MAKE_UP, None, set(), seed=0)
+    drawn = select(made, MAKE_UP, None, {}, seed=0)
     assert len(drawn.questions) == 3
     assert drawn.shortfalls == [
         "2wiki any: 0 of 3 questions; usable and not in the validation set are none at all"
@@ -118,8 +120,13 @@ def test_without_difficulties_a_sources_counts_are_drawn_from_all_of_its_questio
 
 def test_the_validation_sets_questions_and_repeats_are_not_drawn():
     made = {"hotpotqa": [Question(text, ("x",)) for text in ("A?", "a", "B?", "C?")]}
-    drawn = select(made, {("hotpotqa", "any"): 4}, None, {question_key("b")}, seed=0)
+    excluded = {question_key("b"): Question("b", ("x",))}
+    drawn = select(made, {("hotpotqa", "any"): 4}, None, excluded, seed=0)
     assert {q.question for q in drawn.questions} == {"A?", "C?"}
+    assert [(repeat.row.question, repeat.outcome) for repeat in drawn.repeats] == [
+        ("a", Outcome.DUPLICATE),
+        ("B?", Outcome.IN_TEST),
+    ]
 
 
 NAMES = st.sampled_from(["easy", "medium", "hard", None])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -63,7 +64,12 @@ def test_raw_rows_are_drawn_by_difficulty_and_what_is_missing_is_told(files, raw
     # 10, 15 and 20 rollouts are medium; h1 (10 rollouts) stands in the validation set.
     assert {row["extra_info"]["question"] for row in read_split(out)} == {"h2?", "h3?", "w1?", "w2?", "w3?"}
     assert "hotpotqa medium: 2 of 200 questions" in capsys.readouterr().err
-    assert read_summary(out)["drawn"][1] == {
+    summary = read_summary(out)
+    counts = summary["splits"]["train"]
+    assert (counts["read"], counts["written"], counts["overlap_with_test"]) == (6, 5, 1)
+    [line] = (out / "repeated_questions.jsonl").read_text().splitlines()
+    assert json.loads(line)["row"]["question"] == "h1?" and summary["raw_rows"] == {"hotpotqa": 6, "2wiki": 6}
+    assert summary["drawn"][1] == {
         "source": "2wiki",
         "class": "medium",
         "asked": 150,
@@ -107,11 +113,18 @@ def test_a_wrong_option_is_named(files, tmp_path, capsys, arguments, message):
     assert message in capsys.readouterr().err
 
 
-def test_wrong_files_to_train_and_to_validate_on_are_named_in_one_run(tmp_path, capsys):
-    out = ["--stage", "1", "--out", str(tmp_path / "out")]
-    assert main([*out, "--train", str(tmp_path / "none"), "--validation", str(tmp_path / "no")]) == 1
+@pytest.mark.parametrize(
+    ("arguments", "problems"),
+    [
+        (["--train", "none", "--validation", "no"], ["none:", "no:"]),
+        (["--2wiki", "none", "--difficulty", "no", "--count", "x"], ["none:", "read no:", "--count x:"]),
+    ],
+)
+def test_wrong_files_and_counts_are_named_in_one_run(tmp_path, capsys, monkeypatch, arguments, problems):
+    monkeypatch.chdir(tmp_path)
+    assert call(tmp_path / "out", "--stage", "1", *arguments) == 1
     message = capsys.readouterr().err
-    assert f"{tmp_path}/none:" in message and f"{tmp_path}/no:" in message
+    assert all(problem in message for problem in problems)
 
 
 def test_the_script_explains_itself_where_nothing_is_installed(tmp_path):

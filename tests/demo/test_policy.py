@@ -82,8 +82,8 @@ def test_the_loss_counts_weighted_targets_only_and_padding_never(tokenizer):
     assert padded.item() == pytest.approx(alone.item(), rel=1e-5)
 
 
-def test_a_missing_warm_start_names_the_command_that_makes_it():
-    with pytest.raises(FileNotFoundError, match="rag_r1.demo.warm_start --protocol search_r1"):
+def test_a_missing_warm_start_names_those_that_there_are():
+    with pytest.raises(FileNotFoundError, match="for r1_searcher, rag_r1_mq, rag_r1_sq; choose one"):
         policy.policy_path("search_r1")
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_r1.io.errors import DataError
-from rag_r1.questions.documents import read_pool
+from rag_r1.questions.documents import SourcePassage, first_of_copies, read_pool
 
 LONG = "This is a text that is long enough for a question."
 
@@ -67,6 +67,13 @@ def test_a_file_that_is_given_twice_is_named(tmp_path):
     path = written(tmp_path, pages(2))
     with pytest.raises(DataError, match="corpus.jsonl is given twice"):
         read_pool([path, tmp_path / ".." / tmp_path.name / path.name], 0, 0, 9)
+
+
+def test_copies_have_the_same_text_or_nearly_the_same():
+    text = "Ann Lee was born in Ulm in 1903, where she wrote the novel Grey Water and some letters."
+    texts = (text, LONG, text, text.replace("some", "many"), text.upper(), LONG)
+    passages = [SourcePassage(name, contents) for name, contents in zip("abcdef", texts, strict=True)]
+    assert first_of_copies(passages) == dict(zip("abcdef", "abaaab", strict=True))
 
 
 def test_the_hash_changes_with_the_texts(tmp_path):

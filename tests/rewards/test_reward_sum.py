@@ -110,6 +110,9 @@ def test_the_list_may_come_from_hydra():
         ([{"term": "own_rewards:judge"}], r"\[0\]\.key is missing"),
         ([{"term": "em"}, {"term": "em"}], r"\[1\]: the name 'em' is taken"),
         ([{"term": "em", "name": "score"}], r"\[0\]: the name 'score' is taken"),
+        ([{"term": "em", "name": "reward"}], r"\[0\]: the name 'reward' is taken"),
+        ([{"term": "em", "name": "masked"}], r"\[0\]: the name 'masked' is taken"),
+        ([{"term": "em", "name": "answered"}], r"\[0\]: the name 'answered' is taken"),
         ([{"term": "em", "name": ""}], r"\[0\]\.name"),
     ],
 )

@@ -98,6 +98,20 @@ def test_a_schema_that_is_none_is_refused_when_the_tool_is_made():
         tool("Wrong.", {"a": {"type": "figure"}})
 
 
+@pytest.mark.parametrize("parameters", [{"a": NUMBER}, {"type": "object", "properties": {"b": NUMBER}}])
+def test_required_names_that_could_not_count_are_refused_when_the_tool_is_made(parameters):
+    with pytest.raises(SchemaError, match=r"`required` must name properties.*\['b'\]"):
+        tool("Wrong.", parameters, required=["b"])
+
+
+def test_a_function_that_is_not_async_is_refused_when_the_tool_is_made():
+    with pytest.raises(TypeError, match="plain must be an async function to be a tool: use `async def`"):
+
+        @tool("Wrong.", {"a": NUMBER})
+        def plain(a):
+            return str(a)
+
+
 async def test_calls_run_side_by_side_and_one_that_raises_costs_itself_alone():
     good, bad = await divide.call([{"a": 1, "b": 2}, {"a": 1, "b": 0}])
     assert good == [Document("divide", "0.5", verbatim=True)]

@@ -76,8 +76,8 @@ def bands(similarity: float) -> tuple[int, int]:
 def near_duplicates(
     questions: Iterable[str], get_question: Callable[[int], str], similarity: float
 ) -> Iterator[SimilarPair]:
-    """Yield each question that resembles an earlier one, with the first such question. Pairs of equal
-    questions are left out.
+    """Yield each question that resembles an earlier one, with the first one that it is found to resemble.
+    Pairs of questions with the same `question_key` are left out.
 
     `get_question` returns a question by its position, from 0. `similarity` is above 0 and at most 1. Raises
     DataError if rensa is missing.
@@ -92,8 +92,9 @@ def near_duplicates(
             for later, first in _candidates(np.fromfile(path, dtype=np.uint64)):
                 if reported[later]:
                     continue
-                actual = jaccard(get_question(later), get_question(first))
-                if similarity <= actual < 1:
+                question, earlier = get_question(later), get_question(first)
+                actual = jaccard(question, earlier)
+                if similarity <= actual and question_key(question) != question_key(earlier):
                     reported[later] = True
                     yield SimilarPair(later, first, actual)
 
@@ -118,15 +119,15 @@ def _write_bands(questions: Iterable[str], files: list[Path], values: int) -> in
 
     remaining = iter(questions)
     n = 0
-    with ExitStack() as stack:
+    with name_in_errors(files[0].parent), ExitStack() as stack:
         opened = [stack.enter_context(path.open("wb")) for path in files]
         while batch := list(islice(remaining, _BATCH)):
             n += len(batch)
             matrix = RMinHash.digest_matrix_from_token_sets(list(map(trigrams, batch)), VALUES, _SEED)
             signatures = np.array(matrix.to_rows(), dtype=np.uint64)
             for band, file in enumerate(opened):
-                with name_in_errors(files[band]):
-                    _hash_rows(signatures[:, band * values : (band + 1) * values]).tofile(file)
+                # Not with `tofile`, whose errors have no number, and which is silent if closing fails.
+                file.write(_hash_rows(signatures[:, band * values : (band + 1) * values]).tobytes())
     return n
 
 

@@ -1,7 +1,8 @@
 """Reads gold passages by their ids from a retrieval server, for probes without a corpus.
 
-The project's retrieval server returns the texts of passages by their ids at `POST /documents`. Another server
-may lack this route; its probes are then played without the texts.
+The project's retrieval server returns the texts of passages by their ids at `POST /documents`, for an address
+like `http://host:8000/indexes/wiki` with the name of the index in the body. Another server may lack this
+route; its probes are then played without the texts.
 """
 
 from __future__ import annotations
@@ -17,33 +18,36 @@ from rag_r1.probes.passages import Passages
 from rag_r1.protocols import Document
 from rag_r1.runs.errors import RunError
 from rag_r1.tools.retrieval.client import token_header
+from rag_r1.tools.retrieval.query_format import ready_address
 
 #: Documents per request, the limit of the project's server.
 _DOCUMENTS_PER_REQUEST = 64
-#: Statuses by which a server refuses a token or is overloaded; others mean that it lacks the route.
-_REFUSALS = (401, 403, 429, 503)
+#: Statuses with which a server says that it lacks the route.
+_NO_ROUTE = (404, 405, 501)
 
 
 def served_passages(base: str, evidence: Iterable[GoldEvidence]) -> Passages:
     """Return the gold passages that the questions name by id, from the retrieval server at `base`; none if
-    it does not serve documents by id. Raises RunError if no server answers there, if it refuses the
-    token or is overloaded, or if its answer has another form."""
+    it does not serve documents by id. Raises RunError if no server answers there, if it answers with an
+    error, or if its answer has another form."""
     ids = sorted({passage_id for gold in evidence for passage_id in gold.ids})
     passages = Passages()
+    ready, index = ready_address(base)
+    address, named = ready.removesuffix("/ready") + "/documents", {"index": index} if index else {}
     try:
         with bounded_http_client(60.0, token_header()) as client:
             for start in range(0, len(ids), _DOCUMENTS_PER_REQUEST):
                 batch = ids[start : start + _DOCUMENTS_PER_REQUEST]
-                response = client.post(f"{base}/documents", json={"ids": batch})
-                if response.status_code in _REFUSALS:
-                    raise ValueError(f"HTTP {response.status_code}")
-                if response.status_code != 200:
+                response = client.post(address, json={"ids": batch, **named})
+                if response.status_code in _NO_ROUTE:
                     return Passages()
+                if response.status_code != 200:
+                    raise ValueError(f"HTTP {response.status_code}")
                 passages.by_id.update(_documents_of(response.json(), batch))
     except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, RecursionError) as error:
         raise RunError(
             f"the retrieval server at {base} gives no documents ({type(error).__name__}: {error}): start it, "
-            "or give the corpus with --corpus"
+            "or see its log and $RETRIEVAL_TOKEN, or give the corpus with --corpus"
         ) from error
     return passages
 

@@ -23,7 +23,8 @@ micro-batch without right turns as 0. So the share of a whole batch is the quoti
 
 The recipes use this loss with `preset=llds` (recipes/preset/llds.yaml). It compares the policy with that at
 the beginning of the step. In the first update of a step the two are the same, and d is 0 except for rounding.
-So the preflight warns if a step has one update only (rag_r1/training/preflight/settings.py).
+So the preflight warns if a step has one update only (rag_r1/training/preflight/settings.py). With
+`bypass_mode` the old log-probs are those of the rollout engine, and d is not 0.
 """
 
 from __future__ import annotations

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from rag_r1.data.files.near_duplicates import (
     RECALL,
     VALUES,
     _candidates,
+    _write_bands,
     bands,
     jaccard,
     near_duplicates,
@@ -69,6 +72,8 @@ def test_a_word_more_or_a_typing_error_is_found_and_another_question_or_the_same
     assert sorted(pairs_of(questions, 0.8)) == [(2, 0), (3, 0)]
     assert pairs_of(questions, 0.99) == []
     assert pairs_of([LONG, LONG.upper()], 0.8) == []  # the report of repeated questions has these
+    numbers = ["Which town had 10000 people", "Which town had 100000 people"]
+    assert jaccard(*numbers) == 1 and pairs_of(numbers, 0.8) == [(1, 0)]  # and not these
 
 
 @rensa
@@ -98,10 +103,20 @@ def test_nearly_all_pairs_of_the_wanted_similarity_are_found_and_no_others(seed)
         questions.append(" ".join(words_of_question))
         words_of_question[draw.randrange(14)] = draw.choice(words)
         questions.append(" ".join(words_of_question))
-    pairs = {(i + 1, i) for i in range(0, 200, 2) if 0.8 <= jaccard(questions[i], questions[i + 1]) < 1}
+    pairs = {(i + 1, i) for i in range(0, 200, 2) if 0.8 <= jaccard(questions[i], questions[i + 1])}
     reported = pairs_of(questions, 0.8)
-    assert all(0.8 <= jaccard(questions[later], questions[first]) < 1 for later, first in reported)
+    assert all(0.8 <= jaccard(questions[later], questions[first]) for later, first in reported)
+    assert all(questions[later] != questions[first] for later, first in reported)
+    pairs = {(later, first) for later, first in pairs if questions[later] != questions[first]}
     assert len(pairs & set(reported)) >= 0.8 * len(pairs)
+
+
+@rensa
+@pytest.mark.parametrize("count", [1, 2048])
+def test_a_full_disk_is_named(count):
+    with pytest.raises(OSError) as raised:
+        _write_bands(map(str, range(count)), [Path("/dev/full")], 16)
+    assert (raised.value.errno, raised.value.filename) == (errno.ENOSPC, "/dev")
 
 
 def test_without_the_library_the_extra_is_named(monkeypatch):

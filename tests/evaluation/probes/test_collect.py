@@ -158,7 +158,10 @@ def test_a_server_gives_the_passages_that_are_named_by_id():
     named = GoldEvidence.of({"supporting_ids": [row["id"] for row in ROWS] + ["no such"]})
     with JsonStub(server_of_documents) as server:
         passages = served_passages(server.url, [named, titled("Page 1")])
+        of_index = served_passages(f"{server.url}/indexes/wiki", [named])
     assert len(passages.by_id) == len(ROWS) and passages.by_id["7"] == Document("7", '"Page 2"\ntext 7')
+    assert of_index == passages and {asked.path for asked in server.asked} == {"/documents"}
+    assert [asked.body.get("index") for asked in server.asked] == [None] * 2 + ["wiki"] * 2
 
 
 def test_a_token_that_no_header_can_have_is_named_and_not_shown(monkeypatch):
@@ -173,8 +176,10 @@ def test_a_server_without_documents_has_none_and_a_wrong_answer_is_an_error():
     named = GoldEvidence.of({"supporting_ids": ["7"]})
     with JsonStub(lambda request: (404, "{}")) as server:
         assert served_passages(server.url, [named]) == Passages()
-    with JsonStub(lambda request: (503, "{}")) as server, pytest.raises(RunError, match="HTTP 503.*--corpus"):
-        served_passages(server.url, [named])
+    for status in (422, 503, 504):
+        with JsonStub(lambda request, status=status: (status, "{}")) as server:
+            with pytest.raises(RunError, match=f"HTTP {status}.*--corpus"):
+                served_passages(server.url, [named])
     with JsonStub(lambda request: {"result": "?"}) as server, pytest.raises(RunError, match="--corpus"):
         served_passages(server.url, [named])
     with pytest.raises(RunError, match="--corpus"):

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
+from pathlib import Path
 
 import pytest
 
 from retrieval_server.errors import UserError
 from retrieval_server.search.index_source import IndexSource
-from retrieval_server.server.pages import PageStore
+from retrieval_server.server.pages import PageStore, check_pages
 
 from ..builders import build, write_jsonl
 
@@ -152,11 +154,18 @@ def test_a_malformed_page_stops_the_server_with_its_line(tmp_path, line, fault):
         PageStore(tmp_path / "p.jsonl", progress=False)
 
 
-def test_pages_are_found_at_their_offsets_the_first_of_two_counts(tmp_path):
+@pytest.mark.parametrize("read", [check_pages, partial(PageStore, progress=False)])
+def test_pages_that_cannot_be_read_are_an_error_with_a_remedy(read):
+    with pytest.raises(UserError, match="--pages /proc/self/mem: Input/output error. Give a JSONL file"):
+        read(Path("/proc/self/mem"))
+
+
+def test_pages_are_found_at_their_offsets_the_first_of_two_counts(tmp_path, capsys):
     rows = [b'{"url": "https://a.example/%d", "contents": "page %d \xc3\xa9"}' % (i, i) for i in range(200)]
     rows += [b"", b'{"url": "https://a.example/7", "contents": "again"}']
     (tmp_path / "p.jsonl").write_bytes(b"\n".join(rows))
-    store = PageStore(tmp_path / "p.jsonl", progress=False)
+    store = PageStore(tmp_path / "p.jsonl")
+    assert capsys.readouterr().err == "", "no bar, since this is no terminal"
     for i in range(200):
         url = f"https://a.example/{i}"
         assert store.get(url) == {"url": url, "contents": f"page {i} é"}

@@ -113,6 +113,15 @@ def test_a_shorter_list_is_the_beginning_of_a_longer_one(order, topk, more):
     assert len({hit.row for hit in long}) == len(long)
 
 
+@pytest.mark.parametrize("first_depth", [1, 5, 7, 8])
+def test_the_border_of_a_short_first_call_is_ignored_too(first_depth):
+    def search(depth):
+        return [Hit(row, 0.0) for row in (range(depth) if depth > 8 else reversed(range(depth)))]
+
+    hits = search_nested(search, topk=12, total=1000, first_depth=first_depth)
+    assert [hit.row for hit in hits] == list(range(12))
+
+
 def test_search_settings_reach_every_kind_of_index_that_has_them():
     ivf = make_index("OPQ4_8,IVF8,PQ4x4", DIMENSION)
     SearchParameters(nprobe=5).apply(ivf)
