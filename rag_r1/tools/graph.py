@@ -225,7 +225,8 @@ class FactGraph:
         """Return the name with which a term is shown."""
         names = self._names.get(term)
         text = self._text(term)
-        return names[0] if names else _line(_last_part(text) if "://" in text else text)
+        is_address = self._is_address(term) and "://" in text
+        return names[0] if names else _last_part(text) if is_address else _line(text)
 
 
 def _words(text: str) -> list[str]:
