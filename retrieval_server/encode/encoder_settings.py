@@ -82,7 +82,7 @@ def choose_pooling(
 def check_length(
     folder: Path, config: FolderSettings, flag: int | None, *, special: int, max_tokens: int | None
 ) -> None:
-    """Raise UserError if the length limit leaves no room for text, or exceeds the model's.
+    """Raise UserError if the length limit leaves no token for prefix and text, or exceeds the model's.
 
     The limit is that of --max-length (`flag`) or, without it, that of the folder, if it has one. `special` is
     the number of tokens that the tokenizer adds to every text. `max_tokens` is the largest number that the
