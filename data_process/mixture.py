@@ -39,7 +39,7 @@ FLAGS = {"train": "train", "test": "validation"}
 _FLAG = re.compile(r"(?P<source>[^:=@]+)(?::(?P<name>[^:=@]+))?(?:=(?P<file>.+?))?(?:@(?P<take>[1-9]\d*))?")
 _FORM = "SOURCE[:NAME][=FILE][@N], for example hotpotqa=train.json@500"
 _HUB = "hub:"
-_MIX_KEYS = f"it needs the keys {' and '.join(FLAGS.values())}, and no others"
+_MIX_KEYS = f"it needs a list under {' or '.join(FLAGS.values())}, or both, and no other keys"
 
 
 @dataclass(frozen=True)

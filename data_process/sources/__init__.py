@@ -16,7 +16,7 @@ from data_process.sources.multi_hop import hotpotqa, musique, two_wiki
 from data_process.sources.multi_question import n_questions
 from data_process.sources.open_domain import asearcher, bamboogle, nq, popqa, triviaqa
 from data_process.sources.source_kind import HubSplit, SourceKind, flashrag, hub_splits
-from rag_r1.data.files.questions import parse_row
+from rag_r1.data.files.questions import LIST_KEYS, parse_row
 
 _FLASHRAG = ("question", "golden_answers")
 
@@ -122,7 +122,8 @@ SOURCES: dict[str, SourceKind] = {
         SourceKind(
             "questions", "any other: question, golden_answers (or answer, answers), id", parse_row,
             layouts=(("question", "golden_answers"), ("question", "answers"), ("question", "answer")),
-            list_columns=("golden_answers", "answers", "answer"),
+            further_columns=("supporting_titles",),
+            list_columns=LIST_KEYS,
         ),
     )
 }  # fmt: skip

@@ -10,10 +10,13 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import httpx
+
 from examples.agentic_r.world import MisleadingWorld
 from rag_r1.demo.world import Question
 from rag_r1.io.bounded_http import bounded_http_client
 from rag_r1.protocols.retriever_query import Mode, build_retriever_query
+from rag_r1.runs.errors import RunError
 from rag_r1.tools.retrieval.local_server import retrieval_process
 
 KS = (1, 3)
@@ -24,19 +27,22 @@ _TIMEOUT_S = 60.0
 def recall_of(index: Path, questions: list[Question], world: MisleadingWorld, mode: Mode) -> dict[str, float]:
     """Return the share of the questions' facts whose passage is among the first k: `{"recall@1": ..., ...}`.
 
-    Raises RunError if the server does not start, and httpx.HTTPError if it does not answer.
+    Raises RunError if the server does not start or does not answer.
     """
     facts = [(question, number) for question in questions for number in range(len(question.lookups))]
-    with tempfile.TemporaryDirectory() as folder:
-        with retrieval_process(index, Path(folder) / "server.log", "--device", "cpu") as url:
-            with bounded_http_client(_TIMEOUT_S, base_url=url) as client:
-                separator = client.get("/ready").json().get("separator") or " "  # BM25 has none
-            texts = [_query(question, number, mode, separator) for question, number in facts]
-            results = [
-                ids
-                for start in range(0, len(texts), _BATCH)
-                for ids in _search(url, texts[start : start + _BATCH], max(KS))
-            ]
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            with retrieval_process(index, Path(folder) / "server.log", "--device", "cpu") as url:
+                with bounded_http_client(_TIMEOUT_S, base_url=url) as client:
+                    separator = client.get("/ready").json().get("separator") or " "  # BM25 has none
+                texts = [_query(question, number, mode, separator) for question, number in facts]
+                results = [
+                    ids
+                    for start in range(0, len(texts), _BATCH)
+                    for ids in _search(url, texts[start : start + _BATCH], max(KS))
+                ]
+    except httpx.HTTPError as error:
+        raise RunError(f"the server of {index} did not answer ({error}): run the command again") from error
     gold_ids = [world.passage_of(question.lookups[number])["id"] for question, number in facts]
     ranked = list(zip(gold_ids, results, strict=True))
     return {f"recall@{k}": sum(gold_id in ids[:k] for gold_id, ids in ranked) / len(ranked) for k in KS}

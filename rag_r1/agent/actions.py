@@ -34,8 +34,8 @@ async def _answer(state: EpisodeState, turn: Turn, action: Answer) -> Status | N
 
 
 def _is_early(state: EpisodeState, turn: Turn) -> bool:
-    """Whether the memory's state is not below `max_state`, or fewer than `min_actions` turns came before.
-    Raises ValueError if that state is needed, but the engine gives no log-probs."""
+    """Whether the memory's state is not below `max_state`, or fewer than `min_actions` turns with an action
+    came before. Raises ValueError if that state is needed, but the engine gives no log-probs."""
     max_state = state.budget.max_state
     if max_state is not None:
         if turn.state is None:
@@ -95,8 +95,8 @@ def _record_failure(state: EpisodeState, turn: Turn, results: Sequence[Any]) -> 
 
 
 def _count_repeated(sent_queries: set[str], queries: Sequence[str]) -> int:
-    """Return how many queries of a turn were already sent in this episode, and add them all to
-    `sent_queries`."""
+    """Return how many queries of a turn were already sent, earlier in the episode or in the turn, and add
+    them all to `sent_queries`."""
     n_earlier = len(sent_queries)
     sent_queries.update(map(query_key, queries))
     return len(queries) - (len(sent_queries) - n_earlier)

@@ -56,12 +56,12 @@ class FailureRecord:
 class FailurePolicy:
     """The keys under `rag_r1.failures`. By default the policy is shown that a call failed, and continues."""
 
-    #: How often a failed call of the engine or of a tool is repeated.
+    #: How often a failed call of the engine or of a tool is repeated. A tool's own `retries` replace it.
     retries: Count = 0
     #: Seconds before the first retry; doubles with each further one.
     wait_s: Seconds = 1.0
     #: Seconds after which a call of a tool counts as failed, including the tool's own retries. Without a
-    #: limit (None), a tool that hangs would hang the run.
+    #: limit (None), a tool that hangs would hang the run. A tool's own `timeout_s` replaces it.
     tool_timeout_s: PositiveSeconds | None = 300.0
     #: Seconds after which a generation counts as failed; None: no limit. A turn may have to wait in the
     #: engine's queue and, under veRL's asynchronous trainers, even for a whole training step with validation

@@ -40,8 +40,8 @@ class Annotations(Generic[Value]):
         self.path = path
         self._values = values
         self._has_match = False
-        #: The first question that each key of a short id was looked up for.
-        self._full_ids: dict[tuple[str | None, str], str] = {}
+        #: The first question that each key of a short id was looked up for, as `SOURCE: ID`.
+        self._first_questions: dict[tuple[str | None, str], str] = {}
         #: The part of the error message about a short id that two questions have.
         self._ambiguous: str | None = None
 
@@ -54,9 +54,9 @@ class Annotations(Generic[Value]):
         if key is None:
             return None
         self._has_match = True
-        if key[1] == short_id and self._full_ids.setdefault(key, question_id) != question_id:
-            first = self._full_ids[key]
-            self._ambiguous = self._ambiguous or f"{short_id!r} is {first!r} and {question_id!r}"
+        question = f"{source}: {question_id}"
+        if key[1] == short_id and (first := self._first_questions.setdefault(key, question)) != question:
+            self._ambiguous = self._ambiguous or f"{short_id!r} is {first!r} and {question!r}"
         return self._values[key]
 
     def check_rows(self, rows: Sequence[QuestionRow]) -> None:
@@ -75,7 +75,7 @@ class Annotations(Generic[Value]):
         if self._ambiguous:
             raise DataError(
                 f"{self.path}: two questions of the run have the same own id ({self._ambiguous}): give the "
-                "whole ids of the data set's rows"
+                "whole ids of the data set's rows, in lists by data source if these are equal, too"
             )
 
 

@@ -240,12 +240,14 @@ class Store:
         """
         row = _record_row(line.data, state)
         state.base, state.offset = line.next
+        # Of a gzip file only whole members count, since offsets are in unpacked bytes.
+        axis = 0 if state.path.endswith(".gz") else 1
+        self.reading.bytes_done += line.next[axis] - line.position[axis]
         if row is not None:
             length = len(line.data or b"")
             row |= {"tid": self._next_tid, "file_id": state.file_id, "length": length}
             row["base"], row["offset"] = line.position
             self._next_tid += 1
-            self.reading.bytes_done += length + 1
         return row
 
     def _write(self, rows: list[dict[str, Any]], states: Sequence[FileState]) -> None:

@@ -5,12 +5,13 @@ pages out:
 
 - `Host` must be a name of this server, since a page's own name may be made to resolve to this machine (DNS
   rebinding). Numeric addresses are always accepted, since they are never the name of a page.
-- A request sent by a page of another origin is refused.
-- A POST must declare its body as JSON, which a form cannot do.
+- A request sent by a page of another origin is refused, unless its method is GET, HEAD or OPTIONS.
+- A request of any other method must declare its body as JSON, which a form cannot do.
 
-The retrieval server, which shares no code with this package, follows the same rules. The
-Content-Security-Policy of each response lets a page load its own script and style only: no inline script, no
-other origin, and no frame around it. Every error is JSON in OpenAI's format.
+The retrieval server, which shares no code with this package, follows similar rules
+(retrieval_server/server/http/origin_check.py). The Content-Security-Policy of each response lets a page load
+its own script and style only: no inline script, no other origin, and no frame around it. Every error is JSON
+in OpenAI's format.
 """
 
 from __future__ import annotations
@@ -157,7 +158,8 @@ def has_bearer_token(scope: Scope, token: str) -> bool:
 
 class WholeBodyMiddleware:
     """An ASGI layer that passes requests on to an app of another package only when their whole body has
-    arrived within the limits of this module. `check` is called with the body, and may raise RequestError."""
+    arrived within the limits of this module. `check` is called with the body, and may raise RequestError. A
+    client that goes away before gets no response."""
 
     def __init__(self, app: ASGIApp, check: Callable[[bytes], None] = lambda body: None):
         self._app, self._check = app, check
@@ -174,6 +176,8 @@ class WholeBodyMiddleware:
         try:
             while not messages or messages[-1].get("more_body"):
                 messages.append(await receive_part())
+            if messages[-1]["type"] == "http.disconnect":
+                return
             self._check(b"".join(message.get("body", b"") for message in messages))
         except RequestError as error:
             body = error_body(error.code, error.detail)

@@ -34,6 +34,8 @@ SPANS: tuple[SummarySpan, ...] = get_args(SummarySpan)
 #: How calls can be written; `parser.read_calls` describes the syntaxes.
 Syntax = Literal["single", "list", "named", "json"]
 SYNTAXES: tuple[Syntax, ...] = get_args(Syntax)
+#: Syntaxes with a single call in a block.
+ONE_CALL: tuple[Syntax, ...] = ("single", "named")
 
 
 @dataclass(frozen=True)

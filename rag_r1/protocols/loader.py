@@ -29,7 +29,7 @@ from rag_r1.io.atomic_files import reason_of
 from rag_r1.io.bounded_yaml import YamlError, read_yaml
 from rag_r1.io.ordinary_files import open_ordinary
 from rag_r1.protocols.actions import SEARCH
-from rag_r1.protocols.blocks import ACTING, POPPED, ROLES, SPANS, SYNTAXES, Block, CallFormat, Role
+from rag_r1.protocols.blocks import ACTING, ONE_CALL, POPPED, ROLES, SPANS, SYNTAXES, Block, CallFormat, Role
 from rag_r1.protocols.key_reader import KeyReader, ProtocolError
 from rag_r1.protocols.protocol import ObservationFormat, Protocol
 from rag_r1.protocols.protocol_checks import check_protocol
@@ -233,7 +233,7 @@ def _custom_block(name: str, data: Any, source: str, call_format: CallFormat) ->
     call = None
     if role == "call":
         syntax = keys.take("syntax", str, default="single", one_of=SYNTAXES)
-        max_calls = 1 if syntax == "single" else call_format.max_calls
+        max_calls = 1 if syntax in ONE_CALL else call_format.max_calls
         tool = keys.take("tool", str, default=SEARCH)
         call = replace(call_format, syntax=syntax, max_calls=max_calls, tool=tool)
     pops = keys.take_subset("pops", POPPED) if role == "backtrack" else POPPED

@@ -6,6 +6,7 @@ ProtocolError with the file and the key.
 
 from __future__ import annotations
 
+from rag_r1.protocols.blocks import ONE_CALL
 from rag_r1.protocols.key_reader import ProtocolError
 from rag_r1.protocols.protocol import Protocol
 
@@ -48,10 +49,11 @@ def _check_nothing_found(protocol: Protocol, source: str) -> None:
 
 
 def _check_max_queries(protocol: Protocol, source: str) -> None:
-    """Check that the limit is 1 with the syntax `single`, which has no way to write a second query."""
-    if protocol.max_queries < 1 or (protocol.queries.syntax == "single" and protocol.max_queries != 1):
+    """Check that the limit is at least 1, and not more with a syntax that cannot express a second query."""
+    if protocol.max_queries < 1 or (protocol.queries.syntax in ONE_CALL and protocol.max_queries != 1):
         raise ProtocolError(
-            f"{source}: max_queries is {protocol.max_queries}; `single` takes 1, `list` 1 or more"
+            f"{source}: max_queries is {protocol.max_queries}; {' and '.join(ONE_CALL)} take 1, the other "
+            "syntaxes 1 or more"
         )
 
 

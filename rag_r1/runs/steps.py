@@ -137,7 +137,8 @@ class PipelineFolder:
         if begun["inputs"] != plan["inputs"]:
             return "outdated"
         record = self._record(step.name)
-        if record.get("hash") != _hash(plan):
+        # The recorded plan, since the current one may write equal settings in another way (1 and 1.0).
+        if record.get("hash") != _hash(begun):
             return "begun"
         if missing := [name for name in step.results if not (self.out / step.name / name).exists()]:
             raise RunError(

@@ -45,8 +45,9 @@ def read(path: str, form: str) -> list[list[Any]]:
 def _terms_and_triples(graph: Any) -> list[list[Any]]:
     """Return the terms of a graph, and its triples as a flat list of term numbers, three for each triple.
 
-    A term is an address `[address]`, a blank node `[name, 0]`, or a literal `[text, language, datatype]`.
-    Raises ValueError for a term that is too long.
+    A term is an address `[address]`, a blank node `["", 0]`, or a literal `[text, language, datatype]`.
+    rdflib's names of blank nodes are random and therefore left out. Raises ValueError for a term that is too
+    long.
     """
     from rdflib import Literal, URIRef
 
@@ -64,7 +65,7 @@ def _terms_and_triples(graph: Any) -> list[list[Any]]:
                 if isinstance(term, Literal):
                     terms.append([str(term), term.language or "", str(term.datatype or "")])
                 else:
-                    terms.append([str(term)] if isinstance(term, URIRef) else [str(term), 0])
+                    terms.append([str(term)] if isinstance(term, URIRef) else ["", 0])
             triples.append(number)
     return [terms, triples]
 

@@ -140,7 +140,8 @@ class ChatSessions:
                 details = "; ".join(one_line_text(failure.detail) for failure in trajectory.failures)
                 logger.warning("%s: %s: %s", chat.id, trajectory.status, details)
         elif task.cancelled():
-            self.metrics.abandoned.inc()
+            if not self.stopped:
+                self.metrics.abandoned.inc()
             logger.info("%s: %s", chat.id, "ended by the stop" if self.stopped else "abandoned")
         else:
             logger.error("%s failed", chat.id, exc_info=task.exception())

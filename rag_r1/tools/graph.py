@@ -4,12 +4,13 @@
       tools:
         graph: {tool: graph, file: my/graph.ttl}
 
-A query is the name of a thing, or some words of it. The answer has a document for each thing whose name
-contains these words; exact names come first. Each line of a document is a fact: `mother: Lady Byron`, or
-`mother of: ...` if the thing is the object. The names are the labels in the graph (rdfs:label,
-skos:prefLabel, foaf:name, schema:name) or, without a label, the last part of the address. The first call
-reads the file with rdflib, in a worker with limits (rag_r1/sandbox/rdf.py). XML that declares a document type
-is refused.
+A query is the name of a thing, or some words of it. The answer has a document for each thing whose names
+contain these words; exact names come first, and things that have the words only in several names together
+come last. Each line of a document is a fact: `mother: Lady Byron`, or `mother of: ...` if the thing is the
+object. The names are the labels in the graph (rdfs:label, skos:prefLabel, foaf:name, schema:name) or, without
+a label, the last part of the address. Blank nodes without a label have no name, and facts about them are not
+shown. The first call reads the file with rdflib, in a worker with limits (rag_r1/sandbox/rdf.py). XML that
+declares a document type is refused.
 
 There is no SPARQL here, because rdflib would let a query fetch any address and run for ever. For a store that
 limits its queries itself, use the tool `sparql`. JSON-LD is not read either, since it can load files from the
@@ -145,8 +146,8 @@ class FactGraph:
         return cls(terms, triples, language)
 
     def search(self, query: str, topk: int, max_facts: int) -> list[Document]:
-        """Return the things whose name has all words of the query; names with the fewest other words come
-        first."""
+        """Return the things whose names have all words of the query. Names with the fewest other words come
+        first, and things of which no single name has all of them come last."""
         query_words = set(_words(query))
         if not query_words:
             return []
@@ -202,11 +203,15 @@ class FactGraph:
     def _lines(self, thing: int) -> Iterator[str]:
         """Yield the facts of a thing as lines; those in which it is the subject come first."""
         for predicate, value in sorted(self._facts_of.get(thing, ()), key=self._sort_keys):
-            is_foreign = self._is_text(value) and not self._is_in_language(value)
-            if not self._is_label(predicate) and not is_foreign:
+            if not self._is_label(predicate) and self._is_shown(value):
                 yield f"{self._name(predicate)}: {self._name(value)}"
         for subject, predicate in sorted(self._mentions.get(thing, ()), key=self._sort_keys):
-            yield f"{self._name(predicate)} of: {self._name(subject)}"
+            if self._is_shown(subject):
+                yield f"{self._name(predicate)} of: {self._name(subject)}"
+
+    def _is_shown(self, term: int) -> bool:
+        """Whether facts with this term are shown: not if it is a text in another language, or has no name."""
+        return self._is_in_language(term) if self._is_text(term) else bool(self._name(term))
 
     def _sort_keys(self, pair: tuple[int, int]) -> list[tuple[int, float, str, str]]:
         """Return the sort key of a fact: the keys of both terms."""
@@ -225,7 +230,8 @@ class FactGraph:
         """Return the name with which a term is shown."""
         names = self._names.get(term)
         text = self._text(term)
-        return names[0] if names else _line(_last_part(text) if "://" in text else text)
+        is_address = self._is_address(term) and "://" in text
+        return names[0] if names else _last_part(text) if is_address else _line(text)
 
 
 def _words(text: str) -> list[str]:

@@ -1,11 +1,12 @@
 """Measures whether the result of a text has the same bits alone and in a batch (determinism.py).
 
-After a model has been loaded, its linear layers multiply some rows alone and in batches, in the process that
-will encode. If OpenVINO encodes, its whole transformer processes some texts in this way (openvino_model.py).
+After a model has been loaded, one of its linear layers of each shape multiplies some rows alone and in
+batches, in the process that will encode. If OpenVINO encodes, its whole transformer processes some texts in
+this way (openvino_model.py).
 
-The probe is evidence, not proof: each linear layer multiplies about two hundred rows. If anything differs, it
-is usually a single row, since libraries multiply one row (a matrix by a vector) in another way than several
-rows.
+The probe is evidence, not proof: each of these layers multiplies about two hundred rows. If anything differs,
+it is usually a single row, since libraries multiply one row (a matrix by a vector) in another way than
+several rows.
 """
 
 from __future__ import annotations

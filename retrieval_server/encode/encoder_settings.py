@@ -1,9 +1,11 @@
 """Resolves the settings of an encoder: pooling, prefixes, normalisation, separator and length.
 
 The pooling is never guessed, because a model does not work with a wrong one. It comes from the folder's
-sentence-transformers configuration, from a known family (`FAMILIES`, which also determines prefixes), or from
-a flag. Contradictory sources are refused, since the mistake would go unnoticed: BGE with mean pooling still
-returns results, only bad ones.
+sentence-transformers configuration, from a known family (`FAMILIES`), or from a flag. Contradictory poolings
+are refused, since the mistake would go unnoticed: BGE with mean pooling still returns results, only bad ones.
+
+Prefixes come from flags, from the prompts in the folder or, if it has none, from the family. A retriever that
+`rag-r1 retriever train` has made gets none from a family: without prompts it was trained without prefixes.
 """
 
 from __future__ import annotations
@@ -80,7 +82,7 @@ def choose_pooling(
 def check_length(
     folder: Path, config: FolderSettings, flag: int | None, *, special: int, max_tokens: int | None
 ) -> None:
-    """Raise UserError if the length limit leaves no room for text, or exceeds the model's.
+    """Raise UserError if the length limit leaves no token for prefix and text, or exceeds the model's.
 
     The limit is that of --max-length (`flag`) or, without it, that of the folder, if it has one. `special` is
     the number of tokens that the tokenizer adds to every text. `max_tokens` is the largest number that the
@@ -108,7 +110,8 @@ def resolve_settings(
     model_max_length: int | None,
     separator_token: str | None,
 ) -> EncoderSection:
-    """Return the settings of a new index, from flags, family and folder in this order of precedence.
+    """Return the settings of a new index, from flags, folder and family in this order of precedence; vectors
+    of a family are normalised even if the folder does not say so.
 
     `model_max_length` (in tokens) and `separator_token` belong to the loaded model. The dimension is still 0.
     Raises UserError if the flags contradict the folder.
@@ -116,16 +119,16 @@ def resolve_settings(
     if options.normalize is False and config.normalize:
         raise UserError(f"{name}: its own configuration normalises its vectors; drop --no-normalize.")
     family = find_family(name)
+    # Prompts in a folder are complete, and so are those of a trained retriever, which alone has a mode.
+    own = (config.query_prefix, config.passage_prefix, config.query_mode)
+    has_own = own != (None, None, None)
+    prefixes: EncoderFamily | FolderSettings = config if has_own or family is None else family
     return EncoderSection(
         name=name,
         sha256=sha256,
         pooling=pooling,
-        query_prefix=_first_set(
-            options.query_prefix, family and family.query_prefix, config.query_prefix, ""
-        ),
-        passage_prefix=_first_set(
-            options.passage_prefix, family and family.passage_prefix, config.passage_prefix, ""
-        ),
+        query_prefix=_first_set(options.query_prefix, prefixes.query_prefix, ""),
+        passage_prefix=_first_set(options.passage_prefix, prefixes.passage_prefix, ""),
         # By default vectors are normalised, so that the inner product is the cosine.
         normalize=_first_set(options.normalize, True if family else None, config.normalize, True),
         separator=_first_set(

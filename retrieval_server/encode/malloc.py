@@ -3,11 +3,12 @@
 The encoder allocates and frees blocks of different sizes for every batch. By default glibc gives each thread
 heaps of 64 MB. A large block is mapped separately until a block of its size has been freed; from then on such
 blocks come from the heaps too and fragment them more and more. With the settings here there are few heaps,
-and they serve all but the largest blocks from the beginning, so that memory stays within 1.4 % during ten
-minutes of overload. `malloc_trim` returns memory that a burst has left unused, even from the middle of a
-heap. With other C libraries (musl, macOS, Windows), which lack these functions, this module does nothing.
+and they serve all but the largest blocks from the beginning. `malloc_trim` returns memory that a burst has
+left unused, even from the middle of a heap. With other C libraries (musl, macOS, Windows), which lack these
+functions, nothing is set or trimmed.
 
-The measurements on two cores are in docs/results/retrieval_server.md.
+In the measurement on two cores in docs/results/retrieval_server.md, memory stayed within 1.4 % during ten
+minutes of overload; the share of these settings in this is not known.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ _TRIM_FREE = 2**30  # free bytes at the end of a heap from which on glibc shrink
 
 
 def trim_heap() -> None:
-    """Return the pages of freed memory to the system. Other Python threads keep running meanwhile."""
+    """Return the pages of freed memory to the system. Other Python threads keep running meanwhile, unless
+    they allocate from the heap that is being trimmed."""
     if _trim is not None:
         _trim(0)
 

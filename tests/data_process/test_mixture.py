@@ -78,8 +78,8 @@ WHOLE = "a whole number of at least 1"
     ("text", "message"),
     [
         ("train: [", "cannot read --mix .*mix.yaml"),
-        ("test: []", "needs the keys train and validation, and no others"),
-        ("- nq", "needs the keys train and validation"),
+        ("test: []", "needs a list under train or validation, or both, and no other keys"),
+        ("- nq", "needs a list under train or validation"),
         ("train: nq", "train must be a list of entries"),
         ("train: [nq]", "train, entry 1: must be keys and values"),
         (

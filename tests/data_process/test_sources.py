@@ -304,6 +304,16 @@ def test_a_parquet_file_of_another_source_is_refused_by_its_columns(tmp_path):
         read("gsm8k", path)
 
 
+def test_own_questions_keep_the_titles_of_their_gold_passages_in_every_format(tmp_path):
+    row = {"question": "Who?", "answers": ["x"], "supporting_titles": ["Rome", "Tiber"]}
+    (tmp_path / "q.jsonl").write_text(json.dumps(row))
+    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "q.parquet")
+    (tmp_path / "q.csv").write_text('question,answers,supporting_titles\nWho?,x,"[""Rome"", ""Tiber""]"\n')
+    for name in ("q.jsonl", "q.parquet", "q.csv"):
+        (question,) = read("questions", tmp_path / name)
+        assert dict(question.metadata) == {"supporting_titles": ["Rome", "Tiber"]}, name
+
+
 def test_triviaqas_own_file_and_a_csv_without_a_header_are_read(tmp_path):
     _, row, question = LAYOUTS[1]
     (tmp_path / "web-train.json").write_text(json.dumps({"Data": [row, row], "Domain": "Web"}, indent=4))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import threading
@@ -306,6 +307,23 @@ def test_reading_can_be_ended_and_goes_on_where_it_was(tmp_path):
     store.refresh()
     assert 0 < begun < 5000 and ids(store) == [f"q{i}" for i in range(5000)]
     store.close()
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
+def test_the_progress_is_in_bytes_of_the_file_and_counts_lines_without_a_record(tmp_path, monkeypatch, name):
+    write(tmp_path / name, [record("a"), {"no": "record"}, record("b")])
+    write_rows, seen = Store._write, []
+
+    def noted(self, rows, states):
+        seen.append((self.reading.bytes_done, self.reading.bytes_total))
+        write_rows(self, rows, states)
+
+    monkeypatch.setattr(Store, "_write", noted)
+    with closing(Store([tmp_path])) as store:
+        store.refresh()
+    ((done, total),) = seen
+    last_member = len(gzip.compress(lines([record("b")]), mtime=0)) if name.endswith(".gz") else 0
+    assert done == total - last_member and total == (tmp_path / name).stat().st_size
 
 
 def test_a_path_that_does_not_exist_is_an_error(tmp_path):

@@ -4,11 +4,13 @@ the page says what held."""
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import yaml
 
+from examples.agentic_r import recall
 from examples.agentic_r import run as miniature
 from examples.agentic_r.loop_inputs import LoopInputs, runs_hash
 from examples.agentic_r.markdown import claims_of, draw, markdown, variants_table
@@ -20,6 +22,7 @@ from rag_r1.iterate.checks import find_problems
 from rag_r1.iterate.plan import read_plan
 from rag_r1.iterate.steps import Loop
 from rag_r1.runs.errors import RunError
+from rag_r1.system.child_processes import free_port
 
 
 def row(after: str, em: float, searches: float) -> dict:
@@ -99,6 +102,13 @@ def test_the_control_begins_with_the_first_steps_of_its_loop(tmp_path, monkeypat
     assert started[0][started[0].index("--rounds") + 1] == "3"
     kept = {path.name for path in (ground.folder / "control" / "round1").iterdir()}
     assert kept == {"agent", "agent_evaluation"}
+
+
+def test_a_server_that_does_not_answer_is_an_error_with_the_index(tmp_path, monkeypatch):
+    nothing = f"http://127.0.0.1:{free_port()}"
+    monkeypatch.setattr(recall, "retrieval_process", lambda *_: nullcontext(nothing))
+    with pytest.raises(RunError, match=f"{tmp_path} did not answer .*run the command again"):
+        recall.recall_of(tmp_path, [], None, "plain")
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,12 @@ def test_arguments_that_later_code_could_not_take_are_the_policys_mistake(extend
     assert isinstance(action, Invalid) and reason in action.reason
 
 
+@pytest.mark.parametrize(("syntax", "most"), [("single", 1), ("named", 1), ("list", 3), ("json", 3)])
+def test_a_block_allows_as_many_calls_as_its_syntax_can_express(extended, syntax, most):
+    protocol = extended({"calc": CALL | {"syntax": syntax}}, max_queries=3)
+    assert [block.call.max_calls for block in protocol.blocks if block.name == "calc"] == [most]
+
+
 def test_calls_beyond_the_limit_are_dropped_and_counted(extended):
     protocol = extended({"calc": CALL | {"syntax": "json"}}, max_queries=2)
     calls = ", ".join(f'{{"name": "t{i}"}}' for i in range(5))

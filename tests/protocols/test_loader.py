@@ -108,6 +108,7 @@ def test_an_unknown_key_is_named(load, data, key):
         ("max_queries", 0, "max_queries is 0"),
         ("query_syntax", "commas", "query_syntax must be one of single, list, named, json, not 'commas'"),
         ("query_syntax", "single", "max_queries is 3"),
+        ("query_syntax", "named", "max_queries is 3; single and named take 1, the other syntaxes 1 or more"),
         ("query_delete", 3, "query_delete must be a text"),
         ("query_white_space", "drop", "query_white_space must be one of keep, fold, not 'drop'"),
         ("answer_opening", "second", "answer_opening must be one of first, last, not 'second'"),

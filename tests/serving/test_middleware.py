@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from rag_r1.http_server.idle_timeout import IdleTimeoutProtocol
-from rag_r1.http_server.request_guard import HEADERS, MAX_BODY_BYTES
+from rag_r1.http_server.request_guard import HEADERS, MAX_BODY_BYTES, WholeBodyMiddleware
 from rag_r1.serving.page import PAGE_FILES
 from tests.serving.running_chat import GOLD, arguments, chat_server, policy_of, question
 
@@ -110,6 +110,20 @@ def test_a_body_that_is_too_large_is_refused_while_it_arrives(chat):
     except httpx.TransportError:
         return  # the server closed the connection while the client was still sending
     assert response.status_code == 413
+
+
+async def test_part_of_a_body_whose_client_has_gone_is_neither_checked_nor_passed_on():
+    part = {"type": "http.request", "body": b'{"a": 1}', "more_body": True}
+    messages, seen = [part, {"type": "http.disconnect"}], []
+
+    async def note(*arguments):
+        seen.append(arguments)
+
+    async def receive():
+        return messages.pop(0)
+
+    await WholeBodyMiddleware(note, seen.append)({"type": "http"}, receive, note)
+    assert not messages and not seen
 
 
 def test_headers_that_are_too_large_are_refused(chat):

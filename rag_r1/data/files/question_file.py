@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.data.files.bad_rows import BadRows
-from rag_r1.data.files.questions import ANSWER_KEYS, KEYS, Question, keys_of, parse_row
+from rag_r1.data.files.questions import ANSWER_KEYS, KEYS, LIST_KEYS, Question, keys_of, parse_row
 from rag_r1.data.files.row_files import ACCEPTED, open_rows
 from rag_r1.io.errors import DataError
 
@@ -40,7 +40,7 @@ class QuestionFile:
 def read_file(path: str | Path) -> QuestionFile:
     """Read all questions of a file in any format of row_files.py. Raises DataError if no row is usable."""
     path = Path(path)
-    with open_rows(path, KEYS, ANSWER_KEYS) as (columns, rows):
+    with open_rows(path, KEYS, LIST_KEYS) as (columns, rows):
         return collect(str(path), rows, columns, f". Accepted are {ACCEPTED}")
 
 

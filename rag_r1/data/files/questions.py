@@ -21,6 +21,8 @@ ANSWER_KEYS = ("golden_answers", "answers", "answer")
 _ID_KEYS = ("id", "_id", "idx")
 #: The key with the titles of a question's gold passages.
 _TITLES = "supporting_titles"
+#: The keys under which a cell of a CSV file may be a JSON list.
+LIST_KEYS = (*ANSWER_KEYS, _TITLES)
 #: All keys of a row.
 KEYS = ("question", *ANSWER_KEYS, *_ID_KEYS, _TITLES)
 

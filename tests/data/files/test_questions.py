@@ -143,6 +143,11 @@ def test_the_titles_of_gold_passages_are_kept_in_the_rows_of_a_training(tmp_path
         {},
         {},
     ]
+    (tmp_path / "q.csv").write_text('question,answer,supporting_titles\nWho?,x,"[""Rome""]"\nWhen?,y,Rome\n')
+    assert [dict(question.metadata) for question in read_file(tmp_path / "q.csv").questions] == [
+        {"supporting_titles": ["Rome"]},
+        {},
+    ]
     words = ["--train", str(path), "--source-name", "mine", "--out", str(tmp_path / "out")]
     assert main("", "rag_r1_mq", arguments=words) == 0
     first, second, _ = (row["extra_info"] for row in read_rows(tmp_path / "out" / "train.parquet"))

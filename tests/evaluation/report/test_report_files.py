@@ -123,6 +123,15 @@ def test_an_own_id_of_two_questions_is_refused(tmp_path, text, other):
         read_run(run, answerable=tmp_path / "ids")
 
 
+def test_an_id_that_two_sources_have_is_refused_unless_the_file_names_the_source(tmp_path):
+    run = write_run(tmp_path / "run", [record("9", source="nq"), record("9", source="popqa")])
+    (tmp_path / "ids").write_text("9\n")
+    with pytest.raises(DataError, match="'9' is 'nq: 9' and 'popqa: 9'.*lists by data source"):
+        read_run(run, answerable=tmp_path / "ids")
+    (tmp_path / "ids").write_text('{"nq": ["9"]}')
+    assert math.isnan(read_run(run, answerable=tmp_path / "ids").columns["answerable"][1])
+
+
 def test_a_side_file_about_other_data_is_refused(tmp_path):
     (tmp_path / "ids").write_text("other\n")
     run = write_run(tmp_path / "run", [record("a")])

@@ -70,6 +70,26 @@ def test_prompts_in_a_folder_are_its_prefixes_and_are_applied_once(make_bert):
     np.testing.assert_allclose(encoder.encode_queries(TEXTS), expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("query, passage", [("q: ", "p: "), ("", "")])
+def test_prefixes_of_a_trained_retriever_are_those_of_its_training_whatever_its_name(
+    make_bert, query, passage
+):
+    folder = make_bert("e5-base-v2-mine", "mean")
+    prompts = {"prompts": {"query": query, "document": passage}}  # as sentence-transformers saves them
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    (folder / "retriever.json").write_text('{"mode": "agentic"}')
+    section = Encoder.create(str(folder), EncoderOptions(), device="cpu").section
+    assert (section.query_prefix, section.passage_prefix) == (query, passage)
+
+
+def test_prompts_in_the_folder_of_a_family_take_the_place_of_the_familys_prefixes(make_bert):
+    folder = make_bert("e5-base-v2-mine", "mean")
+    prompts = {"prompts": {"query": "q: ", "document": ""}}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    section = Encoder.create(str(folder), EncoderOptions(), device="cpu").section
+    assert (section.query_prefix, section.passage_prefix) == ("q: ", "")
+
+
 def test_flags_settle_a_bare_folder(make_bert):
     folder = make_bert("own-model")
     options = EncoderOptions(
