@@ -36,8 +36,10 @@ from code_lines import PARTS, ROOT, LineCount, count_lines, count_part
 #: quantisers, templates are rendered within limits for all arguments, probes keep their search's limits.
 #: What FSDP1 does with adapters on one GPU, as an H100 showed, and its checks took 30 (120). Faults that a
 #: reading of all modules found, of odd files, kills between two writes, tokens and proxies, took 100 (600);
-#: those of a second reading of questions and fine-tuning, of stops, logs and splits, 40 (145).
-BUDGETS = {"package": (45_965, 0.334), "tests": (64_175, 0.0575)}
+#: those of a second reading, of stops, logs, splits, servers that change and numbers that veRL writes as
+#: null, 150 (500). Keys that veRL reads elsewhere than where users set them, and seeds of a repeatable
+#: rollout, took 65 (150).
+BUDGETS = {"package": (46_150, 0.334), "tests": (64_720, 0.0575)}
 
 
 @pytest.fixture(scope="module", params=PARTS)

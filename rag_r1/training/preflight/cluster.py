@@ -63,7 +63,7 @@ def check_batch_sizes(config: DictConfig) -> Iterator[Problem]:
 
 def _check_verls_equations(config: DictConfig) -> Iterator[Problem]:
     """Check what veRL asserts once its processes have started (engine_workers.py, `init_model`;
-    trainer_separate_async.py)."""
+    trainer_separate_async.py, `PPOTrainerSeparateAsync`)."""
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     if bool(actor.use_dynamic_bsz) != bool(rollout.log_prob_use_dynamic_bsz):
         text = f"must equal {_ACTOR}.use_dynamic_bsz, which is {str(actor.use_dynamic_bsz).lower()}"
@@ -92,11 +92,11 @@ def _model_parallel(config: DictConfig, node: DictConfig, fsdp: str) -> int | No
 
 def _sequence_parallel(node: DictConfig, fsdp: str) -> int:
     """Return the number of GPUs that share the tokens of a row, by which veRL multiplies the limit of a
-    micro-batch (`sp_size` in fsdp/transformer_impl.py and megatron/transformer_impl.py)."""
+    micro-batch (workers/engine/utils.py, `prepare_micro_batches`)."""
     if node.strategy == "megatron":
         return int(node.megatron.get("context_parallel_size") or 1)
     name = "ulysses_sequence_parallel_size"
-    size = int(node.get(name) or 1)  # the role's; above 1 it replaces the engine's (config/actor.py)
+    size = int(node.get(name) or 1)  # the role's; above 1 it replaces the engine's
     return size if size > 1 else int((node.get(fsdp) or {}).get(name) or 1)
 
 
