@@ -124,7 +124,11 @@ class StubLoop:
 
     def units(self) -> int:
         """Units of work that are done."""
-        return sum(path.read_bytes().count(b"\n") for path in self.out.rglob("work.log"))
+        while True:
+            try:
+                return sum(path.read_bytes().count(b"\n") for path in self.out.rglob("work.log"))
+            except FileNotFoundError:  # a folder got its final name meanwhile
+                continue
 
 
 def artefacts(out: Path) -> dict[str, bytes]:
