@@ -10,9 +10,8 @@ first checkpoint (with all of its processes, as when a machine is lost) and cont
 Then the last checkpoints are compared, the weights and the optimizer's state. A finished part is not
 repeated.
 
-A rollout is repeatable only with `full_determinism`, and to the bit only if vLLM computes each sequence alone
-(`max_num_seqs=1`), unless it runs on a GPU that it supports with batch invariance. `eval` and the demo's
-commands do not need this: their seeds belong to the requests.
+A rollout is repeatable only with `rollout.full_determinism`, whose kernels vLLM has for GPUs alone: on a CPU
+a resumed GRPO draws other tokens, and only `sft` can be equal to the bit.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ from code_lines import PARTS, ROOT, LineCount, count_lines, count_part
 #: those of a second reading, of stops, logs, splits, servers that change and numbers that veRL writes as
 #: null, 150 (500). Keys that veRL reads elsewhere than where users set them, and seeds of a repeatable
 #: rollout, took 65 (150).
-BUDGETS = {"package": (46_150, 0.334), "tests": (64_720, 0.0575)}
+BUDGETS = {"package": (46_155, 0.334), "tests": (64_730, 0.0575)}
 
 
 @pytest.fixture(scope="module", params=PARTS)

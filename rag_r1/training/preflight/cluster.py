@@ -159,6 +159,9 @@ def check_engines(config: DictConfig) -> Iterator[Problem]:
             " cannot find stop strings"
         )
         yield error(f"{_ROLLOUT}.name", text, "set it to vllm")
+    if rollout.get("full_determinism") and config.trainer.device == "cpu":
+        text = "vLLM's kernels for it need Triton, so on a CPU every generation would fail"
+        yield error(f"{_ROLLOUT}.full_determinism", text, "set it to false")
     if strategy == "megatron" and importlib.util.find_spec("megatron") is None:
         text = "megatron is chosen, but megatron-core is not installed"
         remedy = "install veRL's extra `mcore` on all nodes, or train with platform=gpu"

@@ -196,6 +196,12 @@ def test_an_engine_without_stop_strings_is_refused_with_the_reason(engine: str):
     assert problem.remedy == "set it to vllm"
 
 
+def test_a_repeatable_rollout_is_refused_on_a_cpu_whose_vllm_has_no_kernels_for_it():
+    key = "actor_rollout_ref.rollout.full_determinism"
+    (problem,) = check_engines(composed("recipes/demo/grpo", f"{key}=true"))
+    assert (problem.level, problem.where) == ("error", key)
+
+
 def test_megatron_that_is_not_installed_is_named():
     problems = [*check_engines(composed("recipes/rag_r1/grpo", "platform=megatron"))]
     installed = importlib.util.find_spec("megatron") is not None
