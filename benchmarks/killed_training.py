@@ -48,17 +48,17 @@ def tensors(checkpoint: Path, kind: str) -> dict[str, Any]:
     import torch.distributed.tensor  # the class of the tensors that FSDP2 saves
 
     [file] = checkpoint.rglob(f"{kind}_world_size_1_rank_0.pt")
-    found: dict[str, Any] = {}
+    by_name: dict[str, Any] = {}
 
     def collect(name: str, value: Any) -> None:
         if isinstance(value, Mapping):
             for key, item in value.items():
                 collect(f"{name}/{key}", item)
         elif isinstance(value, torch.Tensor):
-            found[name] = value.to_local() if hasattr(value, "to_local") else value
+            by_name[name] = value.to_local() if hasattr(value, "to_local") else value
 
     collect(kind, torch.load(file, map_location="cpu", weights_only=True))
-    return found
+    return by_name
 
 
 def compared(

@@ -1,8 +1,9 @@
 """Before any test imports torch: the matrix library as the retrieval server and its builds set it.
 
 Property tests try as many examples as they say, or hypothesis' 100, however long one takes: a busy machine
-is no failure. `HYPOTHESIS_PROFILE` changes that for those that name no number: `full`, which `tests/run.sh
-full` sets, makes it 1,000, and `quick`, of `tests/run.sh unit`, 10.
+is no failure. `HYPOTHESIS_PROFILE` changes that for those that name no number: `full` and `nightly`, which
+`tests/run.sh` sets for these tiers, make it 1,000, and `quick`, of the tier `unit`, 10. Where an example
+takes long, property_limits.py has a limit for all tiers but `nightly`.
 
 A test run that is told to end (SIGTERM, as from `timeout` or `kill`) ends its tests first, so that no
 training or server that they started is left running.
@@ -38,7 +39,8 @@ CHECKS = (
 set_mkl_reproducible()
 settings.register_profile("unhurried", deadline=None)
 settings.register_profile("quick", deadline=None, max_examples=10)
-settings.register_profile("full", deadline=None, max_examples=1000)
+for tier in ("full", "nightly"):
+    settings.register_profile(tier, deadline=None, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "unhurried"))
 
 

@@ -69,7 +69,7 @@ tests() {
 }
 case "$tier" in
   unit) export HYPOTHESIS_PROFILE=quick ;;
-  full | nightly) export HYPOTHESIS_PROFILE=full ;;
+  full | nightly) export HYPOTHESIS_PROFILE=$tier ;;
 esac
 
 # share NAME front|back [pytest arguments]: the shares of tests that this process gets (tests/shares.py). It leaves a

@@ -43,7 +43,10 @@ _LOADING_S = 3600.0
 #: Seconds before a refused reload is requested again.
 _RETRY_S = 1.0
 #: Facts about an index that both `/ready` and its manifest state.
-_COMPARED_KEYS = "passages corpus_sha256 encoder encoder_sha256 separator max_length query_prefix".split()
+_COMPARED_KEYS = (
+    *("passages", "corpus_sha256", "encoder", "encoder_sha256"),
+    *("separator", "max_length", "query_prefix"),
+)
 
 
 class LoopServer(ExitStack):

@@ -46,9 +46,7 @@ class VerlEngine:
     `seed` is the trajectory's, from which that of each turn is derived; None samples without seeds.
     """
 
-    def __init__(
-        self, client: Any, sampling_params: dict[str, Any], codec: Codec, seed: int | str | None = None
-    ):
+    def __init__(self, client: Any, sampling_params: dict[str, Any], codec: Codec, seed: str | None = None):
         self.client, self.sampling_params, self.codec = client, sampling_params, codec
         self.seed = seed
         self.resumes = isinstance(client, FullyAsyncLLMServerClient)

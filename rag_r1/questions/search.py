@@ -25,7 +25,8 @@ class SearchFailedError(Exception):
 class JournaledSearch:
     """Finds the best `config.topk` passages for each query, from the journal `path` if they are in it.
 
-    After a `stop` of the run the server is not asked: a search that needs it waits until it is cancelled.
+    After a `stop` of the run the server gets no more requests: a search that needs one waits until it is
+    cancelled.
     Raises RunError if the journal cannot be used.
     """
 

@@ -107,5 +107,5 @@ def _referred_bytes(array: Any) -> int:
 
     if not kinds.is_dictionary(array.type) or kinds.is_primitive(array.type.value_type):
         return 0
-    lengths = pc.cast(pc.binary_length(array.dictionary), "int64")
+    lengths = pc.binary_length(pc.cast(array.dictionary, "large_binary"))  # of texts, bytes and views of them
     return pc.sum(lengths.take(array.indices)).as_py() or 0

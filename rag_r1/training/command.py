@@ -46,9 +46,9 @@ _PATHS = (
     "data.train_files",
     "data.val_files",
     "rag_r1.probe_passages",
-    "rag_r1.trajectory_dir",
-    "trainer.default_local_dir",
 )
+#: Keys of folders that the training makes.
+_OUTPUT_FOLDERS = ("rag_r1.trajectory_dir", "trainer.default_local_dir")
 _DESCRIPTION = """\
 Train with a recipe. Checks first what can be checked without a GPU (configuration, model, data, retrieval
 server), reports all problems at once, and then runs veRL: python -m verl.trainer.main_ppo with the same
@@ -64,12 +64,12 @@ example:
 
 def absolute_paths(config: DictConfig) -> list[str]:
     """Return overrides that make the paths of existing files and folders absolute, if they are relative or
-    begin with `~`. Of folders that the training makes, only `~` is replaced, which veRL would take for a
-    name."""
+    begin with `~`. In the folders that the training makes only `~` is replaced, since veRL would take it for
+    the name of a folder."""
     from omegaconf import ListConfig, OmegaConf
 
     def absolute(key: str, name: str) -> str:
-        if key.endswith("_dir"):  # the training makes it
+        if key in _OUTPUT_FOLDERS:
             return os.path.expanduser(name)
         # The name of a shipped protocol is not a path, even if a folder has that name.
         is_file = key != "rag_r1.protocol" or name.endswith((".yaml", ".yml"))
@@ -77,7 +77,7 @@ def absolute_paths(config: DictConfig) -> list[str]:
         return str(path.absolute()) if is_file and path.exists() else name
 
     overrides = []
-    for key in _PATHS:
+    for key in (*_PATHS, *_OUTPUT_FOLDERS):
         value = OmegaConf.select(config, key, throw_on_missing=False)
         names = list(value) if isinstance(value, ListConfig) else [value]
         if not all(isinstance(name, str) for name in names):

@@ -57,13 +57,16 @@ def _watch(process: subprocess.Popen, metrics: Path, timeout_s: float) -> None:
     with tqdm(
         desc="starting up (one to two minutes)", bar_format="{desc} {elapsed}{postfix}", disable=None
     ) as bar:
-        while process.poll() is None:
-            if time.monotonic() > deadline:
-                raise RunError(f"the training took longer than {timeout_s:.0f} s and was stopped")
-            time.sleep(0.5)
+        while True:
+            is_over = process.poll() is not None  # before its lines are read, so that none is missed
             for step, values in follower.new_lines():
                 _show(bar, step, values)
             bar.refresh()
+            if is_over:
+                return
+            if time.monotonic() > deadline:
+                raise RunError(f"the training took longer than {timeout_s:.0f} s and was stopped")
+            time.sleep(0.5)
 
 
 def _show(bar: tqdm, step: int, metrics: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_r1.io.secrets import holds_secret
@@ -18,6 +18,7 @@ from rag_r1.options.command_exit import CommandError
 from rag_r1.options.command_line import Arguments, Overrides, argument, read_arguments
 from rag_r1.options.server_address import Address
 from rag_r1.options.settings_file import SETTINGS, read_settings, recorded_settings, settings_text
+from tests.property_limits import at_most
 
 #: The declarations of all commands that fill a folder.
 DECLARED = {
@@ -71,9 +72,8 @@ def values_for(annotation: Any) -> st.SearchStrategy[Any]:
     }[annotation]
 
 
-# Each example makes three parsers: 1,000 of them for 16 commands would take ten minutes of `full`.
 @pytest.mark.parametrize("path", DECLARED.values(), ids=DECLARED)
-@settings(max_examples=min(100, settings().max_examples))
+@at_most(100)  # each example makes three parsers: 1,000 for 16 commands take ten minutes
 @given(data=st.data())
 def test_the_settings_of_every_command_come_back_as_they_were(path, data, tmp_path_factory):
     cls = declaration(path)

@@ -25,6 +25,7 @@ from rag_r1.protocols import Protocol, load_protocol
 from rag_r1.sft.segment import samples_of, trace_of
 from tests.evaluation.made_traces import ANSWER, SEARCH, episodes, played, tokenizer
 from tests.plugin.sft_batch_checks import only_the_policys_tokens_have_loss_weight
+from tests.property_limits import at_most
 
 Made = list[tuple[Trajectory, Ledger]]
 CONFIG = {"max_length": 1 << 16, "truncation": "error", "pad_mode": "no_padding"}
@@ -77,7 +78,7 @@ def rows(tmp_path_factory) -> Path:
 
 
 @pytest.mark.slow
-@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=min(200, settings().max_examples))
+@settings(at_most(200), suppress_health_check=[HealthCheck.too_slow])
 @given(drawn=st.lists(episodes(), min_size=1, max_size=3))
 def test_exactly_the_policys_tokens_have_loss_weight(drawn, rows):
     alike = [episode for episode in drawn if episode[0].protocol == drawn[0][0].protocol]

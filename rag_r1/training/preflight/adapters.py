@@ -66,14 +66,14 @@ def check_adapters(config: DictConfig) -> Iterator[Problem]:
 def _check_rank(config: DictConfig) -> Iterator[Problem]:
     """Check that the rank is given by the key that the trainer's engine reads."""
     model = config.actor_rollout_ref.model
-    megatrons, fsdps = (model.get("lora") or {}).get("rank") or 0, model.get("lora_rank") or 0
+    megatron_rank, fsdp_rank = (model.get("lora") or {}).get("rank") or 0, model.get("lora_rank") or 0
     if config.actor_rollout_ref.actor.strategy == "megatron":
-        if not megatrons:
+        if not megatron_rank:
             text = "is for FSDP: Megatron takes the rank from lora.rank, 0, and would train all weights"
             remedy = f"set {_MODEL}.lora.rank and its target_modules, or train with platform=gpu"
             yield error(f"{_MODEL}.lora_rank", text, remedy)
-    elif megatrons and megatrons != fsdps:
-        text = f"is for Megatron: FSDP takes the rank from lora_rank, which is {fsdps}"
+    elif megatron_rank and megatron_rank != fsdp_rank:
+        text = f"is for Megatron: FSDP takes the rank from lora_rank, which is {fsdp_rank}"
         yield error(f"{_MODEL}.lora.rank", text, f"set {_MODEL}.lora_rank instead")
 
 

@@ -45,7 +45,7 @@ def check_batch_sizes(config: DictConfig) -> Iterator[Problem]:
     if gpus % replica:
         text = f"{gpus} GPUs cannot be divided into replicas of {replica}"
         yield error(f"{_ROLLOUT}.tensor_model_parallel_size", text, "set it to a divisor of the GPUs")
-    yield from _check_verls_equations(config)
+    yield from _check_verls_assertions(config)
     roles = [(_ACTOR, "fsdp_config"), *([("critic", "fsdp")] if needs_critic(config) else [])]
     for role, fsdp in roles:
         node = OmegaConf.select(config, role)
@@ -61,7 +61,7 @@ def check_batch_sizes(config: DictConfig) -> Iterator[Problem]:
         yield from _check_micro_batches(config, role, node, fsdp, gpus // group)
 
 
-def _check_verls_equations(config: DictConfig) -> Iterator[Problem]:
+def _check_verls_assertions(config: DictConfig) -> Iterator[Problem]:
     """Check what veRL asserts once its processes have started (engine_workers.py, `init_model`;
     trainer_separate_async.py, `PPOTrainerSeparateAsync`)."""
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout

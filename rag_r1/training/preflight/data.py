@@ -50,10 +50,9 @@ def check_data(
 
 def _check_drawn_rows(data: DictConfig) -> Iterator[Problem]:
     """Check that a part of the rows, if veRL uses only a part, is the same one after a resume."""
-    if not data.shuffle or data.get("seed") is not None:
-        return
+    is_drawn_anew = data.shuffle and data.get("seed") is None
     for key in ("train_max_samples", "val_max_samples"):
-        if (data.get(key) or -1) > 0:
+        if is_drawn_anew and (data.get(key) or -1) > 0:
             text = "with data.shuffle and no data.seed each start draws other rows"
             yield warning(f"data.{key}", text, "set data.seed, or data.shuffle=false")
 

@@ -26,12 +26,12 @@ def limits_in(health: Any) -> dict[str, float] | None:
     limits = health.get("limits") if isinstance(health, Mapping) else None
     if not isinstance(limits, Mapping):
         return None
-    found = {
+    numbers = {
         str(name): float(value)
         for name, value in limits.items()
         if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= sys.float_info.max
     }
-    return found or None
+    return numbers or None
 
 
 def check_limits(
