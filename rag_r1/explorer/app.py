@@ -38,8 +38,9 @@ from rag_r1.explorer.queries import Connection
 from rag_r1.explorer.store import Store
 from rag_r1.explorer.trajectory import trajectory
 from rag_r1.explorer.watcher import Watcher
-from rag_r1.http_server.request_guard import RequestError, RequestGuard
-from rag_r1.http_server.responses import disconnected, error_response, http_error_response, serve_files
+from rag_r1.http_server.errors import RequestError, error_response, http_error_response
+from rag_r1.http_server.request_guard import RequestGuard
+from rag_r1.http_server.responses import disconnected, serve_files
 from rag_r1.io.errors import DataError
 
 logger = logging.getLogger(__name__)

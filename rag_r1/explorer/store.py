@@ -2,8 +2,8 @@
 
 If a run was interrupted and resumed, an episode may have been played twice. Only its last record counts, so a
 record can replace one in another file of the run. Therefore, if a file has shrunk, was replaced or has
-disappeared, all files of its run are read anew. Broken lines are counted, and the first ones are described.
-Rows are made in one thread, while another thread writes the batch before.
+disappeared, all files of its run are read anew. One thread reads batches of rows (record_batches.py), while
+another one writes the batch before.
 """
 
 from __future__ import annotations
@@ -11,10 +11,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +20,12 @@ import duckdb
 import pyarrow as pa
 
 from rag_r1.explorer.cache import FILE_COLUMNS, POSITION_COLUMNS, Cache
-from rag_r1.explorer.file_state import FileState, head_of, is_replaced
-from rag_r1.explorer.lines import Line, whole_lines
-from rag_r1.explorer.rows import COLUMNS, row_of
+from rag_r1.explorer.file_state import FileState, is_replaced
+from rag_r1.explorer.record_batches import Batch, BatchReader, PendingFile, Reading
+from rag_r1.explorer.rows import COLUMNS
 from rag_r1.explorer.sources import RecordFile, Sources
 from rag_r1.explorer.texts import REMOVE_ORPHANS, TextTables
-from rag_r1.io.bounded_json import read_json_line
 
-#: Maximum number of rows in a batch, and of the bytes of their lines.
-_BATCH_ROWS, _BATCH_BYTES = 2048, 16 << 20
 #: A run counts as growing for this number of seconds after its last write.
 _GROWING_S = 60.0
 #: The types in Arrow for DuckDB's types in COLUMNS.
@@ -52,19 +47,6 @@ _REMOVE_REPEATED = """
             FROM trajectories
             WHERE id <> '' AND id IN (SELECT id FROM trajectories WHERE tid >= ?))
         WHERE recency > 1)"""
-#: Files that have grown since they were last read, each with its present status.
-_Pending = Sequence[tuple[FileState, os.stat_result]]
-#: (rows, states of their files after these rows).
-_Batch = tuple[list[dict[str, Any]], list[FileState]]
-
-
-@dataclass
-class Reading:
-    """The progress of a refresh, in files and bytes; all values are 0 while nothing is read."""
-
-    files: int = 0
-    bytes_done: int = 0
-    bytes_total: int = 0
 
 
 class Store:
@@ -124,12 +106,11 @@ class Store:
         with self._lock:
             sources = {str(source.path): source for source in self.sources.files()}
             has_changed = self._drop_outdated(sources)
-            pending = [state for source in sources.values() if (state := self._unread(source)) is not None]
+            pending = [file for source in sources.values() if (file := self._unread(source)) is not None]
             if not pending:
                 return has_changed
-            pending.sort(key=lambda pair: (pair[1].st_mtime_ns, pair[0].path))
-            unread = sum(status.st_size - min(state.size, status.st_size) for state, status in pending)
-            self.reading = Reading(len(pending), 0, unread)
+            pending.sort(key=lambda file: (file.status.st_mtime_ns, file.state.path))
+            self.reading = Reading(len(pending), 0, sum(file.unread_bytes for file in pending))
             try:
                 self._read_pending(pending, stop)
             except BaseException:
@@ -170,7 +151,7 @@ class Store:
             self._bump()
         return bool(outdated)
 
-    def _unread(self, source: RecordFile) -> tuple[FileState, os.stat_result] | None:
+    def _unread(self, source: RecordFile) -> PendingFile | None:
         """Return the state and the present status of a file if it is new or has grown, else None."""
         try:
             status = source.path.stat()
@@ -183,89 +164,38 @@ class Store:
             self._files[path] = state
         elif state.size == status.st_size:
             return None
-        return state, status
+        return PendingFile(state, status)
 
-    def _read_pending(self, pending: _Pending, stop: threading.Event | None) -> None:
+    def _read_pending(self, pending: Sequence[PendingFile], stop: threading.Event | None) -> None:
         """Read files and write their rows in batches; each batch is written while the next one is read."""
         with ThreadPoolExecutor(1, thread_name_prefix="explorer-writer") as writer:
             writing: Future[None] | None = None
-            for batch in self._batches(pending):
+            for batch in BatchReader(self._next_tid, self.reading).batches(pending):
                 if writing is not None:
                     writing.result()
-                writing = writer.submit(self._write, *batch)
+                self._next_tid += len(batch.rows)
+                writing = writer.submit(self._write, batch)
                 if stop is not None and stop.is_set():
                     break
             if writing is not None:
                 writing.result()
 
-    def _batches(self, pending: _Pending) -> Iterator[_Batch]:
-        """Read files, and yield the batches to write.
-
-        The states in a batch are copies, because the originals change while the batch is written.
-        """
-        rows: list[dict[str, Any]] = []
-        states: dict[int, FileState] = {}
-        n_bytes = 0
-        for state, status in pending:
-            path = Path(state.path)
-            earlier_size, head = state.size, state.head
-            state.inode, state.mtime_ns = status.st_ino, status.st_mtime_ns
-            try:
-                head = head_of(path, status.st_size)
-                for line in whole_lines(path, state.position):
-                    row = self._row_of(line, state)
-                    states[state.file_id] = state
-                    if row is not None:
-                        rows.append(row)
-                        n_bytes += row["length"]
-                    if len(rows) >= _BATCH_ROWS or n_bytes >= _BATCH_BYTES:
-                        # The file is not read to its end yet. With its old size it still counts as grown.
-                        states[state.file_id] = replace(state, size=earlier_size)
-                        yield rows, [replace(changed) for changed in states.values()]
-                        rows, states, n_bytes = [], {}, 0
-                states[state.file_id] = state
-            except (OSError, zlib.error) as error:
-                # An OSError may pass. With its old size the file is read again, at the next start.
-                is_final = isinstance(error, zlib.error)
-                states[state.file_id] = state if is_final else replace(state, size=earlier_size)
-                state.add_fault(f"{path.name}: it cannot be read further ({error})")
-            state.size, state.head = status.st_size, head
-        if rows or states:
-            yield rows, [replace(state) for state in states.values()]
-
-    def _row_of(self, line: Line, state: FileState) -> dict[str, Any] | None:
-        """Make the row of a line, with its position, and advance the state of the file.
-
-        Returns None for a line without a record.
-        """
-        row = _record_row(line.data, state)
-        state.base, state.offset = line.next
-        # Of a gzip file only whole members count, since offsets are in unpacked bytes.
-        axis = 0 if state.path.endswith(".gz") else 1
-        self.reading.bytes_done += line.next[axis] - line.position[axis]
-        if row is not None:
-            length = len(line.data or b"")
-            row |= {"tid": self._next_tid, "file_id": state.file_id, "length": length}
-            row["base"], row["offset"] = line.position
-            self._next_tid += 1
-        return row
-
-    def _write(self, rows: list[dict[str, Any]], states: Sequence[FileState]) -> None:
+    def _write(self, batch: Batch) -> None:
         """Write a batch in one transaction."""
-        texts = self._texts.new_rows(rows)
+        rows, texts = batch.rows, self._texts.new_rows(batch.rows)
         names = ", ".join(f'"{name}"' for name in FILE_COLUMNS)
         placeholders = ", ".join("?" for _ in FILE_COLUMNS)
         with self.cache.connection() as connection:
             connection.begin()
             if rows:
                 trajectories = pa.Table.from_pylist(rows, schema=_SCHEMA)
-                for table, batch in {"trajectories": trajectories, **texts}.items():
-                    connection.register("batch", batch)
-                    connection.execute(f"INSERT INTO {table} BY NAME SELECT * FROM batch")
-                    connection.unregister("batch")
+                for table, new_rows in {"trajectories": trajectories, **texts}.items():
+                    connection.register("new_rows", new_rows)
+                    connection.execute(f"INSERT INTO {table} BY NAME SELECT * FROM new_rows")
+                    connection.unregister("new_rows")
                 if connection.execute(_REMOVE_REPEATED, [rows[0]["tid"]]).fetchall() != [(0,)]:
                     _remove_orphans(connection)
-            for state in states:
+            for state in batch.states:
                 values = [getattr(state, name) for name in FILE_COLUMNS]
                 connection.execute(f"INSERT OR REPLACE INTO files ({names}) VALUES ({placeholders})", values)
             connection.commit()
@@ -276,17 +206,3 @@ def _remove_orphans(connection: duckdb.DuckDBPyConnection) -> None:
     """Delete the searched texts of trajectories that have been deleted."""
     for statement in REMOVE_ORPHANS:
         connection.execute(statement)
-
-
-def _record_row(data: bytes | None, state: FileState) -> dict[str, Any] | None:
-    """Make the row of a line; None if the line is empty, or broken, which is counted as a fault."""
-    state.lines += 1
-    if data is not None and not data.strip():
-        return None
-    try:
-        if data is None:
-            raise ValueError("the line is longer than a record can be")
-        return row_of(read_json_line(data), state.run, state.kind)
-    except (ValueError, RecursionError) as error:
-        state.add_fault(f"{Path(state.path).name}, line {state.lines}: {error}"[:300])
-        return None

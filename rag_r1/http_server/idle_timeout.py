@@ -3,7 +3,7 @@
 uvicorn waits for the headers of a request without a limit. So each connection is checked every `CHECK_S`
 seconds. It is closed if no request is being answered and none has arrived since the last check, so that
 headers have between one and two intervals to arrive. A chat in progress keeps its connection open. uvicorn
-itself limits the size of headers; request_guard.py limits the size and time of a body.
+itself limits the size of headers; request_body.py limits the size and time of a body.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the HTTP apps respond in common: the files of a page, and errors in OpenAI's format."""
+"""What the HTTP apps have in common besides errors: the files of a page, and the end of a connection."""
 
 from __future__ import annotations
 
@@ -7,13 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, Response
-from starlette.exceptions import HTTPException
-
-from rag_r1.http_server.request_guard import error_body
-
-#: HTTP status -> code of the error, for errors that the framework raises itself.
-_FRAMEWORK_CODES = {404: "not_found", 405: "method_not_allowed"}
+from fastapi.responses import Response
 
 
 def serve_files(app: FastAPI, files: Mapping[str, tuple[Path, str]]) -> None:
@@ -29,21 +23,6 @@ def _file_route(content: bytes, media_type: str) -> Callable[[], Any]:
         return Response(content, media_type=media_type)
 
     return serve
-
-
-def error_response(
-    status: int, code: str, reason: str, headers: Mapping[str, str] | None = None
-) -> JSONResponse:
-    """Return a response with an error in OpenAI's format. `code` identifies the error, and `reason` is its
-    sentence."""
-    return JSONResponse(error_body(code, reason), status, headers)
-
-
-async def http_error_response(_: Request, error: HTTPException) -> JSONResponse:
-    """Return the response to a RequestError or an error of the framework, as an exception handler of
-    FastAPI."""
-    code = getattr(error, "code", None) or _FRAMEWORK_CODES.get(error.status_code, "bad_input")
-    return error_response(error.status_code, code, str(error.detail), error.headers)
 
 
 async def disconnected(request: Request) -> None:

@@ -54,7 +54,6 @@ def sft_overrides(artifacts: OwnArtifacts) -> list[str]:
     return [
         f"model.path={hydra_quoted(artifacts.untrained_model)}",
         f"trainer.default_local_dir={hydra_quoted(run)}",
-        f"trainer.seed={artifacts.plan.run.seed}",
         f"data.max_length={artifacts.episodes.context_tokens}",
         *artifacts.plan.sft.overrides,
     ]
@@ -70,7 +69,6 @@ def _sft(artifacts: OwnArtifacts) -> Step:
         "recipe": _content_hash(recipe),
         "overrides": list(plan.overrides),
         "context": artifacts.episodes.context_tokens,
-        "seed": artifacts.plan.run.seed,
     }
 
     def work(folder: Path) -> dict[str, Any]:

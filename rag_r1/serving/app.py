@@ -25,8 +25,10 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from rag_r1.agent import Trajectory
-from rag_r1.http_server.request_guard import RETRY_S, STOPPING, RequestError, RequestGuard
-from rag_r1.http_server.responses import disconnected, error_response, http_error_response, serve_files
+from rag_r1.http_server.errors import RequestError, error_response, http_error_response
+from rag_r1.http_server.request_guard import RequestGuard
+from rag_r1.http_server.responses import disconnected, serve_files
+from rag_r1.http_server.stopping import RETRY_S, STOPPING
 from rag_r1.serving.admission import ServerFullError
 from rag_r1.serving.conversation import read_conversation
 from rag_r1.serving.page import PAGE_FILES, PageInfo
@@ -36,7 +38,7 @@ from rag_r1.serving.wire import ChatRequest, Message, TextRequest, completion
 #: Paths that need no token: the page, which has no data, and the health check.
 OPEN_PATHS = frozenset({*PAGE_FILES, "/health"})
 #: The error codes of chats that began and failed; these are not counted as refusals.
-_FAILED = frozenset(code for _, code, _ in FAILURES.values())
+_FAILED = frozenset(failure.code for failure in FAILURES.values())
 
 
 def create_app(

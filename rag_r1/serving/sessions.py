@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from rag_r1.agent import Trajectory
-from rag_r1.http_server.request_guard import STOPPING, error_body
+from rag_r1.http_server.errors import ErrorReply, error_body
+from rag_r1.http_server.stopping import STOPPING
 from rag_r1.runs.markdown import one_line_text
 from rag_r1.serving.admission import AdmissionQueue, AdmissionTicket
 from rag_r1.serving.agent import ChatAgent
@@ -32,12 +33,14 @@ logger = logging.getLogger(__name__)
 SILENT_S = 15.0
 #: Separates the reasoning of two turns.
 _TURN_BREAK = "\n\n"
-#: Statuses of failed episodes, each with the HTTP status, the code and the message of its error.
+#: Statuses of failed episodes, each with its error.
 FAILURES = {
-    "bad_row": (400, "too_long", "the question is longer than the model's prompt may be: shorten it"),
-    "tool_failure": (502, "search_failed", "the search did not answer: try again"),
-    "engine_failure": (502, "model_failed", "the model did not answer: try again"),
-    "error": (500, "internal", "the chat failed; the server's log says why"),
+    "bad_row": ErrorReply(
+        400, "too_long", "the question is longer than the model's prompt may be: shorten it"
+    ),
+    "tool_failure": ErrorReply(502, "search_failed", "the search did not answer: try again"),
+    "engine_failure": ErrorReply(502, "model_failed", "the model did not answer: try again"),
+    "error": ErrorReply(500, "internal", "the chat failed; the server's log says why"),
 }
 
 
@@ -174,12 +177,11 @@ class ChatSessions:
         """Return the last chunks of a chat whose task is done: its answer with citations and status, or its
         error."""
         if chat.task.cancelled() or chat.task.exception() is not None:
-            _, code, message = STOPPING if self.stopped and chat.task.cancelled() else FAILURES["error"]
-            return [sse(error_body(code, message))]
+            failure = STOPPING if self.stopped and chat.task.cancelled() else FAILURES["error"]
+            return [sse(error_body(failure.code, failure.reason))]
         trajectory = chat.task.result()
-        if trajectory.status in FAILURES:
-            _, code, message = FAILURES[trajectory.status]
-            return [sse(error_body(code, message))]
+        if failure := FAILURES.get(trajectory.status):
+            return [sse(error_body(failure.code, failure.reason))]
         golds = self.golds.get(chat.parameters.conversation.question, ())
         pieces = [chunks.delta(content=trajectory.answer)] if trajectory.answer else []
         pieces += [

@@ -56,6 +56,8 @@ _NUMBER = re.compile(r"[-+]?[0-9]{1,15}(\.[0-9]{1,15})?([eE][-+]?[0-9]{1,2})?")
 #: Longest name or value that is shown, in characters.
 _MAX_CHARS = 300
 _WORD = re.compile(r"\w+")
+#: Sorts a thing after all that have a name with all words of the query: more words than any name has.
+_NO_NAME = 1 << 16
 
 
 @options("rag_r1.tools.NAME")
@@ -174,7 +176,7 @@ class FactGraph:
         return self._terms[term][0]
 
     def _is_address(self, term: int) -> bool:
-        return len(self._terms[term]) == 1
+        return len(self._terms[term]) == 1  # sandbox/rdf.py tells terms apart by their length
 
     def _is_text(self, term: int) -> bool:
         return len(self._terms[term]) == 3
@@ -187,9 +189,10 @@ class FactGraph:
         return not language or language.partition("-")[0].lower() == self._language
 
     def _distance(self, thing: int, query_words: set[str]) -> int:
-        """Return the least number of other words in a name of the thing that has all words of the query."""
+        """Return the least number of words in a name of the thing that has all words of the query; _NO_NAME if
+        none has."""
         sizes = [len(words) for name in self._names[thing] if query_words <= (words := set(_words(name)))]
-        return min(sizes, default=1 << 16)
+        return min(sizes, default=_NO_NAME)
 
     def _document(self, thing: int, max_facts: int) -> Document:
         """Return a document with the name of a thing and its first facts, each of them once."""

@@ -99,7 +99,8 @@ def estimate_lines(config: DictConfig, probe: Probe) -> list[str]:
     test_freq = config.trainer.test_freq
     validations = int(bool(config.trainer.val_before_train))
     validations += math.ceil(steps / test_freq) if test_freq > 0 else 0
-    seconds = steps * step_s + validations * questions * probe.rollout_s / probe.trajectories
+    answers = validations * questions * config.actor_rollout_ref.rollout.val_kwargs.n
+    seconds = steps * step_s + answers * probe.rollout_s / probe.trajectories
     extent = f"{steps} steps, and {validations} validations of {questions} questions"
     return [*lines, f"{extent}: about {_duration(seconds)}"]
 

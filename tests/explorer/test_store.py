@@ -288,7 +288,7 @@ def test_a_file_that_could_not_be_read_is_read_at_the_next_start(read, tmp_path,
 
     write(tmp_path / "trajectories" / "a.jsonl", [record("a")])
     with monkeypatch.context() as patched, closing(Store([tmp_path])) as store:
-        patched.setattr("rag_r1.explorer.store.whole_lines", refused)
+        patched.setattr("rag_r1.explorer.record_batches.whole_lines", refused)
         assert store.refresh() and not store.refresh() and ids(store) == []
         assert [state.broken for state in store.files()] == [1]
     store = read(tmp_path)

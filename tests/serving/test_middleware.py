@@ -10,7 +10,8 @@ import httpx
 import pytest
 
 from rag_r1.http_server.idle_timeout import IdleTimeoutProtocol
-from rag_r1.http_server.request_guard import HEADERS, MAX_BODY_BYTES, WholeBodyMiddleware
+from rag_r1.http_server.request_body import MAX_BODY_BYTES, WholeBodyMiddleware
+from rag_r1.http_server.request_guard import HEADERS
 from rag_r1.serving.page import PAGE_FILES
 from tests.serving.running_chat import GOLD, arguments, chat_server, policy_of, question
 

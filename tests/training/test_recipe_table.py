@@ -8,7 +8,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 
 from rag_r1.config.recipes import RECIPES, shipped_names
 from rag_r1.training import recipes_command
-from rag_r1.training.preflight.memory.estimate import memory_of
+from rag_r1.training.preflight.memory.estimate import memory_of, sft_memory_of
 from rag_r1.training.preflight.memory.shape import SHAPES
 from rag_r1.training.recipe_table import folder_of, recipe_tables
 from tests.recipes.composed_recipes import compose_quickly, composed
@@ -53,6 +53,12 @@ def test_the_memory_that_the_readme_names_for_32_billion_parameters_is_what_is_c
     assert f"{fused.phase_bytes('update') / 1e9:.0f} GB with fused kernels" in readme
     with_fp32 = composed("recipes/rag_r1/grpo", "trainer.n_gpus_per_node=2")
     assert memory_of(with_fp32, SHAPES["32B"]).phase_bytes("update") > 4 * SHAPES["32B"].parameters
+
+
+def test_fine_tuning_in_micro_batches_of_rows_is_estimated_with_their_longest():
+    rows = ["data.use_dynamic_bsz=false", "data.micro_batch_size_per_gpu=2", "data.max_length=512"]
+    config = compose_quickly("recipes/rag_r1/sft/qwen_7b", [*rows, "data.max_token_len_per_gpu=9999"])
+    assert sft_memory_of(config, SHAPES["7B"]).context_tokens == 2 * 512
 
 
 @pytest.mark.parametrize("name", [name for name in SHAPES if name != "demo"])

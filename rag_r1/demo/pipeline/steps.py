@@ -197,7 +197,6 @@ class Pipeline(PipelineArtifacts):
             overrides = [
                 f"model.path={hydra_quoted(self.base)}",
                 f"trainer.default_local_dir={hydra_quoted(run)}",
-                f"trainer.seed={args.seed}",
                 f"trainer.total_epochs={args.sft_epochs}",
                 f"data.train_batch_size={args.sft_batch}",
                 f"data.max_length={CONTEXT_TOKENS}",

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rag_r1.evaluation.probes.metrics import CONDITION_NAMES
+from rag_r1.evaluation.probes.verdict import CONDITION_NAMES
 from rag_r1.runs.markdown import Page, cell, integer, number, table, with_interval
 
 #: The content of search_card.json.

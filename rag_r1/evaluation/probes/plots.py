@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rag_r1.evaluation.probes.metrics import CONDITION_NAMES, REAL
+from rag_r1.evaluation.probes.verdict import CONDITION_NAMES, REAL
 from rag_r1.evaluation.report.plots import dots, legend, row_names
 from rag_r1.runs.pictures import draw
 

@@ -36,9 +36,10 @@ from rag_r1.evaluation.condition_run import run_condition
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.probes.collect import RANDOM_SAMPLE_SIZE, find_passages
 from rag_r1.evaluation.probes.markdown import markdown, table_lines
-from rag_r1.evaluation.probes.metrics import CONDITION_NAMES, ConditionRun, figures
+from rag_r1.evaluation.probes.metrics import ConditionRun, figures
 from rag_r1.evaluation.probes.plots import draw_search_card
 from rag_r1.evaluation.probes.served_passages import served_passages
+from rag_r1.evaluation.probes.verdict import CONDITION_NAMES
 from rag_r1.evaluation.report.report import WRONG_RUN
 from rag_r1.evaluation.report.run_table import read_run
 from rag_r1.io.atomic_files import write_json, write_text

@@ -25,7 +25,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rag_r1.agent import Tool, Trajectory
 from rag_r1.agent.interfaces import call_tool
-from rag_r1.http_server.request_guard import RequestError, WholeBodyMiddleware, has_bearer_token
+from rag_r1.http_server.errors import RequestError
+from rag_r1.http_server.request_body import WholeBodyMiddleware
+from rag_r1.http_server.request_guard import has_bearer_token
 from rag_r1.io.errors import TooLargeError
 from rag_r1.options.server_address import search_fault
 from rag_r1.protocols import Document, Failure
@@ -154,7 +156,7 @@ def http_app(server: MCPServer, token: str | None) -> ASGIApp:
 
     The app is only for this machine and refuses requests with another Host or Origin. With a `token`,
     requests must have it as their bearer token. Bodies are read whole, within the limits of
-    rag_r1/http_server/request_guard.py, and their bytes, values and levels are limited."""
+    rag_r1/http_server/request_body.py, and their bytes, values and levels are limited."""
     app = WholeBodyMiddleware(server.streamable_http_app(host="127.0.0.1"), _check_body)
     if token is None:
         return app

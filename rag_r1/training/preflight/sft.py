@@ -29,7 +29,8 @@ COUNTED = 512
 DATASET = "SftDataset"
 #: Keys with whole numbers, with which the checks calculate.
 NUMBERS = (
-    *("data.train_batch_size", "data.max_length", "data.max_token_len_per_gpu"),
+    *("data.train_batch_size", "data.max_length"),
+    *("data.max_token_len_per_gpu", "data.micro_batch_size_per_gpu"),
     *("trainer.nnodes", "trainer.n_gpus_per_node", "trainer.total_epochs", "trainer.total_training_steps"),
 )
 #: Keys that must be given -> an example.
@@ -148,6 +149,10 @@ def check_batches(config: DictConfig, train_rows: int, validation_rows: int) -> 
         text = f"is {configured}, but {trainer.total_epochs} epochs have {steps} steps"
         remedy = "raise trainer.total_epochs: veRL saves the last checkpoint only when it gets there"
         yield error("trainer.total_training_steps", text, remedy)
-    if data.use_dynamic_bsz and int(data.max_token_len_per_gpu) < int(data.max_length):
+    if not data.use_dynamic_bsz:
+        if (rows := batch // processes) % int(data.micro_batch_size_per_gpu):
+            text = f"{rows} rows per process cannot be divided into {data.micro_batch_size_per_gpu}"
+            yield error("data.micro_batch_size_per_gpu", text, f"set it to a divisor of {rows}")
+    elif int(data.max_token_len_per_gpu) < int(data.max_length):
         text = f"{data.max_token_len_per_gpu} tokens cannot hold a row of data.max_length={data.max_length}"
         yield error("data.max_token_len_per_gpu", text, "raise it to at least data.max_length")

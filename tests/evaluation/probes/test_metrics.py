@@ -8,14 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_r1.data.rows import QuestionRow
-from rag_r1.evaluation.probes.metrics import (
-    CONDITION_NAMES,
-    MIN_QUESTIONS,
-    ConditionRun,
-    figures,
-    groups_of,
-    percent,
-)
+from rag_r1.evaluation.probes.metrics import ConditionRun, figures, groups_of
+from rag_r1.evaluation.probes.verdict import CONDITION_NAMES, MIN_QUESTIONS, percent
 from rag_r1.evaluation.report.bootstrap import Bootstrap
 from rag_r1.probes.probes import PROBES
 

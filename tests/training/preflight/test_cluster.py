@@ -146,6 +146,9 @@ def test_the_keys_of_the_critic_reach_its_engine_where_verl_reads_them():
     engine = omega_conf_to_dataclass(config.critic.fsdp)
     assert (engine.ulysses_sequence_parallel_size, engine.use_dynamic_bsz) == (2, False)
     assert engine.micro_batch_size_per_gpu == engine.infer_micro_batch_size_per_gpu == 3
+    rows = [f"critic.{key}={keys[key]}" for key in ("use_dynamic_bsz", "ppo_micro_batch_size_per_gpu")]
+    megatron = composed("recipes/rag_r1/ppo_mq", "platform=megatron", *rows).critic.megatron
+    assert (megatron.use_dynamic_bsz, megatron.micro_batch_size_per_gpu) == (False, 3)
 
 
 @pytest.mark.parametrize(
