@@ -20,7 +20,6 @@ from rag_r1.training.config_facts import adapter_rank, is_nf4
 #: Names of files with trajectory records (rag_r1/agent/records.py).
 _RECORDS = re.compile(r"step_(\d+)-\d+\.jsonl")
 _EVALUATE = "evaluate it (with --card: does it search, or does it already know?):"
-_MERGE_ADAPTERS = "`rag-r1 eval` takes that model with its lora_adapter merged (merge_and_unload of peft)"
 
 
 def after_training(config: Any) -> list[str]:
@@ -33,9 +32,6 @@ def after_training(config: Any) -> list[str]:
         return [f"no checkpoint was saved in {folder}: {reason}", *_inspection(config)]
     if is_nf4(config):
         return [f"checkpoint: {checkpoint}", *_nf4_lines(config, checkpoint, folder), *_inspection(config)]
-    if adapter_rank(config):
-        lines = [f"checkpoint: {checkpoint}", *_export_lines(config, checkpoint), _MERGE_ADAPTERS]
-        return [*lines, *_inspection(config)]
     return [
         f"checkpoint: {checkpoint}",
         _EVALUATE,
@@ -73,9 +69,12 @@ def after_demo(out: Path, checkpoint: Path | None, base: Path | None = None) -> 
         exported = "export it as one model, which `rag-r1 eval --model` takes:"
         return [*lines, f"the trained adapters: {checkpoint}", exported, _export_nf4(checkpoint, str(base))]
     corpus = str(out / "data" / "corpus.jsonl")
+    actor = checkpoint / "actor"
+    has_adapters = (actor / "lora_train_meta.json").exists()  # of `key=value` arguments
+    policy = actor if has_adapters else f"a Hugging Face model: {actor / 'huggingface'}"
     return [
         *lines,
-        f"the trained policy, a Hugging Face model: {checkpoint / 'actor' / 'huggingface'}",
+        f"the trained policy, {policy}",
         "evaluate it, with all settings of this run; with a card: does it search, or does it already know?",
         command(["rag-r1", "eval", str(out)]),
         command(["rag-r1", "eval", str(out), "--card", "--corpus", corpus, "--out", str(out / "card")]),
@@ -146,14 +145,15 @@ def _export_lines(config: Any, checkpoint: Path) -> list[str]:
     """Return lines with the exported model, or with the command that exports it with veRL's merger."""
     actor = checkpoint / "actor"
     exported = actor / "huggingface"
-    if any(exported.glob("*.safetensors")):
+    if any(exported.glob("*.safetensors")) and not adapter_rank(config):
         return [f"exported as a Hugging Face model: {exported}"]
     backend = "megatron" if config.actor_rollout_ref.actor.strategy == "megatron" else "fsdp"
     target = _export_folder(checkpoint)
     words = ["TORCH_FORCE_WEIGHTS_ONLY_LOAD=1"] if backend == "fsdp" else []  # its files are pickles
     words += ["python", "-m", "verl.model_merger", "merge", "--backend", backend]
     words += ["--local_dir", str(actor), "--target_dir", str(target)]
-    return ["export it as a Hugging Face model:", command(words)]
+    beside = ", with the adapters beside it" if adapter_rank(config) else ""
+    return [f"export it as a Hugging Face model{beside}:", command(words)]
 
 
 def command(words: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pytest
@@ -81,11 +82,56 @@ def test_what_is_no_model_is_refused_with_what_was_expected(tmp_path):
         model_folder(checkpoints(tmp_path / "run", exported=False), tmp_path / "into")
 
 
-def test_the_checkpoint_of_a_lora_is_not_taken_for_a_whole_model(tmp_path):
-    run = checkpoints(tmp_path / "run")
-    (run / "global_step_10" / "actor" / "lora_train_meta.json").write_text("{}")
-    with pytest.raises(RunError, match="merge_and_unload"):
-        model_folder(run, tmp_path / "into")
+def with_adapters(folder: Path) -> tuple[Path, Any]:
+    """A checkpoint of adapters over the demo's policy, with an export under PEFT's names, and the policy. All
+    weights are numbers of bfloat16, in which veRL's merger writes them."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    base, actor = policy_path("rag_r1_mq"), folder / "global_step_1" / "actor"
+    shutil.copytree(base, actor / "huggingface")
+    torch.manual_seed(1)
+    adapters = LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "down_proj"])
+    policy = get_peft_model(AutoModelForCausalLM.from_pretrained(base), adapters).eval()
+    with torch.no_grad():
+        for name, weight in policy.named_parameters():
+            value = torch.randn_like(weight) if ".lora_B" in name else weight
+            weight.copy_(value.bfloat16().float())
+    torch.save(policy.state_dict(), actor / "model_world_size_1_rank_0.pt")
+    (actor / "lora_train_meta.json").write_text('{"r": 4, "lora_alpha": 8, "task_type": "CAUSAL_LM"}')
+    (actor / "fsdp_config.json").write_text('{"FSDP_version": 1, "world_size": 1}')
+    return folder / "global_step_1", policy
+
+
+@pytest.mark.slow
+def test_adapters_are_added_to_their_base_in_32_bits(tmp_path):
+    pytest.importorskip("verl")
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    checkpoint, policy = with_adapters(tmp_path / "run")
+    folder = model_folder(checkpoint, tmp_path / "into")
+    assert folder == tmp_path / "into" / "merged_global_step_1" and not (folder / "lora_adapter").exists()
+    merged = AutoModelForCausalLM.from_pretrained(folder).eval()
+    assert merged.dtype == torch.float32
+    ids = torch.tensor([[1, 5, 9, 2, 7, 30, 12, 4]])
+    with torch.no_grad():
+        difference = (merged(ids).logits - policy(ids).logits).abs().max()
+        with policy.disable_adapter():
+            assert (merged(ids).logits - policy(ids).logits).abs().max() > 100 * difference
+    assert difference < 1e-4
+
+
+@pytest.mark.slow
+def test_adapters_without_the_model_that_they_belong_to_are_no_model(tmp_path):
+    import torch
+
+    checkpoint, policy = with_adapters(tmp_path / "run")
+    adapters = {name: weight for name, weight in policy.state_dict().items() if ".lora_" in name}
+    torch.save(adapters, checkpoint / "actor" / "model_world_size_1_rank_0.pt")
+    with pytest.raises(RunError, match="export-nf4 --merged"):
+        model_folder(checkpoint, tmp_path / "into")
 
 
 def sharded(folder: Path) -> tuple[Path, dict]:

@@ -6,7 +6,8 @@
     .../global_step_7/actor        the same
 
 A checkpoint that has an exported model (`huggingface/` with weights; `hf_model` in
-checkpoint.save_contents) is that model. Otherwise its FSDP shards are merged (shard_merge.py).
+checkpoint.save_contents) is that model. Otherwise its FSDP shards are merged (shard_merge.py), with their
+adapters if there are any.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from rag_r1.inference.model_folders.shard_merge import has_weights, merged_model
+from rag_r1.inference.model_folders.shard_merge import has_only_adapters, has_weights, merged_model
 from rag_r1.inference.model_folders.weights import check_weights
 from rag_r1.runs.errors import RunError
 
@@ -39,13 +40,8 @@ def model_folder(path: Path, into: Path) -> Path:
         return path
     checkpoint = _checkpoint(path)
     state = checkpoint / "actor" if (checkpoint / "actor").is_dir() else checkpoint
-    if (state / "lora_train_meta.json").exists():
-        raise RunError(
-            f"{state} is a checkpoint of a LoRA: merge the adapter into its base model (peft's "
-            "merge_and_unload; over weights in nf4 `rag-r1 model export-nf4 --merged`) and give that folder, "
-            "or serve both yourself and give --base-url"
-        )
-    if has_weights(state / "huggingface"):
+    has_adapters = (state / "lora_train_meta.json").exists()
+    if has_weights(state / "huggingface") and not has_adapters:  # else with PEFT's names of the weights
         check_weights(state / "huggingface")
         return state / "huggingface"
     shards = sorted(state.glob("model_world_size_*_rank_*.pt"))
@@ -54,6 +50,12 @@ def model_folder(path: Path, into: Path) -> Path:
             f"{path} holds no model: neither config.json with weights, nor a checkpoint of veRL with "
             "huggingface/ or FSDP shards. (Shards of several machines must be in one folder; Megatron's are "
             "merged by hand: python -m verl.model_merger merge --backend megatron)"
+        )
+    if has_adapters and has_only_adapters(shards[0]):
+        raise RunError(
+            f"{state} has adapters without the model that they belong to: over weights in nf4 export both "
+            "(`rag-r1 model export-nf4 --merged`), else merge them with peft's merge_and_unload; then give "
+            "that folder, or serve both yourself and give --base-url"
         )
     return merged_model(state, shards, into / f"merged_{checkpoint.name}")
 

@@ -1,5 +1,5 @@
 """Merges the FSDP shards of a checkpoint into a Hugging Face model, with veRL's `python -m
-verl.model_merger`.
+verl.model_merger`. Adapters in the shards are added to the weights (adapter_merge.py).
 
 The merged model is kept together with a description of its shards, and is used again as long as the shards
 are the same. The shards are pickles. PyTorch is set to load nothing but tensors from them: by default the
@@ -9,12 +9,15 @@ merger would unpickle anything, and so run any program that a stranger's checkpo
 from __future__ import annotations
 
 import json
+import pickle
 import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+from rag_r1.inference.model_folders import adapter_merge
 from rag_r1.runs.errors import RunError
 from rag_r1.system.child_processes import bind_to_parent, environment_without_secrets, last_lines
 
@@ -33,6 +36,19 @@ def has_weights(folder: Path) -> bool:
     """Return whether the folder is a Hugging Face model with weights."""
     weights = (path for ending in ("*.safetensors", "pytorch_model*.bin") for path in folder.glob(ending))
     return (folder / "config.json").is_file() and any(weights)
+
+
+def has_only_adapters(shard: Path) -> bool:
+    """Return whether the only weights in a shard are adapters. A shard that cannot be read counts as whole,
+    and the merger says what is wrong with it."""
+    import torch
+    import torch.distributed.tensor  # the class of its weights
+
+    try:
+        weights = torch.load(shard, map_location="cpu", mmap=True, weights_only=True)
+        return all(".lora_" in name for name in weights)
+    except (OSError, EOFError, ValueError, KeyError, TypeError, RuntimeError, pickle.PickleError):
+        return False
 
 
 def merged_model(state: Path, shards: list[Path], target: Path) -> Path:
@@ -76,12 +92,7 @@ def _description(state: Path, shards: list[Path]) -> str:
 def _merge(state: Path, target: Path) -> None:
     """Write the merged model to `target` with veRL's merger. Raises RunError if that fails."""
     merger = ["-m", "verl.model_merger", "merge", "--backend", "fsdp", "--local_dir", str(state)]
-    command = bind_to_parent([sys.executable, *merger, "--target_dir", str(target)])
-    environment = {**environment_without_secrets(()), _SAFE_LOAD: "1"}
-    environment.pop(_UNSAFE_LOAD, None)
-    process = subprocess.run(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors="replace"
-    )
+    process = _run([*merger, "--target_dir", str(target)])
     if process.returncode and _REFUSAL in process.stdout:
         manual = shlex.join(["python", *merger, "--target_dir", "MODEL"])
         raise RunError(
@@ -92,3 +103,18 @@ def _merge(state: Path, target: Path) -> None:
     if process.returncode or not has_weights(target):
         output = last_lines(process.stdout)
         raise RunError(f"veRL's model merger failed on {state} (status {process.returncode}):\n{output}")
+    if (target / adapter_merge.ADAPTERS).is_dir():
+        process = _run(["-m", adapter_merge.__name__, str(target)])
+        if process.returncode:
+            output = last_lines(process.stdout)
+            raise RunError(f"the adapters of {state} cannot be added to its weights:\n{output}")
+
+
+def _run(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run Python with these words, without secrets in its environment. Returns its status and its output."""
+    environment = {**environment_without_secrets(()), _SAFE_LOAD: "1"}
+    environment.pop(_UNSAFE_LOAD, None)
+    command = bind_to_parent([sys.executable, *words])
+    return subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors="replace"
+    )
