@@ -75,8 +75,8 @@ def test_it_goes_back_to_a_checkpoint_from_before_the_sign_with_a_smaller_learni
     assert (second.first, second.ending, second.last) == (5, "finished", 12)
     assert second.changes == ["actor_rollout_ref.actor.optim.lr=0.0003"] == starts(tmp_path)[1:]
     assert made.rates == [(5, pytest.approx(3e-4))]
-    assert (tmp_path / "global_step_5" / "weights").read_text() == "attempt 1, step 5"
-    assert (tmp_path / "global_step_7" / "weights").read_text() == "attempt 2, step 7"
+    assert (tmp_path / "global_step_5" / "actor" / "weights").read_text() == "attempt 1, step 5"
+    assert (tmp_path / "global_step_7" / "actor" / "weights").read_text() == "attempt 2, step 7"
     assert [path.name for path in sorted(records.iterdir())] == ["step_000004-1.jsonl", "step_000005-1.jsonl"]
     assert (tmp_path / "attempts" / "1" / "train" / "step_000007-1.jsonl").exists()
 
