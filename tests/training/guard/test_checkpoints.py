@@ -190,6 +190,20 @@ def test_a_checkpoint_without_an_optimizer_is_refused_with_the_remedy(tmp_path):
         set_learning_rate(tmp_path, 1e-4)
 
 
+@pytest.mark.parametrize("data", [b"", b"PK", b"PK\x03\x04 cut off", b"\x80\x02}q\x00."])
+def test_a_state_that_is_cut_off_is_refused_by_its_name(tmp_path, data):
+    (tmp_path / "extra_state_world_size_1_rank_0.pt").write_bytes(data)
+    with pytest.raises(RunError, match="extra_state_world_size_1_rank_0.pt cannot be read: ."):
+        set_learning_rate(tmp_path, 1e-4)
+
+
+def test_a_checkpoint_without_a_scheduler_is_refused_with_the_remedy(tmp_path):
+    _state(tmp_path / "actor", [1e-3], [1e-3])
+    torch.save({"lr_scheduler": None}, tmp_path / "actor" / "extra_state_world_size_1_rank_0.pt")
+    with pytest.raises(RunError, match="start a new training"):
+        set_learning_rate(tmp_path / "actor", 1e-4)
+
+
 class _Runs:
     def __reduce__(self):
         return (os.mkdir, ("made-by-a-pickle",))
