@@ -8,6 +8,7 @@ here, since earlier steps make it; the preflight of each training checks it.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -27,8 +28,8 @@ from rag_r1.own.plan import OwnPlan
 from rag_r1.own.questions_step import questions_spec
 from rag_r1.own.training_steps import sft_overrides
 from rag_r1.protocols import load_with_prompt
-from rag_r1.rollouts.requests import read_questions
 from rag_r1.rollouts.one_shot import PASSAGES_FIELD
+from rag_r1.rollouts.requests import read_questions
 from rag_r1.rollouts.server_check import check_endpoint
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import StartChecks, StartError, try_servers
@@ -67,8 +68,8 @@ def check_plan(artifacts: OwnArtifacts, folder: PipelineFolder, knows_teacher: b
     require("verl", *(["vllm"] if plan.policy.url is None else []))
     with StartChecks() as checks:
         checks.run(_check_contradictions, plan)
-        is_consistent = not checks.problems
         checks.run(_check_unused_encoder, plan, folder)
+        is_consistent = not checks.problems
         _check_files(artifacts, checks)
         if plan.writes_questions:
             checks.run(require_library)
@@ -108,14 +109,13 @@ def _check_files(artifacts: OwnArtifacts, checks: StartChecks) -> None:
 
 def _check_encoder(name: str) -> None:
     """Raise RunError unless `name` is the folder of a model, or the name of one on the Hub."""
-    folder = Path(name).expanduser()
+    folder = Path(os.path.expanduser(name))  # that of pathlib raises RuntimeError for an unknown user
     if folder.is_dir():
         check_weights(folder)
     elif name != "minilm" and not is_hub_name(name):
         raise RunError(f"index.encoder: {name} is not the folder of a model: give one, or a name on the Hub")
 
 
-def _check_overrides(artifacts: OwnArtifacts, checks: StartChecks) -> None:
 def _check_one_shot_prompt(path: str | None) -> None:
     """Raise ProtocolError or RunError for a prompt of one search that cannot be read, or that has no place
     for the question or for the passages."""
@@ -130,6 +130,7 @@ def _check_unused_encoder(plan: OwnPlan, folder: PipelineFolder) -> None:
         raise RunError("index.encoder needs index.backend=dense: give that, too, or leave the encoder out")
 
 
+def _check_overrides(artifacts: OwnArtifacts, checks: StartChecks) -> None:
     """Check that both training recipes can be composed, and the values of keys that the plan changes."""
     plan, episodes = artifacts.plan, artifacts.episodes
     if plan.grpo.overrides or plan.policy.keys:
