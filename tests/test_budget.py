@@ -38,8 +38,8 @@ from code_lines import PARTS, ROOT, LineCount, count_lines, count_part
 #: reading of all modules found, of odd files, kills between two writes, tokens and proxies, took 100 (600);
 #: those of a second reading, of stops, logs, splits, servers that change and numbers that veRL writes as
 #: null, 150 (500). Keys that veRL reads elsewhere than where users set them, and seeds of a repeatable
-#: rollout, took 65 (150).
-BUDGETS = {"package": (46_155, 0.334), "tests": (64_730, 0.0575)}
+#: rollout, took 65 (150). A third reading of the guard, of plans and of rollouts took 40 (220).
+BUDGETS = {"package": (46_195, 0.334), "tests": (64_950, 0.0575)}
 
 
 @pytest.fixture(scope="module", params=PARTS)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.evaluation.eval_arguments import EvalArguments
-from rag_r1.iterate.plan import DataSpec, EvaluationSpec, LoopPlan, Machine
+from rag_r1.iterate.plan import DataSpec, EvaluationSpec, LoopPlan, Machine, option_name
 from rag_r1.options.command_line import hydra_quoted
 from rag_r1.protocols.retriever_query import Mode
 from rag_r1.retriever.data.arguments import DataArguments
@@ -126,8 +126,9 @@ class StepCommands:
         if the recipe cannot be used, and ArgumentsError if the command would refuse the arguments."""
         retriever = self.plan.retriever
         assert retriever is not None  # else the loop has no such step
+        given = set(map(option_name, retriever.options))
         options = {
-            **read_recipe(retriever.recipe),
+            **{name: value for name, value in read_recipe(retriever.recipe).items() if name not in given},
             **retriever.options,
             "rows": rows / "train.jsonl",
             "corpus": rows / "passages.jsonl",

@@ -8,6 +8,7 @@ here, since earlier steps make it; the preflight of each training checks it.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -27,6 +28,7 @@ from rag_r1.own.plan import OwnPlan
 from rag_r1.own.questions_step import questions_spec
 from rag_r1.own.training_steps import sft_overrides
 from rag_r1.protocols import load_with_prompt
+from rag_r1.rollouts.one_shot import PASSAGES_FIELD
 from rag_r1.rollouts.requests import read_questions
 from rag_r1.rollouts.server_check import check_endpoint
 from rag_r1.runs.errors import RunError
@@ -66,6 +68,7 @@ def check_plan(artifacts: OwnArtifacts, folder: PipelineFolder, knows_teacher: b
     require("verl", *(["vllm"] if plan.policy.url is None else []))
     with StartChecks() as checks:
         checks.run(_check_contradictions, plan)
+        checks.run(_check_unused_encoder, plan, folder)
         is_consistent = not checks.problems
         _check_files(artifacts, checks)
         if plan.writes_questions:
@@ -86,13 +89,15 @@ def file_problems(artifacts: OwnArtifacts) -> list[str]:
 
 
 def _check_files(artifacts: OwnArtifacts, checks: StartChecks) -> None:
-    """Check the documents, passages, prompt, questions, model and encoder that the plan names."""
+    """Check the documents, passages, prompts, questions, model and encoder that the plan names."""
     plan = artifacts.plan
     if plan.documents.folder is not None:
         checks.run(document_files, Path(plan.documents.folder))
     if plan.documents.corpus:
         checks.run_on_all(lambda paths: check_first_rows(Corpus(paths)), artifacts.corpus)
-    protocol = checks.run(load_with_prompt, plan.policy.protocol, plan.policy.prompt)
+    protocol = checks.run(load_with_prompt, plan.policy.protocol, plan.policy.prompt, "policy.prompt")
+    if plan.evaluation.one_shot and not plan.evaluation.skip:
+        checks.run(_check_one_shot_prompt, plan.evaluation.one_shot_prompt)
     for paths in (plan.questions.train, plan.questions.test):
         if protocol is not None and paths:
             checks.run_on_all(partial(read_questions, protocol=protocol), paths)
@@ -104,11 +109,25 @@ def _check_files(artifacts: OwnArtifacts, checks: StartChecks) -> None:
 
 def _check_encoder(name: str) -> None:
     """Raise RunError unless `name` is the folder of a model, or the name of one on the Hub."""
-    folder = Path(name).expanduser()
+    folder = Path(os.path.expanduser(name))  # that of pathlib raises RuntimeError for an unknown user
     if folder.is_dir():
         check_weights(folder)
     elif name != "minilm" and not is_hub_name(name):
         raise RunError(f"index.encoder: {name} is not the folder of a model: give one, or a name on the Hub")
+
+
+def _check_one_shot_prompt(path: str | None) -> None:
+    """Raise ProtocolError or RunError for a prompt of one search that cannot be read, or that has no place
+    for the question or for the passages."""
+    key = "evaluation.one_shot_prompt"
+    if path is not None and PASSAGES_FIELD not in load_with_prompt("rag_r1_mq", path, key).user_prompt:
+        raise RunError(f"{key} {path} has no {PASSAGES_FIELD}: write it where the passages belong")
+
+
+def _check_unused_encoder(plan: OwnPlan, folder: PipelineFolder) -> None:
+    """Raise RunError for an encoder that the index would not use. A run that has its index goes on."""
+    if plan.index.encoder is not None and plan.index.backend != "dense" and folder.seconds("index") is None:
+        raise RunError("index.encoder needs index.backend=dense: give that, too, or leave the encoder out")
 
 
 def _check_overrides(artifacts: OwnArtifacts, checks: StartChecks) -> None:

@@ -26,7 +26,8 @@ _RESUMABLE = (
 )
 #: Placeholder for the address of the retrieval server where it is not known yet.
 ANY_URL = "http://127.0.0.1:8000"
-#: Number of checkpoints of a training whose recipe saves none.
+#: Number of checkpoints of a training whose recipe saves none, but says how many steps there are. Without
+#: that number there is one after each step.
 _CHECKPOINTS = 3
 #: Number of concurrent episodes in vLLM on a CPU. A batch must have room for all of their prompts, because
 #: vLLM crashes on a CPU if it splits the prefill of a seeded request.

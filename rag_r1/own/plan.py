@@ -17,20 +17,27 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, Strict
 
 from rag_r1.options.command_line import Above0, From0, Share
-from rag_r1.options.declare import Constraint, Count, Flag, PositiveCount, Text, options
+from rag_r1.options.declare import Constraint, Flag, PositiveCount, Text, options
 from rag_r1.options.server_address import Address
 from rag_r1.protocols import Protocol, load_with_prompt
 from rag_r1.questions.seeds import KINDS, KindName
 from rag_r1.questions.spec import ModelSpec, RequestLimits
+from rag_r1.runs.settings import json_roundtrip
 
 Texts = Annotated[tuple[Text, ...], Constraint("a list of texts")]
 Paths = Annotated[tuple[Text, ...], Constraint("a list of paths")]
 Kinds = Annotated[tuple[KindName, ...], Field(min_length=1), Constraint(f"a list of {', '.join(KINDS)}")]
-Body = Annotated[dict[Text, Any], Constraint("a mapping of keys of a request")]
+#: A date, which YAML has and JSON does not, becomes a text.
+Body = Annotated[dict[Text, Any], AfterValidator(json_roundtrip), Constraint("a mapping of a request's keys")]
 Platform = Literal["cpu", "gpu", "gpu_sdpa"]
+#: Numbers that are not read from words as those of flags are: "2" and true are none.
+Price = Annotated[From0, Strict()]
+Cost = Annotated[Above0, Strict()]
+Part = Annotated[Share, Strict()]
+Whole = Annotated[int, Strict(), Constraint("a whole number")]
 
 
 def key(default: Any, comment: str) -> Any:
@@ -65,9 +72,9 @@ class TeacherPlan:
     model: Text | None = key(None, "name of the model there; null: the only one that the server lists")
     api_key_env: Text = key("OPENAI_API_KEY", "environment variable with the key")
     body: Body = key(dict, "further keys of each request, such as {max_tokens: 2000}")
-    price_in: From0 = key(0.0, "price of a million prompt tokens")
-    price_out: From0 = key(0.0, "price of a million generated tokens")
-    max_cost: Above0 | None = key(None, "stop questions and traces at this cost of both models together")
+    price_in: Price = key(0.0, "price of a million prompt tokens")
+    price_out: Price = key(0.0, "price of a million generated tokens")
+    max_cost: Cost | None = key(None, "stop questions and traces at this cost of both models together")
     in_flight: PositiveCount = key(32, "requests at a time")
 
 
@@ -78,8 +85,8 @@ class ReaderPlan:
     url: Address | None = key(None, "address of its server, up to and with /v1; null: the teacher's")
     model: Text | None = key(None, "name of the model there")
     api_key_env: Text = key("READER_API_KEY", "environment variable with the key of that address")
-    price_in: From0 = key(0.0, "price of a million prompt tokens")
-    price_out: From0 = key(0.0, "price of a million generated tokens")
+    price_in: Price = key(0.0, "price of a million prompt tokens")
+    price_out: Price = key(0.0, "price of a million generated tokens")
 
 
 @options("questions")
@@ -92,7 +99,7 @@ class QuestionsPlan:
     test: Paths = key((), "your own held-out questions, with which everything is evaluated")
     kinds: Kinds = key(KINDS, "kinds that the teacher writes")
     per_kind: PositiveCount = key(200, "most questions of each kind")
-    test_share: Share = key(0.2, "share of the documents whose questions are held out")
+    test_share: Part = key(0.2, "share of the documents whose questions are held out")
 
 
 @options("policy")
@@ -132,8 +139,8 @@ class FilterPlan:
 
     skip: Flag = key(False, "train on all questions")
     questions: PositiveCount | None = key(None, "first so many training questions; null: all")
-    replays: Count = key(10, "further attempts at a question whose first answer is wrong")
-    share: Share = key(0.25, "share that is kept of the questions that are right at once")
+    replays: PositiveCount = key(10, "further attempts at a question whose first answer is wrong")
+    share: Part = key(0.25, "share that is kept of the questions that are right at once")
 
 
 @options("grpo")
@@ -161,7 +168,7 @@ class EvaluationPlan:
 class RunPlan:
     """the run itself"""
 
-    seed: Annotated[int, Constraint("a whole number")] = key(0, "seed of everything that is chosen at random")
+    seed: Whole = key(0, "seed of everything that is chosen at random")
 
 
 @dataclass(frozen=True)

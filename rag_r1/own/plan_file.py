@@ -9,6 +9,7 @@ in a file, are not.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -92,5 +93,5 @@ def _absolute(value: Any) -> Any:
         return [_absolute(item) for item in value]
     if not isinstance(value, str | Path):
         return value
-    path = Path(value).expanduser()
+    path = Path(os.path.expanduser(value))  # that of pathlib raises RuntimeError for an unknown user
     return str(path.absolute()) if path.exists() else str(value)

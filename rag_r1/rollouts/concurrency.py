@@ -46,7 +46,8 @@ class JobPool:
         """Run `total` jobs and return their results in order, None for jobs that did not finish because the
         run was stopped (`stop.reason` says why). `unit` is the noun of the progress bar.
 
-        If a job raises an exception, the pool stops, waits for the open requests and raises it."""
+        If a job raises an exception, even after the run was stopped, the pool stops, waits for the open
+        requests and raises it."""
         results: list[T | None] = [None] * total
         queue = enumerate(jobs)
         with tqdm(total=total, unit=unit, mininterval=1.0) as self.bar:
@@ -70,10 +71,13 @@ class JobPool:
                 if self.stop.reason is not None and self.wait_until_idle is not None:
                     self.bar.write("waiting for the answers that are under way", file=sys.stderr)
                     await self.wait_until_idle()
+                ended = [worker for worker in workers if worker.done() and not worker.cancelled()]
                 for task in (*workers, stop_task):
                     task.cancel()
                 await asyncio.gather(*workers, stop_task, return_exceptions=True)
                 self.bar = None
+        for worker in ended:
+            worker.result()
         return results
 
     async def _work(self, jobs: Iterator[tuple[int, Job[T]]], results: list[T | None]) -> None:

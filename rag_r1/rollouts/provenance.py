@@ -100,8 +100,8 @@ class CommitPart(_ProvenancePart):
     """The commit of this project's code."""
 
     sha: str
-    #: Whether tracked files differ from the commit.
-    changed: bool
+    #: Whether tracked files differ from the commit; None if git does not say.
+    changed: bool | None
 
 
 class Provenance(_ProvenancePart):
@@ -214,8 +214,8 @@ def make_provenance(
     server is asked for `/ready` and `/health`, with the token in RETRIEVAL_TOKEN. `index` is the folder of
     the server's index, if it is on this machine, and `data` are the files of questions.
 
-    Raises RunError if a file or the server cannot be used, or if the index and the server have different
-    corpora.
+    Raises RunError if the server, the index or a file of questions cannot be used, or if the index and the
+    server have different corpora, and OSError if a file of the model cannot be read.
     """
     server = None if retriever is None else retriever_part(retriever)
     manifest = provenance_facts.manifest_facts(index) if index else None

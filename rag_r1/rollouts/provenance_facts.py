@@ -209,7 +209,7 @@ def commit_facts() -> dict[str, Any] | None:
     if sha is None or _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
         return None
     changed = _git(package, "status", "--porcelain", "--untracked-files=no")
-    return {"sha": sha, "changed": bool(changed)}
+    return {"sha": sha, "changed": None if changed is None else bool(changed)}
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from rag_r1.iterate.commands import StepCommands, flag_words, launch_words, query_keys
 from rag_r1.iterate.plan import read_plan
+from rag_r1.options.argument_values import ArgumentsError
 from rag_r1.options.command_line import read_arguments
 from rag_r1.training.stages import StagesArguments
 from retrieval_server.build_options import BuildCommand
@@ -49,6 +50,18 @@ def test_options_are_flags_with_their_values():
 def test_an_index_decides_what_its_queries_are_sent_with(query, agentic, mode):
     keys = dict(key.split("=") for key in query_keys(query))
     assert keys["rag_r1.retriever.agentic_input"] == agentic and keys.get("rag_r1.retriever.mode") == mode
+
+
+def test_an_option_with_a_hyphen_replaces_that_of_the_recipe(loop):
+    recipe = loop.folder / "mine.yaml"
+    recipe.write_text("model: minilm\nbatch_size: 8\n")
+    loop.plan["retriever"] |= {"recipe": str(recipe), "options": {"batch-size": 4}}
+    loop.words()
+    commands = StepCommands(read_plan(loop.recipe), "http://server")
+    assert commands.retriever_options(Path("/out"), None, Path("/out")).batch_size == 4
+    commands.plan.retriever.options["batch_size"] = 2
+    with pytest.raises(ArgumentsError, match="--batch-size: given twice"):
+        commands.retriever_options(Path("/out"), None, Path("/out"))
 
 
 def test_retriever_and_agent_run_on_their_own_machines(loop):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,7 @@ def problems(tmp_path: Path, **sections) -> list[str]:
         ({"documents": {}}, "documents"),
         ({"documents": {"folder": "a", "corpus": ["b.jsonl"]}}, "documents"),
         ({"index": {"backend": "dense"}}, "index.encoder"),
+        ({"index": {"encoder": "owner/name"}}, "index.encoder needs index.backend=dense"),
         ({"policy": {"model": MODEL, "url": "http://127.0.0.1:9/v1"}}, "policy.url"),
         ({"teacher": {}}, "teacher.url"),
         ({"teacher": {"url": "http://127.0.0.1:9/v1", "max_cost": 1}}, "teacher.price_in"),
@@ -58,6 +60,39 @@ def test_a_contradiction_names_its_key_and_the_remedy(tmp_path, sections, key, m
     (tmp_path / "q.jsonl").write_text('{"question": "Who?", "golden_answers": ["she"]}\n')
     [problem] = problems(tmp_path, **sections)
     assert key in problem and ": " in problem or "needs" in problem
+
+
+def test_a_run_that_has_its_index_goes_on_with_an_encoder_that_it_did_not_use(tmp_path):
+    (tmp_path / "out" / "index").mkdir(parents=True)
+    done = {"hash": "a", "result": "b", "facts": {}, "seconds": 1.0}
+    (tmp_path / "out" / "index" / "done.json").write_text(json.dumps(done))
+    found = problems(tmp_path, index={"encoder": "owner/name"}, documents={})
+    assert [problem for problem in found if "index.encoder" in problem] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        (None, "cannot be read"),
+        ("{documents} Answer.", "has no {question}"),
+        ("{question} Answer.", "has no {documents}: write it where the passages belong"),
+    ],
+)
+def test_a_prompt_of_one_search_is_checked_before_anything_is_trained(tmp_path, text, fault):
+    prompt = tmp_path / "one_shot.txt"
+    if text is not None:
+        prompt.write_text(text)
+    (tmp_path / "notes.txt").write_text("A text.")
+    words = {"one_shot_prompt": str(prompt)}
+    [problem] = problems(tmp_path, evaluation=words, teacher={})[1:]
+    assert f"evaluation.one_shot_prompt {prompt}" in problem and fault in problem
+    assert len(problems(tmp_path, evaluation={**words, "one_shot": False}, teacher={})) == 1
+
+
+def test_a_prompt_of_the_policy_is_named_by_its_key(tmp_path):
+    (tmp_path / "notes.txt").write_text("A text.")
+    policy = {"model": MODEL, "platform": "cpu", "prompt": str(tmp_path / "none.txt")}
+    assert any(problem.startswith("policy.prompt ") for problem in problems(tmp_path, policy=policy))
 
 
 @pytest.mark.slow

@@ -76,6 +76,34 @@ def test_paths_are_those_of_the_working_directory_wherever_the_plan_is_read_agai
     assert plan.policy.model == "owner/name", "a name of the Hub is no path"
 
 
+def test_the_folder_of_an_unknown_user_is_no_path_on_this_machine():
+    plan = read_plan(None, {"documents": {"folder": "~nobody-of-this-name/docs"}})
+    assert plan.documents.folder == "~nobody-of-this-name/docs"
+
+
+def test_a_date_in_a_request_is_a_text(tmp_path):
+    plan = read_plan(None, {}, ["teacher.body={since: 2026-11-28, logit_bias: {50256: -100}}"])
+    assert plan.teacher.body == {"since": "2026-11-28", "logit_bias": {"50256": -100}}
+    file = tmp_path / PLAN
+    file.write_text(plan_text(plan))
+    assert read_plan(file, {}) == plan
+
+
+@pytest.mark.parametrize(
+    "key", ["run.seed", "teacher.price_in", "teacher.max_cost", "questions.test_share", "filter.share"]
+)
+@pytest.mark.parametrize("value", ["true", "'1'"])
+def test_neither_a_text_nor_true_is_a_number(key, value):
+    with pytest.raises(PlanError, match=f"{key} must be a"):
+        read_plan(None, {}, [f"{key}={value}"])
+    read_plan(None, {}, [f"{key}=1"])
+
+
+def test_what_the_filter_would_refuse_is_refused_in_the_plan():
+    with pytest.raises(PlanError, match="filter.replays must be a whole number of at least 1"):
+        read_plan(None, {}, ["filter.replays=0"])
+
+
 def test_all_wrong_keys_and_values_are_reported_together(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("polcy: {}\ngrpo: {steps: 0, stps: 3}\nfilter: 5\n")

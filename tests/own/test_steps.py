@@ -189,6 +189,16 @@ def test_the_trainings_are_child_processes_with_these_words(own: Own, tmp_path, 
         assert module in started.value.args
 
 
+def test_a_document_that_cannot_be_read_is_not_counted(own: Own, tmp_path):
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "notes.txt").write_text("A text.")
+    (docs / "latin.txt").write_bytes("Käse".encode("latin-1"))
+    documents = {"folder": str(docs), "skip_bad_files": True}
+    step = steps(artifacts(own, tmp_path, documents=documents))["documents"]
+    assert step.work(tmp_path / "step") == {"documents": 1, "passages": 1}
+
+
 def test_the_loss_of_sft_is_that_of_its_last_validation_also_after_a_kill(own: Own, tmp_path, monkeypatch):
     """The second invocation has nothing left to train, and its log is empty."""
     run = tmp_path / "run"

@@ -273,6 +273,14 @@ def test_the_commit_is_that_of_this_code_or_not_known():
         assert provenance is not None and provenance["sha"] == head.stdout.strip()
 
 
+def test_a_tree_of_which_git_does_not_say_whether_it_has_changed_does_not_count_as_unchanged(monkeypatch):
+    answers = {"rev-parse": "a" * 40, "ls-files": "__init__.py", "status": None}
+    monkeypatch.setattr(provenance_facts, "_git", lambda folder, *words: answers[words[0]])
+    assert made().flat()["commit.changed"] is None
+    answers["status"] = ""
+    assert made().flat()["commit.changed"] is False
+
+
 @pytest.mark.slow
 def test_the_card_of_a_real_index_and_server(tmp_path):
     corpus = tmp_path / "corpus.jsonl"

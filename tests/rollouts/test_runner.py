@@ -219,6 +219,26 @@ def test_a_full_disk_ends_the_run(tmp_path: Path):
         virtual_time.run(main())
 
 
+def test_a_disk_that_is_full_after_a_stop_ends_the_run_too(tmp_path: Path):
+    """The episodes under way are waited for, and the record of one of them cannot be written."""
+
+    async def main():
+        with folder_at(tmp_path) as folder:
+
+            def full(record):
+                raise RunError("cannot write")
+
+            folder.write = full
+            stop = CancelToken()
+            runner = runner_of(folder, SCRIPT, [], pause=lambda ask, turn: 1.0, stop=stop)
+            runner.pool.wait_until_idle = partial(asyncio.sleep, 9.0)
+            asyncio.get_running_loop().call_later(0.5, stop, "enough")
+            await runner.run([partial(runner.play, ask) for ask in asks()], 6, "trace")
+
+    with pytest.raises(RunError, match="cannot write"):
+        virtual_time.run(main())
+
+
 @pytest.mark.parametrize(
     ("rewards", "right"), [({"f1": 0.9}, True), ({"f1": 0.7}, False), ({"f1": None}, None), ({}, None)]
 )

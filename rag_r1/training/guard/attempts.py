@@ -17,7 +17,7 @@ from rag_r1.runs.json_lines import JsonLinesFile
 from rag_r1.runs.markdown import Page, cell, number
 from rag_r1.runs.pictures import GREY, SERIES, draw, whole_steps
 from rag_r1.training.guard.history import History, Series
-from rag_r1.training.guard.signs import Sign
+from rag_r1.training.guard.signs import Sign, Verdict
 from rag_r1.training.metrics_files import MetricsFile
 
 if TYPE_CHECKING:
@@ -88,6 +88,8 @@ class Attempts:
         values = {key: value for key, value in line.items() if key not in ("event", "attempt", "time")}
         if event == "begin":
             self.all.append(Attempt(line["attempt"], **values))
+        elif not self.all:
+            raise ValueError("no attempt begins before it")
         elif event == "sign":
             self.all[-1].signs.append(values)
         else:
@@ -120,7 +122,7 @@ class Attempts:
         points = (right.values[0], max(right.values), right.values[-1]) if len(right) else ()
         shares = " → ".join(number(value, 2) for value in points) or "–"
         changes = ", ".join(map(cell, attempt.changes)) or "none"
-        steps = f"{attempt.first + 1} to {last}"
+        steps = f"{attempt.first + 1} to {last}" if last > attempt.first else "none"
         return [attempt.number, steps, changes, shares, cell(attempt.ending or "runs")]
 
     def _series(self, attempt: Attempt) -> tuple[Series, Series]:
@@ -137,7 +139,8 @@ class Attempts:
             axes.plot(right.steps, right.values, "-", color=color, label=f"attempt {attempt.number}")
             axes.plot(held_out.steps, held_out.values, "o", color=color)
         for attempt in self.all:
-            if any(sign["verdict"] != "WARN" for sign in attempt.signs) and attempt.last is not None:
+            ended = any(Verdict[sign["verdict"]] > Verdict.WARN for sign in attempt.signs)
+            if ended and attempt.last is not None:
                 axes.axvline(attempt.last, color=GREY, linestyle=":")
         axes.set(xlabel="step", ylabel="right answers (points: held out)", ylim=(0, 1.03))
         whole_steps(axes)

@@ -117,8 +117,10 @@ def make_band(histories: Sequence[History]) -> dict[str, dict[str, list[float]]]
 
 
 def _signal_band(runs: Sequence[Series]) -> dict[str, list[float]]:
-    """Return the band of one signal at the steps that all runs have."""
-    steps = sorted(set.intersection(*(set(run.steps) for run in runs)))
+    """Return the band of one signal at the steps at which all runs have a finite value."""
+    pairs = (zip(run.steps, run.values, strict=True) for run in runs)
+    measured = [{step for step, value in run if math.isfinite(value)} for run in pairs]
+    steps = sorted(set.intersection(*measured))
     values = list(zip(*(at_steps(run, steps) for run in runs), strict=True))
     variances = [variance(step_values) for step_values in values]
     band = {}
@@ -138,7 +140,7 @@ def read_band(path: Path) -> dict[str, dict[int, tuple[float, float]]]:
             name: {int(step): (float(low), float(high)) for step, (low, high) in band.items()}
             for name, band in signals.items()
         }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise RunError(f"{path} is not a band ({error!r}): make it anew from finished runs") from error
 
 
@@ -167,7 +169,7 @@ class BandArguments(Arguments):
     made: str = argument("machine and date, for those who read the file", "TEXT", default="")
 
 
-@command_main(RunError)
+@command_main(RunError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the band of the named runs. Returns 0."""
     args = read_arguments(

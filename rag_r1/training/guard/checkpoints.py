@@ -38,32 +38,41 @@ class Checkpoints:
         self.folder = folder
         self.count = count
         self._kept_folder = folder / KEPT
+        #: The steps whose checkpoints could not be kept.
+        self._given_up: set[int] = set()
 
     def kept_steps(self) -> list[int]:
         """Return the steps of the kept checkpoints, in ascending order."""
         return list(saved_checkpoints(self._kept_folder))
 
     def keep(self, last_step: int) -> None:
-        """Keep the run's whole checkpoints up to `last_step`, and remove surplus kept ones."""
+        """Keep the run's whole checkpoints up to `last_step`, and remove surplus kept ones. One for which
+        there is no room, where hard links are not possible, is named and left out."""
         last_whole = last_whole_step(self.folder)
         newest_kept = max(self.kept_steps(), default=0)
-        for step in saved_checkpoints(self.folder):
-            if last_whole is not None and newest_kept < step <= min(last_step, last_whole):
-                self._link_checkpoint(step)
+        for step, path in saved_checkpoints(self.folder).items():
+            is_new = last_whole is not None and newest_kept < step <= min(last_step, last_whole)
+            # Of a checkpoint that veRL has removed, the folder and the data loader's state are left.
+            if is_new and step not in self._given_up and (path / "actor").is_dir():
+                self._link_checkpoint(path, step)
         for step in surplus(self.kept_steps(), self.count):
             self._remove_kept(step)
 
-    def _link_checkpoint(self, step: int) -> None:
-        """Link the run's checkpoint of a step under `kept/`, unless veRL removes it meanwhile."""
-        target = self.path(step)
+    def _link_checkpoint(self, source: Path, step: int) -> None:
+        """Link the run's checkpoint `source` of a step under `kept/`, unless veRL removes it meanwhile."""
         part = self._kept_folder / f"part_{step}"
         shutil.rmtree(part, ignore_errors=True)
         try:
-            shutil.copytree(self.folder / target.name, part, copy_function=_link)
-        except (FileNotFoundError, shutil.Error):
-            shutil.rmtree(part, ignore_errors=True)
+            shutil.copytree(source, part, copy_function=_link)
+        except FileNotFoundError:
             return
-        move_into_place(part, target)
+        except shutil.Error as error:
+            if (source / "actor").is_dir():
+                self._given_up.add(step)  # a further attempt would fill the disk again
+                print(f"supervisor: {source} cannot be kept: {error.args[0][0][2]}", flush=True)
+        if step not in self._given_up and (source / "actor").is_dir():
+            move_into_place(part, self.path(step))
+        shutil.rmtree(part, ignore_errors=True)
 
     def _remove_kept(self, step: int) -> None:
         """Remove a kept checkpoint. It loses its name first: if the removal is interrupted, no part of it is

@@ -15,7 +15,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 from rag_r1.io.atomic_files import atomic_file
@@ -25,7 +24,7 @@ from rag_r1.runs.errors import RunError
 
 def set_learning_rate(actor: Path, rate: float) -> None:
     """Make `rate` the base learning rate of the checkpoint in the folder `actor`. Raises RunError if the
-    folder has no optimizer, or no scheduler with a rate above 0."""
+    folder has no optimizer or no scheduler with a rate above 0, or if a file of it cannot be read."""
     states = sorted(actor.glob("extra_state_world_size_*_rank_*.pt"))
     if not states:
         raise RunError(
@@ -34,8 +33,8 @@ def set_learning_rate(actor: Path, rate: float) -> None:
     for path in states:
         optimizer_path = path.with_name(path.name.replace("extra_state", "optim"))
         extra, optimizer = _load(path), _load(optimizer_path)
-        scheduler = extra["lr_scheduler"]
-        base = max(scheduler["base_lrs"], default=0.0)
+        scheduler = extra.get("lr_scheduler") or {}
+        base = max(scheduler.get("base_lrs", ()), default=0.0)
         if base <= 0:
             text = f"{path}: the scheduler's learning rate is {base}, which no factor makes {rate:g}"
             raise RunError(f"{text}: start a new training from the exported model")
@@ -62,8 +61,9 @@ def _load(path: Path) -> dict[str, Any]:
     try:
         with torch.serialization.safe_globals(allowed):
             return torch.load(path, weights_only=True, map_location="cpu")
-    except (OSError, RuntimeError, ValueError, UnpicklingError) as error:
-        raise RunError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+    except Exception as error:  # torch raises errors of many types for a damaged file, some without a text
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise RunError(f"{path} cannot be read: {reason}") from error
 
 
 def _save(state: dict[str, Any], path: Path) -> None:

@@ -179,7 +179,7 @@ def trajectories_are_masked(history: History, options: GuardOptions, facts: Trai
         "masked", "search/masked", options.masked, "of the trajectories are masked", history, options
     )
     calls, failed = (history[f"search/{name}"] for name in ("calls", "failed_calls"))
-    if len(failed) >= options.window and history.now("search/failed_calls") is not None:
+    if min(len(calls), len(failed)) >= options.window and history.now("search/failed_calls") is not None:
         share = failed.recent(options.window) / max(calls.recent(options.window), 1e-9)
         if share > options.masked:
             yield Sign("tools", Verdict.WARN, f"{share:.0%} of the calls fail", failed.since(options.window))

@@ -124,7 +124,9 @@ class Supervisor:
     def _read_earlier_attempts(self, attempts: Attempts) -> None:
         """Give the guard the metrics of all steps before the checkpoint from which the run resumes, and
         records the end of an attempt whose supervisor was killed."""
+        firsts = {attempt.metrics: attempt.first for attempt in attempts.all}
         for path in metrics_files.earlier_files(self.folder):
+            self.guard.back_to(firsts.get(path.name, self.guard.step))
             for step, metrics in metrics_files.MetricsFile(path).new_lines():
                 self.guard.see(step, metrics)
         if attempts.all and not attempts.all[-1].ending:
@@ -225,6 +227,7 @@ class _AttemptRun:
         supervisor = self.supervisor
         changes = supervisor.changes(self.attempts.rollbacks)
         attempt = self.attempts.begin(last_whole_step(supervisor.folder) or 0, changes, self.metrics.path)
+        self.metrics.path.touch()  # the next attempt gets another file, even if veRL does not open this one
         _print(f"attempt {attempt.number} begins after step {attempt.first}")
         environment = {**os.environ, MARK: str(supervisor.folder)}
         status = run_child_until(self._is_over, supervisor.command(changes, self.metrics.path), environment)

@@ -24,6 +24,14 @@ def test_seven_planted_problems_are_reported_in_one_run(tmp_path, capsys):
         assert [name for name in named if name not in message] == [] and "7 problems" in message
 
 
+def test_a_model_in_the_folder_of_an_unknown_user_is_named(tmp_path, capsys):
+    rows, corpus = files(tmp_path)
+    words = ["--rows", str(rows), "--corpus", str(corpus), "--negatives", "2", "--batch-size", "2"]
+    name = "~nobody-of-this-name/model"
+    assert main([*words, "--model", name, "--out", str(tmp_path / "out"), "--check-only"]) == 1
+    assert f"--model {name} does not exist" in capsys.readouterr().err
+
+
 def test_check_only_names_what_would_be_trained_and_writes_nothing(tmp_path, capsys):
     rows, corpus = files(tmp_path)
     model, out = tmp_path / "model", tmp_path / "out"

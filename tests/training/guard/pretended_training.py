@@ -48,8 +48,8 @@ def main() -> None:
                 time.sleep(600)
             if step % plan["save"] == 0:
                 checkpoint = folder / f"global_step_{step}"
-                checkpoint.mkdir(exist_ok=True)
-                (checkpoint / "weights").write_text(f"attempt {attempt}, step {step}")
+                (checkpoint / "actor").mkdir(parents=True, exist_ok=True)
+                (checkpoint / "actor" / "weights").write_text(f"attempt {attempt}, step {step}")
                 (checkpoint / "data.pt").write_text(f"step {step}")
                 if has("long_tracker", step):
                     tracker.write_text("")  # as veRL's: emptied after the checkpoint, then written

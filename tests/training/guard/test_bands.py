@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 
 import pytest
@@ -72,8 +73,18 @@ def test_a_band_of_two_runs_is_refused():
         make_band([history(0), history(1)])
 
 
-def test_a_file_that_is_no_band_is_named(tmp_path):
-    (tmp_path / "x.band.json").write_text('{"signals": {"a": {"1": [0]}}}')
+def test_a_step_without_a_number_in_one_run_has_no_band():
+    histories = [history(seed) for seed in range(5)]
+    histories[2].right.values[6] = math.nan
+    histories[3].right.values[7] = math.inf
+    made = make_band(histories)["right"]
+    assert set(made) == {str(step) for step in range(1, 13)} - {"7", "8"}
+    assert all(math.isfinite(end) for ends in made.values() for end in ends)
+
+
+@pytest.mark.parametrize("ends", ["[0]", f"[0, 1{'0' * 400}]", "null"])
+def test_a_file_that_is_no_band_is_named(tmp_path, ends):
+    (tmp_path / "x.band.json").write_text(f'{{"signals": {{"a": {{"1": {ends}}}}}}}')
     with pytest.raises(RunError, match="x.band.json is not a band"):
         read_band(tmp_path / "x.band.json")
 
@@ -81,6 +92,19 @@ def test_a_file_that_is_no_band_is_named(tmp_path):
 def test_the_command_says_which_run_has_no_metrics(tmp_path, capsys):
     assert main(["--runs", str(tmp_path), "--out", str(tmp_path / "b.json")]) == 1
     assert f"{tmp_path} has no metrics" in capsys.readouterr().err
+
+
+def test_a_run_that_is_a_file_and_a_band_without_a_folder_are_named(tmp_path, capsys):
+    run = tmp_path / "run.jsonl"
+    run.touch()
+    assert main(["--runs", str(run), "--out", str(tmp_path / "b.json")]) == 1
+    assert str(run) in capsys.readouterr().err
+    runs = [tmp_path / str(number) for number in range(3)]
+    for path in runs:
+        path.mkdir()
+        (path / "metrics.jsonl").write_text(json.dumps({"step": 1, "data": {"search/right": 0.5}}) + "\n")
+    assert main(["--runs", *map(str, runs), "--out", str(tmp_path / "none" / "b.json")]) == 1
+    assert "none/b.json" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("path", sorted(RECIPES.rglob("*.band.json")), ids=lambda path: path.name)

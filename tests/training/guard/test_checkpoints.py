@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -45,6 +46,50 @@ def test_a_checkpoint_that_is_not_whole_or_not_yet_judged_is_not_kept(tmp_path):
     assert checkpoints.kept_steps() == [1]
     checkpoints.keep(9)
     assert checkpoints.kept_steps() == [1, 2]
+
+
+def test_a_checkpoint_whose_actor_verl_has_removed_is_not_kept(tmp_path):
+    """A run that was not supervised before: veRL leaves the folder and the data loader's state."""
+    for step in (1, 2, 3):
+        save(tmp_path, step)
+        (tmp_path / f"global_step_{step}" / "data.pt").touch()
+    shutil.rmtree(tmp_path / "global_step_1" / "actor")
+    checkpoints = Checkpoints(tmp_path, 9)
+    checkpoints.keep(3)
+    assert checkpoints.kept_steps() == [2, 3] and checkpoints.newest_up_to(1) is None
+
+
+def test_a_checkpoint_that_verl_removes_while_it_is_linked_is_not_kept(tmp_path, monkeypatch):
+    save(tmp_path, 1)
+
+    def removed_meanwhile(source, part, **options):
+        monkeypatch.undo()
+        (source / "actor" / "model.pt").unlink()
+        shutil.copytree(source, part, **options)
+        shutil.rmtree(source / "actor")
+
+    monkeypatch.setattr(shutil, "copytree", removed_meanwhile)
+    checkpoints = Checkpoints(tmp_path, 9)
+    checkpoints.keep(1)
+    assert list((tmp_path / "kept").iterdir()) == []
+
+
+def test_a_checkpoint_for_which_there_is_no_room_is_named_and_not_copied_again(tmp_path, monkeypatch, capsys):
+    save(tmp_path, 1)
+    copied = []
+
+    def full(source, target):
+        copied.append(source)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "link", full)
+    monkeypatch.setattr(shutil, "copy2", full)
+    checkpoints = Checkpoints(tmp_path, 9)
+    for _ in range(2):
+        checkpoints.keep(1)
+    assert len(copied) == 2 and list((tmp_path / "kept").iterdir()) == []
+    said = capsys.readouterr().out
+    assert said.count(f"{tmp_path / 'global_step_1'} cannot be kept: [Errno 28] No space") == 1
 
 
 def test_a_removal_that_is_interrupted_leaves_no_part_that_a_run_could_go_back_to(tmp_path, monkeypatch):
@@ -143,6 +188,20 @@ def test_the_learning_rate_of_optimizer_and_scheduler_changes_and_nothing_else(t
 def test_a_checkpoint_without_an_optimizer_is_refused_with_the_remedy(tmp_path):
     with pytest.raises(RunError, match="save_contents"):
         set_learning_rate(tmp_path, 1e-4)
+
+
+@pytest.mark.parametrize("data", [b"", b"PK", b"PK\x03\x04 cut off", b"\x80\x02}q\x00."])
+def test_a_state_that_is_cut_off_is_refused_by_its_name(tmp_path, data):
+    (tmp_path / "extra_state_world_size_1_rank_0.pt").write_bytes(data)
+    with pytest.raises(RunError, match="extra_state_world_size_1_rank_0.pt cannot be read: ."):
+        set_learning_rate(tmp_path, 1e-4)
+
+
+def test_a_checkpoint_without_a_scheduler_is_refused_with_the_remedy(tmp_path):
+    _state(tmp_path / "actor", [1e-3], [1e-3])
+    torch.save({"lr_scheduler": None}, tmp_path / "actor" / "extra_state_world_size_1_rank_0.pt")
+    with pytest.raises(RunError, match="start a new training"):
+        set_learning_rate(tmp_path / "actor", 1e-4)
 
 
 class _Runs:

@@ -271,6 +271,9 @@ _NAMES = (
     "actor/grad_norm",
     "search/logprob_right",
     "search/masked",
+    "search/calls",
+    "search/failed_calls",
+    "search/logprob",
 )
 _ANY = st.one_of(st.floats(), st.integers(-(10**6), 10**6), st.booleans(), st.none(), st.text(max_size=3))
 
@@ -282,6 +285,7 @@ _ANY = st.one_of(st.floats(), st.integers(-(10**6), 10**6), st.booleans(), st.no
 @example(lines=[(0, {"search/masked": 9e307}), (1, {"search/masked": 9e307})])
 @example(lines=[(0, {"search/masked": math.inf}), (1, {"search/masked": -math.inf})])
 @example(lines=[(0, {"search/masked": 10**400}), (1, {"actor/grad_norm": -(10**400)})])
+@example(lines=[(0, {"search/failed_calls": 1}), (1, {"search/failed_calls": 1})])
 def test_whatever_a_logger_wrote_the_guard_answers(facts, lines):
     guard = Guard(GuardOptions(), facts)
     for step, values in lines:

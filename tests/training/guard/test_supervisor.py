@@ -75,8 +75,8 @@ def test_it_goes_back_to_a_checkpoint_from_before_the_sign_with_a_smaller_learni
     assert (second.first, second.ending, second.last) == (5, "finished", 12)
     assert second.changes == ["actor_rollout_ref.actor.optim.lr=0.0003"] == starts(tmp_path)[1:]
     assert made.rates == [(5, pytest.approx(3e-4))]
-    assert (tmp_path / "global_step_5" / "weights").read_text() == "attempt 1, step 5"
-    assert (tmp_path / "global_step_7" / "weights").read_text() == "attempt 2, step 7"
+    assert (tmp_path / "global_step_5" / "actor" / "weights").read_text() == "attempt 1, step 5"
+    assert (tmp_path / "global_step_7" / "actor" / "weights").read_text() == "attempt 2, step 7"
     assert [path.name for path in sorted(records.iterdir())] == ["step_000004-1.jsonl", "step_000005-1.jsonl"]
     assert (tmp_path / "attempts" / "1" / "train" / "step_000007-1.jsonl").exists()
 
@@ -172,6 +172,35 @@ def test_a_supervisor_that_was_killed_while_it_went_back_does_so_at_its_next_sta
     assert (
         first.back_to == second.first == again.rates[0][0] and second.changes and second.ending == "finished"
     )
+
+
+def test_an_attempt_that_ends_before_its_metrics_keeps_its_file(tmp_path, monkeypatch):
+    made = supervisor(tmp_path, {"steps": 3, "save": 1}, monkeypatch)
+    train, files = made.command, []
+
+    def command(changes: Sequence[str], metrics: Path) -> Sequence[str]:
+        files.append(metrics.name)
+        return train(changes, metrics) if len(files) > 1 else [sys.executable, "-c", "raise SystemExit(3)"]
+
+    made.command = command
+    assert made.run() == 0
+    assert files == [attempt.metrics for attempt in Attempts(tmp_path).all]
+    assert files == ["metrics-1.jsonl", "metrics-2.jsonl"]
+
+
+def test_the_last_step_of_an_attempt_that_was_killed_is_its_own(tmp_path, monkeypatch):
+    made = Attempts(tmp_path)
+    made.begin(0, [], tmp_path / "metrics-1.jsonl")
+    data = {"search/right": 0.5, "search/score": 0.5}
+    lines = [json.dumps({"step": step, "data": data}) + "\n" for step in range(1, 7)]
+    (tmp_path / "metrics-1.jsonl").write_text("".join(lines))
+    made.end("rolled back to step 2", 6, back_to=2)
+    made.begin(2, [], tmp_path / "metrics-2.jsonl")
+    (tmp_path / "metrics-2.jsonl").touch()
+    (tmp_path / "global_step_2" / "actor").mkdir(parents=True)
+    (tmp_path / TRACKER).write_text("2")
+    assert supervisor(tmp_path, {"steps": 4, "save": 2}, monkeypatch).run() == 0
+    assert [attempt.last for attempt in Attempts(tmp_path).all] == [6, 2, 4]
 
 
 def test_the_page_tells_every_attempt_with_its_signs(tmp_path, monkeypatch):
