@@ -93,7 +93,7 @@ PLANTED = {
     ),
     "retriever select": (
         "--candidates none --correctness bad.jsonl --relevance none.jsonl --out file/new",
-        ["none", "bad.jsonl", "none.jsonl", "--out file"],
+        ["none cannot be read", "bad.jsonl", "none.jsonl", "--out file"],
     ),
     "retriever data": (
         f"--model m --base-url {DEAD}/v1 --judge-url {ALSO_DEAD}/v1 --judge-model j --questions none.jsonl "
@@ -314,9 +314,10 @@ def test_a_search_that_may_come_later_is_a_warning_to_mcp_clients_and_an_error_o
     assert main(["mcp", *args.to_argv(), "--check-only"]) == 1
 
 
-def test_mcp_refuses_another_server_in_place_of_the_search():
+def test_mcp_refuses_another_server_in_place_of_the_search(capsys):
     with JsonStub(lambda asked: {"hello": "world"}) as stub:
         assert main(["mcp", "--retriever-url", stub.url]) == 1
+    assert f"error: the search at {stub.url} does not work" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -537,7 +538,7 @@ def test_a_model_server_that_answers_nothing_is_no_passed_check(words, tmp_path,
 
 
 @pytest.mark.parametrize("words", ["traces --teacher-model m", "eval --model m --engine chat"])
-def test_a_run_in_which_every_episode_has_failed_does_not_end_with_status_0(words, right):
+def test_a_run_in_which_every_episode_has_failed_does_not_end_with_status_0(words, right, capsys):
     models = {"data": [{"id": "m"}]}
     with (
         JsonStub(lambda asked: models if asked.method == "GET" else (400, "no such key")) as stub,
@@ -546,4 +547,4 @@ def test_a_run_in_which_every_episode_has_failed_does_not_end_with_status_0(word
         words += (
             f" --questions questions.jsonl --out new --base-url {stub.url}/v1 --retriever-url {search.url}"
         )
-        assert main(words.split()) == 1
+        assert main(words.split()) == 1 and "failed (the endpoint or a search)" in capsys.readouterr().out

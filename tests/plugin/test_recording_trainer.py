@@ -124,9 +124,8 @@ def test_what_is_known_of_a_whole_batch_is_written_beside_the_file_that_rag_r1_h
     batch = KVBatchMeta(partition_id="train", keys=["a_0_0"], tags=[{}])
     _Trainer(updates)._compute_advantage(batch, {"search/right": np.float64(0.5), "search/note": "x"})
     assert [path.name for path in tmp_path.iterdir()] == ["rollouts-3.jsonl"] * written
-    for step, metrics, is_whole in StartMetrics(tmp_path / "metrics-3.jsonl").new_lines():
-        assert (step, is_whole) == (4, False)
-        assert metrics == {"search/right": 0.5, "search/trained_tokens": 2.0}
+    line = (4, {"search/right": 0.5, "search/trained_tokens": 2.0}, False)
+    assert [*StartMetrics(tmp_path / "metrics-3.jsonl").new_lines()] == [line] * written
 
 
 def test_the_gap_between_engine_and_actor_is_of_generated_tokens_in_nats(store):

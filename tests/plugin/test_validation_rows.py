@@ -65,8 +65,9 @@ def test_trajectories_are_counted_and_not_their_rows(make, caplog):
 
 def test_without_losses_nothing_is_logged_or_written(make, caplog):
     buffer = make([1.0], [0.0])
-    before = {key: row["extra_fields"] for key, row in buffer.store.rows.get("val", {}).items()}
-    batch, _ = sample(buffer, 2, "val")
-    after = {key: row["extra_fields"] for key, row in buffer.store.rows["val"].items()}
-    assert all(after[key] is value for key, value in before.items()) and not caplog.records
+    buffer.rollout.start(2, "val")
+    before = {key: row["extra_fields"] for key, row in buffer.store.rows["val"].items()}
+    batch, _ = buffer.sample(global_steps=1, partition_id="val", batch_size=2)
+    assert all(buffer.store.rows["val"][key]["extra_fields"] is before[key] for key in batch.keys)
+    assert len(before) == len(batch.keys) == 2 and not caplog.records
     assert verls_means(buffer, batch)["masked"] == 0

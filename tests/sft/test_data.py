@@ -176,4 +176,5 @@ def test_examples_keep_control_characters_off_the_terminal(model, tmp_path, caps
     trajectory, _ = played(["<think> \x1b[31m </think>\n<answer> Danube </answer>"])
     write_records(tmp_path / "t.jsonl", [as_record(trajectory, "Danube")])
     assert make(model, tmp_path / "out", "--traces", tmp_path / "t.jsonl") == 0
-    assert "\x1b" not in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert r"\x1b[31m" in output and "\x1b" not in output

@@ -44,17 +44,17 @@ def test_a_recipe_is_shown_with_everything_that_it_builds_on_and_with_changes(ca
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("words", "told"),
     [
-        ("show", "rag_r1/grpo", "data.train_batch_size=8"),
-        ("table", "data.train_batch_size=8"),
-        ("table", "--size", "7B"),
+        (("show", "rag_r1/grpo", "data.train_batch_size=8"), "by --composed: add it"),
+        (("table", "data.train_batch_size=8"), "name it with --recipe"),
+        (("table", "--size", "7B"), "name it with --recipe"),
     ],
 )
-def test_arguments_that_would_be_ignored_are_refused(capsys, words):
+def test_arguments_that_would_be_ignored_are_refused(capsys, words, told):
     assert recipes(*words) == 1
     output = capsys.readouterr()
-    assert output.out == "" and ("--composed" in output.err or "--recipe" in output.err)
+    assert output.out == "" and told in output.err
 
 
 @pytest.mark.slow

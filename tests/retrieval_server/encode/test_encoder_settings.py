@@ -11,7 +11,7 @@ from retrieval_server.errors import UserError
 
 
 def test_a_bare_folder_of_no_known_family_asks_for_its_pooling(make_bert):
-    with pytest.raises(UserError, match="--pooling cls|mean"):
+    with pytest.raises(UserError, match=r"its pooling is unknown. Give --pooling cls\|mean"):
         Encoder.create(str(make_bert("own-model")), EncoderOptions())
 
 

@@ -55,7 +55,7 @@ def test_a_broken_manifest_is_refused(copy, bm25_index, text, reason):
         (
             "dense_index",
             lambda data: data["dense"]["encoder"].update(dimension=48),
-            ["dimension", "48", "32"],
+            ["dimension: the manifest says 48, found 32"],
         ),
     ],
 )
@@ -81,9 +81,9 @@ def test_a_missing_a_cut_and_an_altered_file_are_refused(copy, bm25_index):
 @pytest.mark.parametrize(
     "index, rows, count, words",
     [
-        ("bm25_index", 1, 20, ["20", "1", "Build the index again"]),
-        ("bm25_index", 7, 7, ["7", "20"]),
-        ("dense_index", 7, 7, ["7", "20"]),
+        ("bm25_index", 1, 20, "the manifest says 20, found 1. Build the index again"),
+        ("bm25_index", 7, 7, "the manifest says 7, found 20"),
+        ("dense_index", 7, 7, "the manifest says 7, found 20"),
     ],
 )
 def test_a_corpus_or_search_index_of_another_length_is_refused_with_both_counts(
@@ -100,7 +100,7 @@ def test_a_corpus_or_search_index_of_another_length_is_refused_with_both_counts(
         data["count"] = count
 
     edit_json(folder / "manifest.json", change)
-    refuse(folder, *words, verify=False)
+    refuse(folder, words, verify=False)
 
 
 def test_an_index_of_another_metric_is_refused(copy, dense_index):

@@ -156,7 +156,7 @@ async def test_the_old_index_lets_go_of_its_threads(wiki):
             await client.post("/reload", json={})
             await ask(client)
         stages = ("encode", "search")
-        while sum(thread.name.startswith(stages) for thread in threading.enumerate()) > 2:
+        while not 0 < sum(thread.name.startswith(stages) for thread in threading.enumerate()) <= 2:
             await asyncio.sleep(0.005)
 
 

@@ -190,16 +190,6 @@ def test_one_utility_alone_leaves_out_what_the_other_costs(tmp_path, tokenizer, 
     assert rows and all(row.scores[0].em == (utility == "correctness") for row in rows)
 
 
-def test_without_a_judge_a_passage_is_relevant_if_an_answer_stands_in_it(tmp_path, tokenizer):
-    with scored_world(tmp_path, tokenizer) as world:
-        assert data.main(world.words(tmp_path / "out", *FEW, judged=False)) == 0
-    golds = {question.id: question.gold for question in world.questions}
-    texts = texts_of(tmp_path / "out" / "passages.jsonl")
-    for record in lines(tmp_path / "out" / "relevance.jsonl"):
-        for name, score in record["docid_score"].items():
-            assert score == (100 if golds[record["id"]] in texts[name] else 0)
-
-
 def test_the_rule_knows_the_answers_of_steps_that_rows_name_or_that_a_run_has_kept(
     tmp_path, tokenizer, capsys
 ):

@@ -244,7 +244,7 @@ def test_anything_missing_ends_with_status_1_and_a_warning_with_0(monkeypatch, c
 def test_the_command_names_its_commands(arguments, status, capsys):
     assert cli.main(arguments) == status
     captured = capsys.readouterr()
-    assert all(name in captured.out + captured.err for name in cli.COMMANDS)
+    assert all(f"\n  {name} " in captured.out + captured.err for name in cli.COMMANDS)
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS)
