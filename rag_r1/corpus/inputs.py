@@ -60,8 +60,8 @@ def read_inputs(
 
 
 def check_first_rows(corpus: Corpus, skip_bad_rows: bool = False) -> None:
-    """Read the first row of each file. Raises DataError if one of them is not a passage, and if a corpus has
-    no rows at all."""
+    """Read the first row of each file. Raises DataError if a corpus has no rows at all or, unless
+    `skip_bad_rows` says to leave such rows out, if a first row is not a passage."""
     has_rows = not corpus.files
     for number in range(len(corpus.files)):
         row, position = next(corpus.rows(CorpusPosition(number), progress=False), (None, START))

@@ -84,7 +84,7 @@ def read_questions(paths: Sequence[Path]) -> CorpusQuestions:
 
 def _rows(path: Path) -> Iterator[tuple[int, Any, Callable[[Any, Path, int], CorpusQuestion]]]:
     """Yield the rows with their numbers, from 1, and the function that parses them. A row that cannot be
-    decoded is a ValueError with the reason."""
+    decoded is a ValueError with the reason. Raises DataError for a file that cannot be read."""
     if not path.is_file():
         why = "is a folder: give a file" if path.is_dir() else "there is no such file: correct the path"
         raise DataError(f"{path}: {why}")
@@ -99,7 +99,8 @@ def _rows(path: Path) -> Iterator[tuple[int, Any, Callable[[Any, Path, int], Cor
 
 
 def has_verl_columns(path: Path) -> bool:
-    """Whether a file is parquet with veRL's columns. Raises DataError for parquet that cannot be read."""
+    """Return whether a file is parquet with veRL's columns. Raises DataError for parquet that cannot be
+    read."""
     if not path.name.lower().endswith(".parquet"):
         return False
     import pyarrow

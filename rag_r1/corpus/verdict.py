@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
-from rag_r1.corpus.answer_matcher import COMMON_SHARE, MIN_COMMON, AnswerMatcher, answer_tokens, weak_reason
+from rag_r1.corpus.answer_matcher import COMMON_SHARE, MIN_COMMON, answer_tokens, weak_reason
 from rag_r1.corpus.questions import CorpusQuestion
 from rag_r1.corpus.retrieval_check import RetrievalResults
 from rag_r1.corpus.scan import ScanResult
@@ -129,9 +129,11 @@ class CorpusFindings:
     """The results of the scan and of the searches for all questions."""
 
     scan: ScanResult
+    #: The titles that the questions name, with their matches in the corpus.
     titles: TitleIndex
-    answers: AnswerMatcher
+    #: The results of the server at --retriever-url; None if there is none.
     retriever: RetrievalResults | None = None
+    #: The results of the server at --bm25-url; None if there is none.
     bm25: RetrievalResults | None = None
     #: Sources whose supporting ids are those of another corpus, so they are ignored.
     foreign: frozenset[str] = frozenset()

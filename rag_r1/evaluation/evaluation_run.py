@@ -32,7 +32,8 @@ SEARCH_LOG = "retriever.log"
 async def evaluate(args: EvalArguments) -> int:
     """Evaluate the policy under the condition that the arguments select, and return the exit status. Raises
     RunError, or StartError with all problems."""
-    searches = args.serve_index is None and args.baseline is None
+    # The server of --serve-index is not running yet.
+    searches = args.serve_index is None and args.baseline in (None, "one_shot")
     judge_check, model_check, *search_checks = begin_checks(
         partial(check_judge, args),
         partial(resolve_model, args),

@@ -100,8 +100,8 @@ def cause_of(record: Record) -> str | None:
 
 
 def gold_positions(record: Record) -> list[DocumentPosition]:
-    """Return the positions of the shown passages that are gold passages, or that contain a gold answer or a
-    part of one."""
+    """Return the positions of the shown passages that are gold passages, or that contain a gold answer or one
+    of its parts."""
     golds, evidence = _Golds.of(record), evidence_of(record)
     return [
         position
@@ -138,7 +138,7 @@ class _Golds:
     """The gold answers of a record that can be found in a text."""
 
     matcher: AnswerMatcher
-    #: For each gold answer, the numbers of its parts in the matcher.
+    #: For each gold answer, as a whole and split into parts: the numbers of its parts in the matcher.
     answers: list[frozenset[int]]
     #: The longest word of each part. Most texts contain none of them and need no further search.
     words: frozenset[str]

@@ -154,7 +154,7 @@ def _of_training(run: Path, path: Path) -> RunDefaults:
         configured_folder = Path(config.trainer.default_local_dir).expanduser()
     except (OSError, YamlError, OmegaConfBaseException, AttributeError, TypeError, ValueError) as error:
         raise RunError(f"{path} is not the configuration of a training: {error}") from error
-    folder = path.parents[2]
+    folder = path.parents[len(CONFIG.parts) - 1]
     values["questions"] = [_find_moved(Path(file), folder) for file in values["questions"]]
     sources = dict.fromkeys(values, path)
     values["out"] = folder / "evaluation"

@@ -37,10 +37,11 @@ def resolve_model(args: Args) -> Args:
     Without --base-url, a model on the Hub is downloaded, and the shards of a checkpoint are merged into the
     folder of the run. Both are also done with --check-only, since the checks read the files of the model.
 
-    Raises RunError if no model server answers at --base-url or that server does not have the model; with
-    --trust-env, which means that it may be behind a proxy, the server is not asked. Without
-    --base-url, raises it for unbalanced quotation marks in --vllm-options, and if the model cannot be
-    downloaded or merged, is incomplete, or has no readable config.json.
+    Raises RunError if no model server answers at --base-url, or if that server does not have the model, for
+    which a chat endpoint is asked only with --check-only. With --trust-env, which means that it may be behind
+    a proxy, the server is not asked at all. Without --base-url, raises it for unbalanced quotation marks in
+    --vllm-options, and if the model cannot be downloaded or merged, is incomplete, or has no readable
+    config.json.
     """
     if args.base_url is not None:
         own_tokenizer = args.tokenizer or args.model

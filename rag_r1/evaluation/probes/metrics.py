@@ -22,10 +22,7 @@ from rag_r1.evaluation.report.bootstrap import DEFAULT_BOOTSTRAP, Bootstrap, Rat
 from rag_r1.evaluation.report.measures import MEASURES, by_question
 from rag_r1.evaluation.report.published_results import in_paper_order, labels
 from rag_r1.evaluation.report.report import figure
-from rag_r1.evaluation.report.run_table import RunTable
-
-#: Data source and id of a question.
-QuestionKey = tuple[str, str]
+from rag_r1.evaluation.report.run_table import QuestionKey, RunTable
 
 #: The figures of each condition, as rag_r1/evaluation/report/measures.py names them. Conditions are compared
 #: by the first one.
@@ -90,9 +87,10 @@ def groups_of(rows: Iterable[QuestionRow]) -> dict[str, list[QuestionKey]]:
 
 def kind_of(row: QuestionRow) -> str:
     """Return the kind of question that the row's metadata name; empty if they name none."""
-    kind = row.metadata.get("kind") or row.metadata.get("question_type")
+    if kind := row.metadata.get("kind") or row.metadata.get("question_type"):
+        return str(kind)
     hops = row.metadata.get("hops")
-    return str(kind) if kind else f"{hops} hops" if hops else ""
+    return f"{hops} hops" if hops else ""
 
 
 def _means(run: ConditionRun, keys: Iterable[QuestionKey], bootstrap: Bootstrap) -> dict[str, Any]:

@@ -2,10 +2,10 @@
 
 The figures are those of metrics.py, as search_card.json has them: each condition has `em`, `questions` and
 `failed`, and each but the real run the differences from it. The verdict depends on `over_half`, the EM less
-half of the real run's, in the conditions in which the policy cannot find the evidence (`WITHOUT_EVIDENCE`). If
-its interval is below 0 in all of them, the policy's EM without the evidence is less than half of that with it:
-it searches. If the interval is above 0 with a closed book, the policy already knows the answers. If neither
-holds, the verdict is mixed or open (`_verdict_of`).
+half of the real run's, in the conditions in which the policy cannot find the evidence (`WITHOUT_EVIDENCE`).
+If its interval is below 0 in all of them, the policy's EM without the evidence is less than half of that with
+it: it searches. If the interval is above 0 with a closed book, the policy already knows the answers. If
+neither holds, the verdict is mixed or open (`_verdict_of`).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _MANY_FAILED = 0.02
 
 
 def verdict(conditions: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the `verdict` (searches, knows, mixed or open), and `sentences` that explain it, with
-    remarks."""
+    """Return the `verdict` (searches, knows, mixed or open), and `sentences`: the accuracy, the verdict, and
+    remarks, in this order."""
     over_half = {name: conditions[name]["over_half"] for name in WITHOUT_EVIDENCE if name in conditions}
     word, sentence = _verdict_of(over_half)
     return {"verdict": word, "sentences": [_accuracy(conditions), sentence, *_remarks(conditions)]}

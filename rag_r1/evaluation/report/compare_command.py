@@ -1,8 +1,7 @@
 """Compares finished runs on the questions that all of them share, with differences and tests.
 
-Runs are compared only if their cards agree in all keys but those that
-`--differs` names. Otherwise the effect of another corpus, prompt or budget could be mistaken for that of the
-method.
+Runs are compared only if their cards agree in all keys but those that `--differs` names. Otherwise the effect
+of another corpus, prompt or budget could be mistaken for that of the method.
 
     rag-r1 eval compare outputs/base outputs/trained --differs model
 """
@@ -190,7 +189,9 @@ class CompareArguments(Arguments):
     differs: list[str] = argument("intended difference between the runs", "KEY", default=[])
     normaliser: NormaliserName = argument("normaliser with which answers are compared", default="squad")
     out: Path | None = argument("folder for compare.json, compare.md and pictures", "DIR", default=None)
-    resamples: Positive = argument("replicates of the bootstrap", "N", default=2000)
+    resamples: Positive = argument(
+        "replicates of the bootstrap", "N", default=DEFAULT_BOOTSTRAP.resamples
+    )
     seed: Annotated[int, Field(ge=0)] = argument("seed of bootstrap and permutations", "N", default=0)
     skip_bad_rows: bool = argument(HELP, default=False)
     check_only: bool = argument(CHECK_ONLY, default=False)
