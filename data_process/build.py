@@ -62,6 +62,10 @@ that resemble another one. Of rows with the same question and the same answers t
 _POOL = ".questions.sqlite"
 
 
+#: What to do with questions of train that are also in the validation set.
+OverlapPolicy = Literal["fail", "drop", "keep"]
+
+
 class BuildArguments(SetArguments):
     """The sources, the numbers of questions, and the policy for questions that are in both splits."""
 
@@ -69,7 +73,7 @@ class BuildArguments(SetArguments):
     validation: list[str] = argument("a source to validate on; may be repeated", "SOURCE", default=[])
     mix: Path | None = argument("YAML file with further sources", "FILE", default=None)
     seed: int = argument("seed of the draws", default=0)
-    overlap: Literal["fail", "drop", "keep"] = argument(
+    overlap: OverlapPolicy = argument(
         "questions of train that are also in the validation set: fail, drop them from train, or keep them",
         default="fail",
     )
@@ -185,8 +189,8 @@ def _fill_pool(pool: QuestionPool, entries: list[MixEntry]) -> tuple[list[int], 
     return n_read, bad
 
 
-def _mark_unwritten(pool: QuestionPool, overlap: str) -> None:
-    """Mark the rows that are not written.
+def _mark_unwritten(pool: QuestionPool, overlap: OverlapPolicy) -> None:
+    """Mark the rows of the pool that are not written.
 
     The validation set comes first, since its drawn questions decide which rows of train overlap with it.
     """

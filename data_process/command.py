@@ -161,6 +161,7 @@ def _print_counts(out: Path, summary: Mapping[str, Any]) -> None:
 
 
 def _check_source_name(name: str) -> None:
+    """Raise DataError for a name with other characters than those of an id's first part."""
     if not re.fullmatch(r"[\w.-]+", name):
         raise DataError(f"--source-name {name!r}: use letters, digits, `_`, `.` and `-`")
 

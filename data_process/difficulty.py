@@ -67,8 +67,8 @@ class QuestionSelection:
     """The questions of a draw, and its counts."""
 
     questions: list[Question]
-    #: For each entry of the composition: the number requested (`asked`), drawn (`taken`), and available by
-    #: class (`there`).
+    #: For each entry of the composition: its `source` and `class`, the number requested (`asked`), drawn
+    #: (`taken`), and available by class (`there`).
     counts: list[dict[str, Any]]
     #: Rows that were left out because an earlier one has the same question and answers, or because the
     #: validation set has the question.

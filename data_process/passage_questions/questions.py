@@ -92,7 +92,7 @@ class QuestionWriter:
         for relations, wordings in TWO_FACTS.get(entity.kind, {}).items():
             values = {relation: entity.value(relation) for relation in relations}
             if not all(values.values()) or entity.page.noun == "person":
-                continue
+                continue  # a question needs both facts, and the occupation of a person
             facts = {name.replace(" ", "_"): value for name, value in values.items()}
             text = self._draw(wordings, entity.title, *relations).format(noun=entity.page.noun, **facts)
             dates = [value for name, value in values.items() if name.endswith(" date")]

@@ -44,9 +44,11 @@ def n_questions(row: Row) -> Question:
         raise ValueError(f"{len(questions)} questions, but gold answers for {len(golds)}")
     texts = [str(question) for question in questions]
     answers = [[str(gold).strip() for gold in texts_of({"golds": aliases}, "golds")] for aliases in golds]
-    for problem, present in (("is blank", map(str.strip, texts)), ("has no answer", map(any, answers))):
-        if missing := [number for number, value in enumerate(present, 1) if not value]:
-            raise ValueError(f"question {missing[0]} {problem}")
+    for number, (text, aliases) in enumerate(zip(texts, answers, strict=True), 1):
+        if not text.strip():
+            raise ValueError(f"question {number} is blank")
+        if not any(aliases):
+            raise ValueError(f"question {number} has no answer")
     aliases_of_questions = [list(dict.fromkeys(filter(None, aliases))) for aliases in answers]
     return _join(texts, aliases_of_questions, id_of(row, IDS), {})
 

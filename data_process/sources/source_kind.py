@@ -20,6 +20,7 @@ from rag_r1.io.errors import DataError
 IDS = ("id", "_id", "idx", "question_id", "realidx", "qid", "QuestionId")
 _FLASHRAG = "RUC-NLPIR/FlashRAG_datasets"
 
+#: A row of a source: column -> value.
 Row = dict[str, Any]
 
 
@@ -94,7 +95,7 @@ class SourceKind:
     name: str
     description: str
     #: Converts a row; raises ValueError, saying what is wrong with it.
-    convert: Callable[[dict[str, Any]], Question]
+    convert: Callable[[Row], Question]
     #: The columns of each layout; a row must have all columns of one of them.
     layouts: tuple[tuple[str, ...], ...]
     #: Columns by which a row of this source is recognised: no other source has all of them.
@@ -148,6 +149,7 @@ class SourceKind:
         recognised = [
             kind.name for kind in kinds.values() if kind.own_columns and columns.issuperset(kind.own_columns)
         ]
+        # `questions` may be rows of any source.
         if recognised and self.name not in (*recognised, "questions"):
             return f"not of {self.name}: it looks like {' or '.join(recognised)}"
         if not any(columns.issuperset(layout) for layout in self.layouts):

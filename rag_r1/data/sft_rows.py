@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 #: The columns of the parquet file, which are the fields of `SftRow`.
 COLUMNS = ("id", "question", "protocol", "kind", "messages", "pieces", "context_tokens", "target_tokens")
+_TEXT_COLUMNS = COLUMNS[:4]
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class SftRow:
             messages = tuple({"role": m["role"], "content": m["content"]} for m in row["messages"])
             values = {name: row[name] for name in COLUMNS if name not in ("messages", "pieces")}
             texts = [piece.text for piece in pieces] + [text for m in messages for text in m.values()]
-            if not all(isinstance(text, str) for text in (*texts, *map(values.get, COLUMNS[:4]))):
+            if not all(isinstance(text, str) for text in (*texts, *map(values.get, _TEXT_COLUMNS))):
                 raise TypeError("a text is missing")
             return cls(**values, messages=messages, pieces=pieces)
         except (KeyError, TypeError, AttributeError) as error:
@@ -122,6 +123,7 @@ class SftTokens:
         tokens = control_tokens(tokenizer)
         codec = TokenizerCodec(tokenizer)
         template = ChatTemplate(tokenizer, **(chat or {}))
+        #: The protocol, as it is used with this tokenizer.
         self.protocol = protocol.with_special_tokens(tokens)
         self._setup = AgentSetup(
             protocol=self.protocol,
@@ -219,7 +221,9 @@ def read_sft_rows(path: str | Path) -> Iterator[SftRow]:
     except pa.ArrowException as error:
         raise DataError(f"{path}: is not a parquet file ({error}): {remedy}") from error
     except DataError as error:
-        raise error if str(error).startswith(str(path)) else DataError(f"{path}: {error}") from error
+        if str(error).startswith(str(path)):
+            raise
+        raise DataError(f"{path}: {error}") from error
 
 
 def _schema() -> pa.Schema:

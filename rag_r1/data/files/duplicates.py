@@ -56,11 +56,11 @@ def question_key(question: str) -> str:
 
 
 def _is_factorial(text: str) -> bool:
-    """Whether the exclamation marks at the end follow a number, a closing bracket, or a single letter that is
-    not the whole text."""
+    """Return whether the exclamation marks at the end follow a number, a closing bracket, or a single letter
+    that is not the whole text."""
     prefix, _, word = text.rstrip("! ").rpartition(" ")
-    is_letter = len(word) == 1 and word.isalpha() and prefix
-    return bool(word) and (word[-1].isdigit() or word[-1] in ")]" or bool(is_letter))
+    is_letter = bool(prefix) and len(word) == 1 and word.isalpha()
+    return bool(word) and (word[-1].isdigit() or word[-1] in ")]" or is_letter)
 
 
 @lru_cache(maxsize=4096)

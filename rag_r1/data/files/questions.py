@@ -115,7 +115,7 @@ def _texts_in(value: Any) -> Iterable[str]:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether this is a text or a finite number."""
+    """Return whether this is a text or a finite number."""
     if isinstance(value, float):
         return math.isfinite(value)
     return isinstance(value, str | int) and not isinstance(value, bool)

@@ -17,6 +17,7 @@ from pydantic import Field, model_validator
 from pydantic_settings import CliPositionalArg
 
 from rag_r1.data.files.bad_rows import HELP, BadRows
+from rag_r1.data.files.row_files import short_text
 from rag_r1.evaluation.report.bootstrap import DEFAULT_BOOTSTRAP, Bootstrap
 from rag_r1.evaluation.report.comparison import SharedQuestions, compare_tables, shared_questions
 from rag_r1.evaluation.report.report import WRONG_RUN
@@ -176,8 +177,7 @@ def _check_keys(cards: Sequence[Provenance], names: Sequence[str]) -> None:
 
 def _value_text(value: Any) -> str:
     """Return a card's value as text for a message, with at most 100 characters."""
-    text = "not known" if value is None else repr(value)
-    return text if len(text) <= 100 else f"{text[:97]}..."
+    return "not known" if value is None else short_text(value, 100)
 
 
 class CompareArguments(Arguments):
