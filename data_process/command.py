@@ -131,9 +131,7 @@ def run(
         names = ", ".join(split.name for split in splits)
         print(f"all checks passed: {names} would be written into {args.out}")
         return 0
-    bad = script_input.other_bad_rows
-    for split in splits:
-        bad += split.source.bad
+    bad = sum((split.source.bad for split in splits), script_input.other_bad_rows)
     if bad.count and not args.skip_bad_rows:
         raise DataError(f"nothing was written, because of {bad.refusal()}")
     summary = write_splits(splits, protocol, args.source_name, args.out, script_input.details)

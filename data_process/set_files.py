@@ -31,12 +31,10 @@ from rag_r1.io.atomic_files import write_json_lines
 from rag_r1.protocols import Protocol
 
 
-def write_report(path: Path, lines: Iterable[dict[str, Any]]) -> int:
-    """Write a report and return its number of lines; a report without lines is removed."""
-    count = write_json_lines(path, lines)
-    if not count:
+def write_report(path: Path, lines: Iterable[dict[str, Any]]) -> None:
+    """Write a report, or remove that of an earlier run if there are no lines."""
+    if not write_json_lines(path, lines):
         path.unlink()
-    return count
 
 
 def repeated_lines(pool: QuestionPool) -> Iterator[dict[str, Any]]:

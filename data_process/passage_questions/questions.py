@@ -25,7 +25,7 @@ from data_process.passage_questions.templates import (
     TWO_FACTS,
 )
 from data_process.passage_questions.vocabulary import NAME, are_related
-from rag_r1.data.answer_forms import NATIONS
+from rag_r1.data.answer_forms import nationality_forms
 
 KINDS = ("one_hop", "bridge", "two_facts", "comparison", "yes_no")
 
@@ -140,9 +140,8 @@ class QuestionWriter:
             answer = "yes" if nation == other_nation else "no"
             if answer == "yes" and hash_words(self.seed, one.title, other.title) % 2:
                 continue  # half of the pairs with yes: most people are American, so they would outnumber no
-            text = f"Are {one.name} and {other.name} both {nation}?"
-            if "death year" in one.page.facts or "death year" in other.page.facts:
-                text = f"Were {one.name} and {other.name} both {nation}?"
+            verb = "Were" if one.value("death year") or other.value("death year") else "Are"
+            text = f"{verb} {one.name} and {other.name} both {nation}?"
             yield MadeQuestion("yes_no", "both nationality", text, (answer,), (one, other))
 
     def _differ_surely(self, relation: str, one: Entity, other: Entity) -> bool:
@@ -154,9 +153,9 @@ class QuestionWriter:
         a, b = one.value(relation) or "", other.value(relation) or ""
         if relation != "nationality" or a == b:
             return a != b
-        is_named = any(word in other.text for word in (a, *NATIONS[a]))
-        is_named = is_named or any(word in one.text for word in (b, *NATIONS[b]))
-        return not is_named and not are_related(a, b)
+        is_named_in_other = any(word in other.text for word in nationality_forms(a))
+        is_named_in_one = any(word in one.text for word in nationality_forms(b))
+        return not (is_named_in_other or is_named_in_one or are_related(a, b))
 
     def _pairs(
         self, kind: str, relation: str, group_of: Callable[[Entity], str | None]

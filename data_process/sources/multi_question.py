@@ -45,10 +45,9 @@ def n_questions(row: Row) -> Question:
     texts = [str(question) for question in questions]
     answers = [[str(gold).strip() for gold in texts_of({"golds": aliases}, "golds")] for aliases in golds]
     for number, (text, aliases) in enumerate(zip(texts, answers, strict=True), 1):
-        if not text.strip():
-            raise ValueError(f"question {number} is blank")
-        if not any(aliases):
-            raise ValueError(f"question {number} has no answer")
+        if not text.strip() or not any(aliases):
+            problem = "has no answer" if text.strip() else "is blank"
+            raise ValueError(f"question {number} {problem}")
     aliases_of_questions = [list(dict.fromkeys(filter(None, aliases))) for aliases in answers]
     return _join(texts, aliases_of_questions, id_of(row, IDS), {})
 

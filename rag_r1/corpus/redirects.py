@@ -27,8 +27,7 @@ def read_redirects(path: Path, bad: BadRows, *, progress: bool = True) -> Iterat
     the file cannot be read."""
     if not path.name.lower().endswith(_SUFFIXES):
         raise DataError(f"--redirects {path}: the name must end in one of {', '.join(_SUFFIXES)}")
-    is_json = path.name.lower().removesuffix(".gz").endswith(".jsonl")
-    parse = _pair_of_json if is_json else _pair_of_tsv
+    parse = _pair_of_json if path.name.lower().endswith((".jsonl", ".jsonl.gz")) else _pair_of_tsv
     try:
         size = path.stat().st_size
         doing = "reading redirects"

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 #: The columns of the parquet file, which are the fields of `SftRow`.
 COLUMNS = ("id", "question", "protocol", "kind", "messages", "pieces", "context_tokens", "target_tokens")
-_TEXT_COLUMNS = COLUMNS[:4]
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,8 @@ class SftRow:
             messages = tuple({"role": m["role"], "content": m["content"]} for m in row["messages"])
             values = {name: row[name] for name in COLUMNS if name not in ("messages", "pieces")}
             texts = [piece.text for piece in pieces] + [text for m in messages for text in m.values()]
-            if not all(isinstance(text, str) for text in (*texts, *map(values.get, _TEXT_COLUMNS))):
+            # The first four columns are texts, too.
+            if not all(isinstance(text, str) for text in (*texts, *map(values.get, COLUMNS[:4]))):
                 raise TypeError("a text is missing")
             return cls(**values, messages=messages, pieces=pieces)
         except (KeyError, TypeError, AttributeError) as error:

@@ -40,11 +40,7 @@ async def evaluate(args: EvalArguments) -> int:
         *([partial(check_search, args, {})] if searches else []),
     )
     with ExitStack() as servers:
-        file_checks = [
-            partial(read_annotations, args),
-            partial(_check_corpus, args),
-            partial(check_index, args),
-        ]
+        file_checks = [partial(check, args) for check in (read_annotations, _check_corpus, check_index)]
         with all_problems(args, {}, [judge_check, model_check, *file_checks, *search_checks]):
             _check_corpus(args)
             judge_check()
@@ -59,10 +55,8 @@ async def evaluate(args: EvalArguments) -> int:
             passages = gather_passages(args, run_setup)
             args = servers.enter_context(serve_model(args))
             return await make_search_card(args, run_setup, passages)
-        if args.baseline is None:
-            condition = agent_condition(run_setup.setup)
-        else:
-            condition = baseline(args.baseline, run_setup.setup)
+        setup = run_setup.setup
+        condition = agent_condition(setup) if args.baseline is None else baseline(args.baseline, setup)
         args = servers.enter_context(serve_model(args))
         return await run_condition(args, run_setup, condition, args.out)
 

@@ -70,10 +70,9 @@ def serve_model(args: Args) -> Iterator[Args]:
         return
     options = ["--max-model-len", str(args.max_context_tokens), *_vllm_options(args)]
     key_variables = [args.api_key_env, args.judge_api_key_env]  # vLLM needs neither
-    server = vllm_server(
+    with vllm_server(
         Path(args.model), args.out / LOG, name=args.model, options=options, hidden_variables=key_variables
-    )
-    with server as url:
+    ) as url:
         yield args.model_copy(update={"base_url": url})
 
 

@@ -35,6 +35,7 @@ _LIMIT_KEYS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 class ResponseLimits:
     """The limits of one answer. With `tokens` and `characters` of None only its bytes are limited."""
 
+    #: The most tokens that the request allows.
     tokens: int | None = None
     #: Characters of its text.
     characters: int | None = None
@@ -56,13 +57,14 @@ class ResponseLimits:
             return cls(bytes=MAX_ANSWER_BYTES, line_bytes=_HEAD_BYTES + prompt_bytes)
         tokens = max(limits)
         logprob_counts = [body[name] for name in ("logprobs", "top_logprobs") if type(body.get(name)) is int]
+        events = _FREE_EVENTS + _TOKEN_EVENTS * tokens
         per_token = _TOKEN_BYTES + _LOGPROB_BYTES * max(logprob_counts, default=0)
         return cls(
             tokens=tokens,
             characters=_FREE_CHARACTERS + _TOKEN_CHARACTERS * tokens,
             bytes=min(MAX_ANSWER_BYTES, _HEAD_BYTES + prompt_bytes + per_token * tokens),
             line_bytes=_HEAD_BYTES + prompt_bytes,
-            events=(events := _FREE_EVENTS + _TOKEN_EVENTS * tokens),
+            events=events,
             lines=_EVENT_LINES * events,
         )
 

@@ -165,7 +165,6 @@ def write_splits(
     """
     refuse_leftovers({split.name for split in splits}, folder)
     folder.mkdir(parents=True, exist_ok=True)
-    repeated = []
     counts = {}
     rows = ((split.name, make_rows(split.questions, protocol, source_name, split.name)) for split in splits)
     write_split_files(folder, rows)
@@ -177,7 +176,7 @@ def write_splits(
             "rows_with_repeated_id": split.repeated_ids,
             "first_malformed": split.source.malformed,
         }
-        repeated += [repeat.to_dict(split.name) for repeat in split.repeats]
+    repeated = [repeat.to_dict(split.name) for split in splits for repeat in split.repeats]
     (folder / REPEATED).unlink(missing_ok=True)
     if repeated:
         write_json_lines(folder / REPEATED, repeated)

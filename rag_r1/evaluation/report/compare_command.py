@@ -189,9 +189,7 @@ class CompareArguments(Arguments):
     differs: list[str] = argument("intended difference between the runs", "KEY", default=[])
     normaliser: NormaliserName = argument("normaliser with which answers are compared", default="squad")
     out: Path | None = argument("folder for compare.json, compare.md and pictures", "DIR", default=None)
-    resamples: Positive = argument(
-        "replicates of the bootstrap", "N", default=DEFAULT_BOOTSTRAP.resamples
-    )
+    resamples: Positive = argument("replicates of the bootstrap", "N", default=Bootstrap.resamples)
     seed: Annotated[int, Field(ge=0)] = argument("seed of bootstrap and permutations", "N", default=0)
     skip_bad_rows: bool = argument(HELP, default=False)
     check_only: bool = argument(CHECK_ONLY, default=False)

