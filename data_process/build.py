@@ -27,13 +27,13 @@ from tqdm import tqdm
 from data_process.command import SetArguments, read_protocol
 from data_process.mixture import MixEntry, read_entries
 from data_process.question_pool import QuestionPool
-from data_process.set_files import entry_counts, repeated_lines, similar_lines, write_report, write_splits
+from data_process.set_files import entry_counts, repeated_lines, similar_lines, write_splits
 from data_process.source_rows import read_source
 from data_process.sources import SOURCES
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.files.first_rows import check_first_rows
 from rag_r1.data.files.near_duplicates import require_library
-from rag_r1.data.files.qa_parquet import REPEATED, refuse_leftovers
+from rag_r1.data.files.qa_parquet import REPEATED, refuse_leftovers, write_report
 from rag_r1.data.files.questions import Question
 from rag_r1.io.atomic_files import write_json
 from rag_r1.io.errors import DataError

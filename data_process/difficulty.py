@@ -31,7 +31,9 @@ from rag_r1.data.files.row_files import parse_json_line, short_text
 from rag_r1.io.errors import DataError
 from rag_r1.io.ordinary_files import open_ordinary
 
+#: Stands for all classes: in a composition, and as the only class if the difficulties are not known.
 ANY = "any"
+#: The classes that a composition may name, and the sources.
 CLASSES = (EASY, MEDIUM, HARD, ANY)
 SOURCES = ("hotpotqa", "2wiki")
 

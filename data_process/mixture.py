@@ -1,4 +1,4 @@
-"""Reads the mixture of a set: its sources and the number of questions of each.
+"""Reads the mixture of a set: its sources and the number of rows of each.
 
 `read_entries` turns the flags of `rag-r1 data` and its YAML file into `MixEntry` objects, which the rest of
 the package works with. A flag has the form `SOURCE[:NAME][=FILE][@N]`:

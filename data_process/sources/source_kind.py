@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rag_r1.data.files.questions import Question, clean_question, id_of, keys_of, text_of, texts_of
+from rag_r1.data.files.questions import Question, clean_question, id_of, keys_of, object_of, text_of, texts_of
 from rag_r1.data.files.row_files import short_text
 from rag_r1.io.errors import DataError
 
@@ -128,13 +128,9 @@ class SourceKind:
     def read_row(self, row: Any, kinds: Mapping[str, SourceKind]) -> Question:
         """Check a row and convert it to a question; `kinds` has all sources by name.
 
-        Raises ValueError, saying what is wrong with the row. If a row could not be read, it is a ValueError
-        itself, which is raised.
+        Raises ValueError, saying what is wrong with the row.
         """
-        if isinstance(row, ValueError):
-            raise row
-        if not isinstance(row, dict):
-            raise ValueError(f"not an object with keys but {type(row).__name__}")
+        row = object_of(row)
         metadata = row.get("metadata")
         parts = [metadata, row] if isinstance(metadata, dict) else [row]
         fields = {key: value for part in parts for key, value in part.items() if value is not None}

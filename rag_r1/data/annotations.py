@@ -82,7 +82,8 @@ class Annotations(Generic[Value]):
 
 
 def read_answerable(path: Path, bad: BadRows) -> Annotations[bool]:
-    """Read which questions the corpus can answer. A question that the file does not name has no value.
+    """Read which questions the corpus can answer. A question that the file does not name has no value; the
+    last row counts for one that it names several times.
 
     Rows that cannot be used are added to `bad`. Raises DataError if the file cannot be read.
     """
@@ -128,7 +129,8 @@ def _with_evidence(row: QuestionRow, evidence: GoldEvidence | None) -> QuestionR
 
 def _rows(path: Path, bad: BadRows) -> Iterator[tuple[int, str | None, Any]]:
     """Yield (number from 1, data source or None if the file does not name it, row), and add lines that are
-    not JSON to `bad`. Raises DataError if the file cannot be read."""
+    not JSON to `bad`. The numbers count lines, or the rows of all lists together. Raises DataError if the
+    file cannot be read."""
     try:
         text = json_file_bytes(path, _MAX_BYTES, _MAX_VALUES).decode("utf-8-sig")
     except (OSError, ValueError) as error:

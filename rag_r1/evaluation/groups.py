@@ -150,7 +150,7 @@ def write_groups(out: Path, runs: dict[float, Path]) -> list[str]:
 def group_figures(run: RunTable) -> dict[str, float]:
     """Return a run's figures by the names of the columns: shares of its groups, means of its episodes."""
     questions, indices = run.question_indices()
-    is_right = np.nan_to_num(run.columns["em:squad"])  # failed episodes have nan and count as wrong
+    is_right = run.columns["em:squad"]  # 0 for an episode without an answer, such as one that failed
     sizes = np.bincount(indices, minlength=len(questions))
     right_counts = np.bincount(indices, weights=is_right, minlength=len(questions))
     shares = {

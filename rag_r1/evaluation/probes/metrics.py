@@ -2,10 +2,11 @@
 
 The figures of a group of questions (all, a data source, a kind of question) are means over its questions,
 each with a bootstrap interval (rag_r1/evaluation/report/bootstrap.py). A condition is compared with the real
-run on the questions that both have. Two paired differences are computed, each with its interval:
+run on the questions that both have, with an interval for each figure:
 
     difference   EM of the condition - EM of the real run
     over_half    EM of the condition - half of the EM of the real run
+    real_there   EM of the real run on these questions
 """
 
 from __future__ import annotations

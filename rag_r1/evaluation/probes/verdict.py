@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
+from rag_r1.evaluation.report.report_markdown import MANY_FAILED
+
 REAL = "real"
 #: The conditions in which the policy cannot find the evidence.
 WITHOUT_EVIDENCE = ("closed_book", "empty", "random", "withheld")
@@ -27,8 +29,6 @@ CONDITION_NAMES = {
 }
 #: The fewest questions per condition with which a verdict is given.
 MIN_QUESTIONS = 20
-#: Share of failed episodes above which a remark says that the figures only cover a selection.
-_MANY_FAILED = 0.02
 
 
 def verdict(conditions: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def _remarks(conditions: Mapping[str, Mapping[str, Any]]) -> list[str]:
     if (closed := conditions.get("closed_book")) and _side(closed["difference"]) == "above":
         remarks.append("Searching makes it worse: with a closed book it answers more.")
     counts = {name: (run["failed"], run["questions"]) for name, run in conditions.items()}
-    many = [name for name, (failed, scored) in counts.items() if failed > _MANY_FAILED * (scored + failed)]
+    many = [name for name, (failed, scored) in counts.items() if failed > MANY_FAILED * (scored + failed)]
     if many:
         remarks.append(f"Many episodes failed, so that these figures are of a selection: {_names(many)}.")
     return remarks
