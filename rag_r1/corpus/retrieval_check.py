@@ -43,7 +43,7 @@ class RetrievalResult:
     ids: tuple[str, ...]
 
     def share_of(self, ids: Sequence[str]) -> float:
-        """Return the share of these ids that are among the results."""
+        """Return the share of these ids, at least one, that are among the results."""
         return len(set(ids) & set(self.ids)) / len(set(ids))
 
 

@@ -28,6 +28,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from functools import lru_cache
 
+#: Levels that prove that the page is in the corpus, and those that do not, the best first.
 STRONG = ("exact", "unicode", "underscores", "case", "redirect")
 WEAK = ("mixed_case", "diacritics", "suffix", "redirected_from")
 LEVELS = (*STRONG, *WEAK)
@@ -107,6 +108,7 @@ class TitleIndex:
     there are redirects, and then `note` for each title of the corpus."""
 
     def __init__(self, titles: Iterable[str]):
+        #: The titles of the questions, each once.
         self.titles = list(dict.fromkeys(titles))
         #: Maps each matched title to the level and to the title in the corpus.
         self.matches: dict[str, tuple[str, str]] = {}
@@ -115,6 +117,7 @@ class TitleIndex:
         self._names: dict[str, list[tuple[str, str, str | None]]] = defaultdict(list)
         #: (title, another name of its page, "redirect" or "redirected_from").
         self._redirects: list[tuple[str, str, str]] = []
+        #: The title that `note` got last.
         self._last_page: str | None = None
         for title in self.titles:
             self._names[key_of(title)].append((title, title, None))

@@ -118,7 +118,8 @@ def thresholds_of(states: AnswerStates) -> list[Threshold]:
 
 
 def quantile_threshold(thresholds: Sequence[Threshold], share: float) -> Threshold:
-    """Return the lowest threshold that accepts at least `share` of the right answers."""
+    """Return the lowest threshold that accepts at least `share` of the right answers, up to rounding errors.
+    There must be thresholds."""
     return next(threshold for threshold in thresholds if threshold.right_accepted >= share - 1e-12)
 
 

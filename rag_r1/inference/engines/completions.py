@@ -20,6 +20,7 @@ from rag_r1.inference.response_metadata import first_choice
 from rag_r1.protocols import Protocol
 from rag_r1.protocols.actions import well_formed
 
+#: The path below the address of an endpoint.
 PATH = "/completions"
 #: Most seconds to wait for the first token of a run: the server may be busy with another run.
 _FIRST_TOKEN_S = 60.0

