@@ -62,10 +62,6 @@ that resemble another one. Of rows with the same question and the same answers t
 _POOL = ".questions.sqlite"
 
 
-#: What to do with questions of train that are also in the validation set.
-OverlapPolicy = Literal["fail", "drop", "keep"]
-
-
 class BuildArguments(SetArguments):
     """The sources, the numbers of questions, and the policy for questions that are in both splits."""
 
@@ -73,7 +69,7 @@ class BuildArguments(SetArguments):
     validation: list[str] = argument("a source to validate on; may be repeated", "SOURCE", default=[])
     mix: Path | None = argument("YAML file with further sources", "FILE", default=None)
     seed: int = argument("seed of the draws", default=0)
-    overlap: OverlapPolicy = argument(
+    overlap: Literal["fail", "drop", "keep"] = argument(
         "questions of train that are also in the validation set: fail, drop them from train, or keep them",
         default="fail",
     )
@@ -143,7 +139,7 @@ def build(args: BuildArguments, protocol: Protocol, entries: list[MixEntry]) -> 
         total = sum(bad, BadRows())
         if total.count and not args.skip_bad_rows:
             raise DataError(f"nothing was written, because of {total.refusal()}")
-        _mark_unwritten(pool, args.overlap)
+        _mark_unwritten(pool, args)
         write_report(args.out / REPEATED, repeated_lines(pool))
         leaks = _check_splits(pool, args)
         similar = Counter[str]()
@@ -189,14 +185,14 @@ def _fill_pool(pool: QuestionPool, entries: list[MixEntry]) -> tuple[list[int], 
     return n_read, bad
 
 
-def _mark_unwritten(pool: QuestionPool, overlap: OverlapPolicy) -> None:
+def _mark_unwritten(pool: QuestionPool, args: BuildArguments) -> None:
     """Mark the rows of the pool that are not written.
 
     The validation set comes first, since its drawn questions decide which rows of train overlap with it.
     """
     pool.deduplicate()
     for split in ("test", "train"):
-        if split == "train" and overlap == "drop":
+        if split == "train" and args.overlap == "drop":
             pool.drop_overlap()
         for number, entry in enumerate(pool.entries):
             if entry.split == split:

@@ -104,9 +104,7 @@ def check_corpus(
     targets = ScanTargets(ids, titles, answers, _first_hits(retrieved))
     scan = _scan(args, inputs.corpus, targets, save_interval)
     foreign = _sources_with_foreign_ids(args, questions, scan)
-    findings = CorpusFindings(
-        scan, titles, retrieved.get("retriever"), retrieved.get("bm25"), foreign=foreign
-    )
+    findings = CorpusFindings(scan, titles, retrieved.get("retriever"), retrieved.get("bm25"), foreign)
     judged = report.judge_questions(questions, findings)
     summary = report.summarise(judged, findings, report.notes(questions, findings, args.ids))
     missing = report.missing_evidence(judged)

@@ -88,10 +88,9 @@ def groups_of(rows: Iterable[QuestionRow]) -> dict[str, list[QuestionKey]]:
 
 def kind_of(row: QuestionRow) -> str:
     """Return the kind of question that the row's metadata name; empty if they name none."""
-    if kind := row.metadata.get("kind") or row.metadata.get("question_type"):
-        return str(kind)
+    kind = row.metadata.get("kind") or row.metadata.get("question_type") or ""
     hops = row.metadata.get("hops")
-    return f"{hops} hops" if hops else ""
+    return f"{hops} hops" if hops and not kind else str(kind)
 
 
 def _means(run: ConditionRun, keys: Iterable[QuestionKey], bootstrap: Bootstrap) -> dict[str, Any]:
