@@ -42,7 +42,7 @@ Examples:
   bash $door
   bash $door trainer.total_training_steps=5
   MODEL=Qwen/Qwen2.5-7B-Instruct DATA=data/mq RETRIEVER_URL=http://127.0.0.1:8000 \\
-      bash $door trainer.total_training_steps=100 trainer.logger=[console,wandb]
+      bash $door trainer.total_training_steps=100 trainer.logger=[console,file,wandb]
 EOF
 }
 

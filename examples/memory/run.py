@@ -7,8 +7,8 @@ policies in a world of long pages (world.py):
 
     memory   with Agentic RAG-R1's blocks: a summary replaces the pages that were read, a backtrack removes
              a page without the fact; such a trajectory becomes several training rows
-    plain    without these two blocks; everything else is the same: budget, questions, script of the warm
-             start, GRPO, steps
+    plain    without these two blocks and plans; everything else is the same: budget, questions, script of
+             the warm start, GRPO, steps
 
 `--arms ppo` trains the memory by PPO. The page compares EM on held-out questions, with greedy decoding,
 before and after training, as measured by the validations of the trainings.

@@ -73,7 +73,7 @@ class TrajectoryDump:
             if not self._failing:
                 logger.error(
                     "cannot write trajectory to %s: %s (the training goes on without the records that do not "
-                    "fit; search/undumped counts them): make room, or set rag_r1.trajectory_dir=null",
+                    "fit; search/undumped is their share): make room, or set rag_r1.trajectory_dir=null",
                     path,
                     error,
                 )

@@ -68,7 +68,7 @@ Evaluate a model before training without search, before training with search, an
 the same questions, as many tokens, one table. Run again, the same command goes on where it was interrupted.
 
 example:
-  rag-r1 eval modes --model Qwen/Qwen2.5-3B-Instruct --trained outputs/agentic-rag-r1/grpo-lora \\
+  rag-r1 eval modes --model Qwen/Qwen2.5-3B-Instruct --trained outputs/agentic-rag-r1/grpo \\
       --questions data/medqa/test.parquet --protocol agentic_rag_zh --term choice \\
       --retriever-url http://127.0.0.1:8000 --out evals/modes
 """

@@ -33,6 +33,9 @@ _LIMITS = {
     "final_turn": True,
     "max_turn_tokens": None,
     "max_query_observation_tokens": None,
+    "max_observation_tokens": None,
+    "min_turn_tokens": 16,
+    "max_episode_tokens": None,
     "min_actions": 0,
     "max_state": None,
 }

@@ -1,8 +1,7 @@
 """Reads the unread lines of record files as batches of rows for the cache.
 
-A batch has rows, and the states of their files after these rows, so that one transaction can store both: a
-process that is killed in between goes on where its cache ends. Broken lines are counted, and the first ones are
-described.
+A batch has rows, and the states of their files after these rows, so that one transaction can store both, and
+the next process goes on where the cache ends. Broken lines are counted, and the first ones are described.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ another one writes the batch before.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Sequence

@@ -189,8 +189,8 @@ class FactGraph:
         return not language or language.partition("-")[0].lower() == self._language
 
     def _distance(self, thing: int, query_words: set[str]) -> int:
-        """Return the least number of words in a name of the thing that has all words of the query; _NO_NAME if
-        none has."""
+        """Return the least number of words in a name of the thing that has all words of the query; _NO_NAME
+        if none has."""
         sizes = [len(words) for name in self._names[thing] if query_words <= (words := set(_words(name)))]
         return min(sizes, default=_NO_NAME)
 

@@ -43,7 +43,7 @@ def needs_reference(config: DictConfig) -> bool:
 
 def adapter_rank(config: DictConfig) -> int:
     """Return the rank of the policy's LoRA adapters; 0 if all weights are trained."""
-    model = config.actor_rollout_ref.model
+    model = config.actor_rollout_ref.get("model") or {}
     return int((model.get("lora") or {}).get("rank") or 0) or int(model.get("lora_rank") or 0)
 
 

@@ -15,11 +15,12 @@ from typing import Any
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.run_defaults import SEARCH_URL, config_file, validation_arguments
 from rag_r1.inference.model_folders import newest_checkpoint
-from rag_r1.training.config_facts import is_nf4
+from rag_r1.training.config_facts import adapter_rank, is_nf4
 
 #: Names of files with trajectory records (rag_r1/agent/records.py).
 _RECORDS = re.compile(r"step_(\d+)-\d+\.jsonl")
 _EVALUATE = "evaluate it (with --card: does it search, or does it already know?):"
+_MERGE_ADAPTERS = "`rag-r1 eval` takes that model with its lora_adapter merged (merge_and_unload of peft)"
 
 
 def after_training(config: Any) -> list[str]:
@@ -32,6 +33,9 @@ def after_training(config: Any) -> list[str]:
         return [f"no checkpoint was saved in {folder}: {reason}", *_inspection(config)]
     if is_nf4(config):
         return [f"checkpoint: {checkpoint}", *_nf4_lines(config, checkpoint, folder), *_inspection(config)]
+    if adapter_rank(config):
+        lines = [f"checkpoint: {checkpoint}", *_export_lines(config, checkpoint), _MERGE_ADAPTERS]
+        return [*lines, *_inspection(config)]
     return [
         f"checkpoint: {checkpoint}",
         _EVALUATE,

@@ -79,10 +79,12 @@ class TimeLimit:
 
 
 def check_resume(config: Any) -> Iterator[Problem]:
-    """Yield a Problem if a training in pieces would not resume from its last checkpoint."""
-    if config.trainer.get("resume_mode") == "disable":
-        text = "is disable, so each piece of --hours would begin anew"
+    """Yield a Problem if a training of several starts would not resume from its last checkpoint."""
+    if (mode := config.trainer.get("resume_mode")) != "auto":
+        text = f"is {mode}, so each start would begin at the same step"
         yield error("trainer.resume_mode", text, "set it to auto")
+    elif config.trainer.get("resume_from_path"):  # veRL's fine-tuning prefers it to its own checkpoints
+        yield error("trainer.resume_from_path", "each start would begin from it", "set it to null")
 
 
 def remove_older_checkpoints(folder: Path, keep: int | None) -> None:

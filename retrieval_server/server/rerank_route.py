@@ -160,7 +160,7 @@ def _text(document: RerankInput) -> str:
 
 
 def _as_sent(document: RerankInput) -> Any:
-    """Return the document as the client sent it, but without a score."""
+    """Return the document as the client sent it, without a score, and with its text under `contents`."""
     document = _without_score(document)
     return document if isinstance(document, str) else document.model_dump()
 

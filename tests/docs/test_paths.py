@@ -160,5 +160,5 @@ def test_every_training_folder_that_is_named_is_that_of_a_recipe():
     texts = [(ROOT / page).read_text("utf-8") for page in PAGES]
     texts += [module.read_text("utf-8") for top in PACKAGES for module in (ROOT / top).rglob("*.py")]
     named = {match for text in texts for match in pattern.findall(text)}
-    assert {("rag-r1", "ppo-mq"), ("agentic-rag-r1", "grpo-lora")} <= named
+    assert {("rag-r1", "ppo-mq"), ("agentic-rag-r1", "grpo")} <= named
     assert sorted((project, name) for project, name in named if name not in folders[project]) == []

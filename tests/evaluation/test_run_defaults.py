@@ -121,6 +121,12 @@ def test_a_run_is_known_by_its_checkpoints_too_and_may_have_been_moved(tmp_path)
         assert values["out"] == run / "evaluation"
 
 
+def test_every_limit_of_the_validation_is_taken(tmp_path):
+    limits = {"max_observation_tokens": 80, "min_turn_tokens": 8, "max_episode_tokens": 900}
+    overrides = defaults_of(training(tmp_path, validation_agent=limits)).values["overrides"]
+    assert {f"rag_r1.agent.{name}={value}" for name, value in limits.items()} <= set(overrides)
+
+
 def test_a_search_and_tools_of_the_trainings_own_are_taken(tmp_path):
     own = {"tool": "mine:search", "url": "http://127.0.0.1:1", "agentic_input": True}
     run = training(tmp_path, retriever=own, prompt="p.txt", tools={"calculator": "calculator"})

@@ -150,6 +150,15 @@ def test_without_a_checkpoint_the_key_is_named_that_saves_one(tmp_path, tracker)
     assert len(lines) == 1 and "trainer.save_freq is 50" in lines[0]
 
 
+def test_after_a_training_of_adapters_the_checkpoint_is_not_evaluated_as_it_is(tmp_path):
+    checkpoint(tmp_path)
+    settings = config(tmp_path)
+    settings.actor_rollout_ref.model = {"lora_rank": 32}
+    lines = after_training(settings)
+    assert "verl.model_merger" in lines[2] and "merge_and_unload" in lines[3]
+    assert [words[:2] for words in commands(lines[3:])] == [["rag-r1", "view"]]
+
+
 def test_a_search_and_a_prompt_of_ones_own_are_part_of_the_command(tmp_path):
     checkpoint(tmp_path)
     retriever = {"tool": "mine:search", "wire": "queries", "url": "http://localhost:1"}

@@ -146,9 +146,17 @@ def test_the_launcher_ends_with_the_status_of_what_goes_on_later(tmp_path, monke
     assert ended and str(tmp_path) in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("mode", "keys"), [("disable", ["trainer.resume_mode"]), ("auto", [])])
-def test_a_recipe_that_never_resumes_is_no_training_in_pieces(mode, keys):
-    config = OmegaConf.create({"trainer": {"resume_mode": mode}})
+@pytest.mark.parametrize(
+    ("mode", "path", "keys"),
+    [
+        ("auto", None, []),
+        ("auto", "run/global_step_2", ["trainer.resume_from_path"]),
+        ("disable", None, ["trainer.resume_mode"]),
+        ("resume_path", "run/global_step_2", ["trainer.resume_mode"]),
+    ],
+)
+def test_a_recipe_that_does_not_resume_from_its_last_checkpoint_is_no_training_in_pieces(mode, path, keys):
+    config = OmegaConf.create({"trainer": {"resume_mode": mode, "resume_from_path": path}})
     assert [problem.where for problem in check_resume(config)] == keys
 
 

@@ -3,8 +3,8 @@
 The figures are those of metrics.py, as search_card.json has them: each condition has `em`, `questions` and
 `failed`, and each but the real run the differences from it. The verdict depends on `over_half`, the EM less
 half of the real run's, in the conditions in which the policy cannot find the evidence (`WITHOUT_EVIDENCE`).
-If its interval is below 0 in all of them, the policy's EM without the evidence is less than half of that with
-it: it searches. If the interval is above 0 with a closed book, the policy already knows the answers. If
+If its interval is below 0 in all of them, the EM without the evidence is less than half of that with it: the
+policy searches. If the interval is above 0 with a closed book, the policy already knows the answers. If
 neither holds, the verdict is mixed or open (`_verdict_of`).
 """
 

@@ -83,8 +83,11 @@ def compare_runs(runs: ComparableRuns, normaliser: NormaliserName, bootstrap: Bo
     }
 
 
-def read_runs(runs: Sequence[Path], differs: Sequence[str], *, skip_bad_rows: bool) -> ComparableRuns:
-    """Read the runs. Raises StartError with all reasons why they cannot be compared."""
+def read_runs(
+    runs: Sequence[Path], differs: Sequence[str], *, skip_bad_rows: bool, step: int | None = None
+) -> ComparableRuns:
+    """Read the runs; of trainings, `step` selects the validation at one step. Raises StartError with all
+    reasons why they cannot be compared."""
     with StartChecks() as checks:
         if missing := [str(run) for run in runs if not run.exists()]:
             checks.add(
@@ -101,7 +104,9 @@ def read_runs(runs: Sequence[Path], differs: Sequence[str], *, skip_bad_rows: bo
         if len(checks.problems) == problems_so_far:  # all cards could be read
             differing = checks.run(intended_differences, folders, cards, differs)
         tables = [
-            checks.run(read_run, run, mask=card.mask if card else None, skip_bad_rows=skip_bad_rows)
+            checks.run(
+                read_run, run, mask=card.mask if card else None, step=step, skip_bad_rows=skip_bad_rows
+            )
             for run, card in zip(folders, cards, strict=True)
         ]
     readable = [table for table in tables if table is not None]
@@ -188,6 +193,7 @@ class CompareArguments(Arguments):
     )
     differs: list[str] = argument("intended difference between the runs", "KEY", default=[])
     normaliser: NormaliserName = argument("normaliser with which answers are compared", default="squad")
+    step: int | None = argument("step of trainings whose validations are compared", "N", default=None)
     out: Path | None = argument("folder for compare.json, compare.md and pictures", "DIR", default=None)
     resamples: Positive = argument("replicates of the bootstrap", "N", default=Bootstrap.resamples)
     seed: Annotated[int, Field(ge=0)] = argument("seed of bootstrap and permutations", "N", default=0)
@@ -226,7 +232,9 @@ def _check_runs(args: CompareArguments) -> ComparableRuns:
     with StartChecks() as checks:
         if args.out is not None:
             checks.run(check_out, args.out)
-        runs = checks.run(read_runs, args.runs, args.differs, skip_bad_rows=args.skip_bad_rows)
+        runs = checks.run(
+            read_runs, args.runs, args.differs, skip_bad_rows=args.skip_bad_rows, step=args.step
+        )
     assert runs is not None  # or the checks have raised
     return runs
 

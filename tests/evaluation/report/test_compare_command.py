@@ -230,6 +230,14 @@ def test_the_command_needs_two_runs(tmp_path, capsys):
     assert ended.value.code == 2 and "give at least two runs" in capsys.readouterr().err
 
 
+def test_validations_of_trainings_are_compared_at_one_step(tmp_path, capsys):
+    first, second = answers("ww", step=2) + answers("rw", step=4), answers("rr", step=4)
+    arguments = [*map(str, runs(tmp_path, first, second)), "--check-only"]
+    assert main(arguments) == 1 and "choose one with --step" in capsys.readouterr().err
+    assert main([*arguments, "--step", "4"]) == 0
+    assert "2 runs share 2 questions" in capsys.readouterr().out
+
+
 def test_a_comparison_is_the_same_for_another_order_of_records(tmp_path):
     first, second = answers("rwrwwr") + answers("rw", "nq"), answers("rrwwwr") + answers("ww", "nq")
     comparison = compared(tmp_path, first, second)

@@ -188,6 +188,7 @@ def test_the_page_tells_every_attempt_with_its_signs(tmp_path, monkeypatch):
     [
         ("trainer.save_freq=-1", "trainer.save_freq"),
         ("trainer.resume_mode=disable", "trainer.resume_mode"),
+        ("trainer.resume_mode=resume_path", "trainer.resume_mode"),
         ("trainer.logger=[console]", "trainer.logger"),
         (
             "actor_rollout_ref.actor.checkpoint.save_contents=[hf_model]",
