@@ -28,7 +28,7 @@ from rag_r1.tools.retrieval.options import first_search
 
 #: Number of questions that are searched for at the same time.
 _CONCURRENCY = 64
-#: A server that has failed on so many questions, and answered none, is sent no more questions.
+#: A server that has failed on this many questions, and answered none, is sent no more questions.
 _MAX_FIRST_FAILURES = 16
 
 

@@ -33,7 +33,7 @@ _LIMIT_KEYS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
 @dataclass(frozen=True)
 class ResponseLimits:
-    """The limits of one answer. With `tokens` and `characters` of None only its bytes are limited."""
+    """The limits of one answer. None stands for no limit."""
 
     #: The most tokens that the request allows.
     tokens: int | None = None
@@ -49,8 +49,8 @@ class ResponseLimits:
 
     @classmethod
     def of(cls, body: Mapping[str, Any], prompt_tokens: int) -> ResponseLimits:
-        """Return the limits of the answer to a request. If the body does not limit the tokens, only the
-        bytes are limited."""
+        """Return the limits of the answer to a request. If the body does not limit the tokens, only bytes and
+        lines are limited."""
         limits = [body[name] for name in _LIMIT_KEYS if type(body.get(name)) is int]
         prompt_bytes = _PROMPT_BYTES * prompt_tokens
         if not limits:
