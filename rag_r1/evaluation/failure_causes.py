@@ -6,7 +6,8 @@ A trajectory that was judged wrong has exactly one cause, the first that applies
     cut                     no answer, because the tokens ran out or the last turn was cut off
     no_answer               no answer for another reason, such as the turn limit
     not_searched            answered without a search
-    not_traceable           the gold is yes, no or empty, so passages cannot show it
+    not_traceable           the gold is yes, no or empty, and the record names no gold passages, so the shown
+                            ones cannot tell
     asked_for_wrong_thing   no gold was retrieved, and no query has a content word of the question, or all
                             queries are the same
     gold_never_retrieved    no gold was retrieved

@@ -50,8 +50,8 @@ class SharedQuestions:
 
     #: The compared questions by source, in the papers' order.
     shared: dict[str, list[QuestionKey]]
-    #: For each run, the number of questions that not all runs have.
-    only: list[int]
+    #: For each run, the number of its questions that not all runs have.
+    unshared: list[int]
     #: For each run, the number of shared questions whose episodes have all failed in it.
     failed: list[int]
     #: Questions whose text or gold answers differ between runs, although their ids are equal.
@@ -73,7 +73,7 @@ def shared_questions(tables: Sequence[RunTable]) -> SharedQuestions:
     names = in_paper_order(source for source, _ in common)
     return SharedQuestions(
         shared={name: [key for key in common if key[0] == name] for name in names},
-        only=[len(set(text) - shared_keys) for text in texts],
+        unshared=[len(set(text) - shared_keys) for text in texts],
         failed=[len(shared_keys - set(mismatched) - keys) for keys in scored],
         mismatched=mismatched,
     )
@@ -137,7 +137,7 @@ def compare_tables(
         "questions": {
             "compared": questions.count,
             "by_source": {name: len(keys) for name, keys in questions.shared.items()},
-            "not_in_all_runs": questions.only,
+            "not_in_all_runs": questions.unshared,
             "failed": questions.failed,
             "another_question_under_the_same_id": len(questions.mismatched),
         },

@@ -48,7 +48,7 @@ def permutation(differences: np.ndarray, rng: np.random.Generator, resamples: in
     # Rounding makes differences of the same size equal in all bits, so that they can be grouped.
     nonzero = np.round(nonzero / np.abs(nonzero).max(), 12)
     threshold = abs(nonzero.sum()) - 1e-9  # tolerates the rounding errors of ties
-    # The first comparison spares the power of thousands, and keeps the signs in the 64 bits of an integer.
+    # Below 63, the power is soon computed, and the signs are bits of one integer.
     if len(nonzero) < 63 and 2 ** len(nonzero) <= resamples:
         signs = np.arange(2 ** len(nonzero))[:, None] >> np.arange(len(nonzero)) & 1
         return float(np.mean(np.abs((1 - 2 * signs) @ nonzero) >= threshold))
