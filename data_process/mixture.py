@@ -89,10 +89,10 @@ def read_entries(flags: dict[str, Sequence[str]], mix: Path | None, checks: Star
 
     Entries that cannot be read are left out; `checks` collects their problems, each with its location.
     """
-    lists = checks.run(_mix_lists, mix) if mix else None
     labelled: list[tuple[str, str, Any]] = []
-    for flag, items in (lists or {}).items():
-        labelled += checks.run(_labelled_entries, mix, flag, items) or []
+    if mix:
+        for flag, items in (checks.run(_mix_lists, mix) or {}).items():
+            labelled += checks.run(_labelled_entries, mix, flag, items) or []
     entries = [checks.run(_from_mapping, label, split, keys) for label, split, keys in labelled]
     entries += [checks.run(_from_flag, split, value) for split, values in flags.items() for value in values]
     if not entries and not mix:
