@@ -204,6 +204,7 @@ def draw(summary: dict[str, Any], path: Path) -> list[Path]:
         for verdict, color in zip(VERDICTS, colors, strict=True):
             widths = [counts[verdict] / counts["questions"] for counts in sources.values()]
             bars = axes.barh(range(len(sources)), widths, left=starts, height=0.6, color=color, label=verdict)
+            # A narrower part has no room for its label.
             labels = [f"{width:.0%}" if width >= 0.05 else "" for width in widths]
             axes.bar_label(bars, labels, label_type="center", color="white", fontsize=8)
             starts = [start + width for start, width in zip(starts, widths, strict=True)]

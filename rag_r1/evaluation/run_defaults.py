@@ -122,8 +122,8 @@ def validation_arguments(config: Any) -> dict[str, Any]:
     search = {**(block.get("retriever") or {}), **(block.get("validation_retriever") or {})}
     overrides = [
         f"rag_r1.{section}.{name}={_override_text(values[name])}"
-        for section, values, usual in (("agent", agent, _LIMITS), ("retriever", search, _SEARCH_KEYS))
-        for name, default in usual.items()
+        for section, values, defaults in (("agent", agent, _LIMITS), ("retriever", search, _SEARCH_KEYS))
+        for name, default in defaults.items()
         if values.get(name, default) != default
     ]
     if tools := OmegaConf.to_container(OmegaConf.create(block.get("tools") or {}), resolve=True):
