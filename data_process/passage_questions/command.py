@@ -23,7 +23,7 @@ from data_process.passage_questions.ambiguity import Rivals, tells_its_answer
 from data_process.passage_questions.entities import Links, clean, read_entities
 from data_process.passage_questions.questions import KINDS, MadeQuestion, QuestionWriter, names_both
 from data_process.passage_questions.splits import hash_words
-from rag_r1.corpus.inputs import check_first_rows
+from rag_r1.corpus.inputs import check_first_rows, passages_of
 from rag_r1.corpus.reader import Corpus, Passage
 from rag_r1.data.files.duplicates import question_key
 from rag_r1.io.atomic_files import write_json, write_json_lines
@@ -127,13 +127,7 @@ def read_passages(paths: Sequence[Path], progress: bool) -> list[Passage]:
 
     Raises DataError, with file and line, for a row that is not a passage.
     """
-    corpus = Corpus(paths)
-    passages = []
-    for row, position in corpus.rows(progress=progress):
-        if isinstance(row, ValueError):
-            raise DataError(f"{corpus.location(position)}: {row}: repair the corpus (`rag-r1 corpus check`)")
-        passages.append(row)
-    return passages
+    return [passage for passage, _ in passages_of(Corpus(paths), progress=progress)]
 
 
 def make_rows(

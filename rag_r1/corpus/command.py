@@ -69,7 +69,7 @@ def _unanswerable_lines(result: CheckResult, args: CheckArguments) -> Iterator[s
     yield from ("", f"unanswerable ({len(unanswerable):,}):")
     for verdict in unanswerable[:_MAX_LISTED]:
         question = verdict.question
-        yield "  " + terminal_text(f"{question.id}: {question.parts[0][0]} ({_reason(verdict)})")
+        yield "  " + terminal_text(f"{question.id}: {question.parts[0].question} ({_reason(verdict)})")
     if len(unanswerable) > _MAX_LISTED:
         yield f"  and {len(unanswerable) - _MAX_LISTED:,} more, in {args.out / 'verdicts.jsonl'}"
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rag_r1.corpus.evidence import COLUMNS, evidence_of
 from rag_r1.data.files.bad_rows import BadRows
@@ -27,15 +27,22 @@ _GOLDS = ("golden_answers", "answers", "answer")
 _READ_COLUMNS = ("question", *_GOLDS, "id", "_id", "idx", *COLUMNS)
 
 
+class QuestionPart(NamedTuple):
+    """A single question."""
+
+    question: str
+    #: The gold answers, of which any is right.
+    golds: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class CorpusQuestion:
     """A question and the evidence that its data set names, all of which is needed to answer it."""
 
     source: str
     id: str
-    #: (question, gold answers): usually one pair, and several if the row joins several questions. Any of the
-    #: gold answers is right.
-    parts: tuple[tuple[str, tuple[str, ...]], ...]
+    #: Usually one, and several if the row joins several questions.
+    parts: tuple[QuestionPart, ...]
     #: Ids of the passages with the evidence.
     ids: tuple[str, ...] = ()
     #: Titles of the pages with the evidence.
@@ -123,7 +130,7 @@ def _from_verl(row: Mapping[str, Any], path: Path, number: int) -> CorpusQuestio
     data_row = QuestionRow.from_row(row)
     ids, titles = evidence_of(data_row.metadata)
     question_id = data_row.id or f"row-{number}"
-    parts = _parts(data_row.metadata) or ((data_row.question, data_row.golds),)
+    parts = _parts(data_row.metadata) or (QuestionPart(data_row.question, data_row.golds),)
     return CorpusQuestion(data_row.data_source or path.stem, question_id, parts, ids, titles)
 
 
@@ -132,13 +139,15 @@ def _from_data_set(row: Any, path: Path, number: int) -> CorpusQuestion:
     item = parse_row(row)
     ids, titles = evidence_of(row)
     source = path.name.partition(".")[0] or path.name
-    return CorpusQuestion(source, item.id or f"row-{number}", ((item.question, item.golds),), ids, titles)
+    parts = (QuestionPart(item.question, item.golds),)
+    return CorpusQuestion(source, item.id or f"row-{number}", parts, ids, titles)
 
 
-def _parts(metadata: Mapping[str, Any]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return the questions that a row joins, with their gold answers; none if an answer is missing."""
+def _parts(metadata: Mapping[str, Any]) -> tuple[QuestionPart, ...]:
+    """Return the questions that a row joins; none if an answer is missing."""
     questions, answers = metadata.get("parts"), metadata.get("part_answers")
     if not isinstance(questions, list) or not isinstance(answers, list) or len(questions) != len(answers):
         return ()
-    parts = tuple((str(text), tuple(as_golds(golds))) for text, golds in zip(questions, answers, strict=True))
+    pairs = zip(questions, answers, strict=True)
+    parts = tuple(QuestionPart(str(text), tuple(as_golds(golds))) for text, golds in pairs)
     return parts if all(golds for _, golds in parts) else ()

@@ -28,6 +28,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from functools import lru_cache
 
+from rag_r1.data.files.duplicates import ALIKE
+
 #: Levels that prove that the page is in the corpus, and those that do not, the best first.
 STRONG = ("exact", "unicode", "underscores", "case", "redirect")
 WEAK = ("mixed_case", "diacritics", "suffix", "redirected_from")
@@ -35,12 +37,7 @@ LEVELS = (*STRONG, *WEAK)
 _RANK = {level: rank for rank, level in enumerate(LEVELS)}
 
 #: Characters that NFKC keeps apart although they are used interchangeably, and the replacement of each.
-_ALIKE = {
-    **dict.fromkeys("“”„‟«»", '"'),
-    **dict.fromkeys("‘’‚‛ʼ`′ʻ", "'"),
-    **dict.fromkeys("‐‑‒–—―−", "-"),
-    **dict.fromkeys("\u00ad\u200b\u2060\ufeff\u200e\u200f\u202a\u202b\u202c\u202d\u202e", ""),
-}
+_ALIKE = {**ALIKE, **dict.fromkeys("‘’‚‛ʼ`′ʻ", "'")}
 _IS_ALIKE = re.compile(f"[{''.join(_ALIKE)}]")
 #: Plain forms of letters with a stroke and of ligatures, which Unicode does not decompose; after casefold().
 _BARE = str.maketrans(

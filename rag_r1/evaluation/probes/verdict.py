@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from rag_r1.evaluation.report.report_markdown import MANY_FAILED
 
+Verdict = Literal["searches", "knows", "mixed", "open"]
 REAL = "real"
 #: The conditions in which the policy cannot find the evidence.
 WITHOUT_EVIDENCE = ("closed_book", "empty", "random", "withheld")
@@ -32,14 +33,14 @@ MIN_QUESTIONS = 20
 
 
 def verdict(conditions: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the `verdict` (searches, knows, mixed or open), and `sentences`: the accuracy, the verdict, and
-    remarks, in this order."""
+    """Return the `verdict`, one of Verdict, and `sentences`: the accuracy, the verdict, and remarks, in this
+    order."""
     over_half = {name: conditions[name]["over_half"] for name in WITHOUT_EVIDENCE if name in conditions}
     word, sentence = _verdict_of(over_half)
     return {"verdict": word, "sentences": [_accuracy(conditions), sentence, *_remarks(conditions)]}
 
 
-def _verdict_of(over_half: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
+def _verdict_of(over_half: Mapping[str, Mapping[str, Any]]) -> tuple[Verdict, str]:
     """Return the verdict and its sentence. `over_half` is that difference by condition without evidence."""
     if not over_half or any(difference["questions"] < MIN_QUESTIONS for difference in over_half.values()):
         return "open", f"Too few questions for a verdict: it takes {MIN_QUESTIONS} in each condition."
