@@ -28,6 +28,7 @@ from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.files.duplicates import Outcome, RepeatedRow, golds_key, question_key
 from rag_r1.data.files.questions import Question
 from rag_r1.data.files.row_files import parse_json_line, short_text
+from rag_r1.io.atomic_files import reason_of
 from rag_r1.io.errors import DataError
 from rag_r1.io.ordinary_files import open_ordinary
 
@@ -105,13 +106,13 @@ def read_difficulties(path: str | Path, skip_bad_rows: bool = False) -> Difficul
                 except ValueError as error:
                     bad.add(f"{path}, line {number}", error)
     except OSError as error:
-        raise DataError(f"cannot read {path}: {error}") from error
+        raise DataError(f"cannot read {path}: {reason_of(error)}: give another file") from error
     for key, outcomes in rollouts.items():
         count = outcomes.index(True) + 1 if any(outcomes) else len(outcomes)
         if label := difficulty_class(count, right=any(outcomes)):
             by_question.setdefault(key, label)
     if bad.count and not n_json:
-        raise DataError(f"{path} is not JSON lines: {'; '.join(bad.first)}")
+        raise DataError(f"{path} is not JSON lines: {'; '.join(bad.first)}: give another file")
     if bad.count and not skip_bad_rows:
         raise DataError(bad.refusal())
     if not by_id and not by_question:
