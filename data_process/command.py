@@ -159,7 +159,7 @@ def _print_counts(out: Path, summary: Mapping[str, Any]) -> None:
 
 
 def _check_source_name(name: str) -> None:
-    """Raise DataError for a name with other characters than those of an id's first part."""
+    """Raise DataError for a name that cannot be the first part of an id."""
     if not re.fullmatch(r"[\w.-]+", name):
         raise DataError(f"--source-name {name!r}: use letters, digits, `_`, `.` and `-`")
 

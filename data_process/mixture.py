@@ -148,7 +148,7 @@ def _mix_lists(path: Path) -> dict[Any, Any]:
 def _labelled_entries(path: Path, flag: Any, entries: Any) -> list[tuple[str, str, Any]]:
     """Return the entries under a flag of the YAML file, each as (label for messages, split, keys).
 
-    Raises DataError for another key than a flag, or if its value is no list.
+    Raises DataError for a key that is no flag, and for a value that is no list.
     """
     split = next((split for split, name in FLAGS.items() if name == flag), None)
     if split is None:

@@ -13,6 +13,7 @@ from rag_r1.runs.start_checks import CHECK_ONLY
 from rag_r1.tools.retrieval.client import RetrieverConfig
 from rag_r1.tools.retrieval.wire import WIRES
 
+#: The servers that a check can ask.
 ServerName = Literal["retriever", "bm25"]
 #: How supporting ids of the data are used: the values of --ids.
 IdsMode = Literal["auto", "trust", "ignore"]

@@ -200,7 +200,7 @@ class RowWriter:
 
     def __init__(self, path: str | Path, metadata: Mapping[str, Any] = SOURCE_METADATA):
         """`metadata` declares the further keys of `extra_info` and their types, as SOURCE_METADATA does."""
-        #: The file, when it is complete.
+        #: The file, which is there when the block has ended.
         self.path = Path(path)
         #: Number of rows that have been added.
         self.count = 0

@@ -28,8 +28,8 @@ from rag_r1.data.files.questions import Question
 #: <super>, <sub> and <fraction> (10² is not 102), <circle>, <square> and <font> (ℝ is not R), and the rare
 #: <small> and <vertical>.
 _SAME_FORM = {"<compat>", "<wide>", "<narrow>", "<noBreak>", "<initial>", "<medial>", "<final>", "<isolated>"}
-#: Maps quotation marks and dashes that are used interchangeably to one of them, and invisible characters to
-#: nothing.
+#: Maps double quotation marks and dashes that are used interchangeably to one of them, and invisible
+#: characters to nothing.
 ALIKE = {
     **dict.fromkeys("“”„‟«»", '"'),
     **dict.fromkeys("‐‑‒–—―−", "-"),

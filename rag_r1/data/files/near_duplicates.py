@@ -35,7 +35,7 @@ GRAM = 3
 VALUES = 128
 #: Share of the pairs with exactly the requested similarity that must become candidates.
 RECALL = 0.95
-#: Most values of a band: with these, questions that differ are hardly ever candidates.
+#: Most values of a band: with this many, unlike questions are hardly ever candidates.
 _MOST_VALUES = 16
 #: Number of earlier questions with the same hash with which a question is compared.
 COMPARED = 4
