@@ -214,6 +214,7 @@ def read_sft_rows(path: str | Path) -> Iterator[SftRow]:
         with pq.ParquetFile(path) as file:
             if missing := [name for name in COLUMNS if name not in file.schema_arrow.names]:
                 raise DataError(f"{path}: has no column {', '.join(missing)}: {remedy}")
+            # Fewer at a time than BATCH_ROWS, since a row is a whole episode.
             for batch in file.iter_batches(batch_size=256, columns=list(COLUMNS)):
                 yield from map(SftRow.from_row, batch.to_pylist())
     except (FileNotFoundError, NotADirectoryError) as error:

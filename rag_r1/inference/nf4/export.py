@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from torch.nn import Module
     from transformers import PretrainedConfig
 
+PROG = "rag-r1 model export-nf4"
 _DESCRIPTION = """\
 Export a checkpoint of a training with weights in nf4 (as hardware/one_gpu_24_nf4): the dequantised weights
 as a model of their own, and the adapters, which belong to it and not to the original model.
@@ -63,8 +64,7 @@ class ExportArguments(Arguments):
 @command_main(RunError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
-    prog = "rag-r1 model export-nf4"
-    args = read_arguments(ExportArguments, arguments, prog=prog, description=_DESCRIPTION, check=_check_start)
+    args = read_arguments(ExportArguments, arguments, prog=PROG, description=_DESCRIPTION, check=_check_start)
     adapters = _check_start(args)
     if args.check_only:
         print(f"all checks passed: the model of {args.checkpoint} would be written into {args.out}")
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _check_start(args: ExportArguments) -> SavedAdapters:
     """Return the adapters of the checkpoint. Raises StartError with all problems."""
     with StartChecks() as checks:
-        checks.run(check_packages, "rag-r1 model export-nf4", "bitsandbytes", "peft", "transformers")
+        checks.run(check_packages, PROG, "bitsandbytes", "peft", "transformers")
         adapters = checks.run(read_adapters, args.checkpoint)
         base = checks.run(_config_of, args.base)
         if adapters and base:

