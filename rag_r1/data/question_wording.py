@@ -105,9 +105,7 @@ _NAME = re.compile(
     r"|\b(?:the|an?) (?:[a-z\-]+ ){1,3}(?:that|which|who|whose|where)\b"
 )
 #: What is not a word of the question's own sentence: a quotation, something in brackets, an address.
-_ASIDE = re.compile(
-    _QUOTATION + r"|[(\[{][^)\]}]+[)\]}]|https?:\S+|\b[\w\-]{3,}(?:\.[\w\-]+)*\.[a-z]{2,}\b"
-)
+_ASIDE = re.compile(_QUOTATION + r"|[(\[{][^)\]}]+[)\]}]|https?:\S+|\b[\w\-]{3,}(?:\.[\w\-]+)*\.[a-z]{2,}\b")
 _WORD = re.compile(r"[^\W_]+")
 _POSSESSIVE = re.compile(r"[’']s\b")
 #: Shortest number, in digits, that is told apart from those of a list or of an ordinary amount.
