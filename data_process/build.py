@@ -27,13 +27,13 @@ from tqdm import tqdm
 from data_process.command import SetArguments, read_protocol
 from data_process.mixture import MixEntry, read_entries
 from data_process.question_pool import QuestionPool
-from data_process.set_files import entry_counts, repeated_lines, similar_lines, write_report, write_splits
+from data_process.set_files import entry_counts, repeated_lines, similar_lines, write_splits
 from data_process.source_rows import read_source
 from data_process.sources import SOURCES
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.files.first_rows import check_first_rows
 from rag_r1.data.files.near_duplicates import require_library
-from rag_r1.data.files.qa_parquet import REPEATED, refuse_leftovers
+from rag_r1.data.files.qa_parquet import REPEATED, refuse_leftovers, write_report
 from rag_r1.data.files.questions import Question
 from rag_r1.io.atomic_files import write_json
 from rag_r1.io.errors import DataError
@@ -139,7 +139,7 @@ def build(args: BuildArguments, protocol: Protocol, entries: list[MixEntry]) -> 
         total = sum(bad, BadRows())
         if total.count and not args.skip_bad_rows:
             raise DataError(f"nothing was written, because of {total.refusal()}")
-        _mark_unwritten(pool, args.overlap)
+        _mark_unwritten(pool, args)
         write_report(args.out / REPEATED, repeated_lines(pool))
         leaks = _check_splits(pool, args)
         similar = Counter[str]()
@@ -185,14 +185,14 @@ def _fill_pool(pool: QuestionPool, entries: list[MixEntry]) -> tuple[list[int], 
     return n_read, bad
 
 
-def _mark_unwritten(pool: QuestionPool, overlap: str) -> None:
-    """Mark the rows that are not written.
+def _mark_unwritten(pool: QuestionPool, args: BuildArguments) -> None:
+    """Mark the rows of the pool that are not written.
 
     The validation set comes first, since its drawn questions decide which rows of train overlap with it.
     """
     pool.deduplicate()
     for split in ("test", "train"):
-        if split == "train" and overlap == "drop":
+        if split == "train" and args.overlap == "drop":
             pool.drop_overlap()
         for number, entry in enumerate(pool.entries):
             if entry.split == split:

@@ -131,9 +131,7 @@ def run(
         names = ", ".join(split.name for split in splits)
         print(f"all checks passed: {names} would be written into {args.out}")
         return 0
-    bad = script_input.other_bad_rows
-    for split in splits:
-        bad += split.source.bad
+    bad = sum((split.source.bad for split in splits), script_input.other_bad_rows)
     if bad.count and not args.skip_bad_rows:
         raise DataError(f"nothing was written, because of {bad.refusal()}")
     summary = write_splits(splits, protocol, args.source_name, args.out, script_input.details)
@@ -161,6 +159,7 @@ def _print_counts(out: Path, summary: Mapping[str, Any]) -> None:
 
 
 def _check_source_name(name: str) -> None:
+    """Raise DataError for a name that cannot be the first part of an id."""
     if not re.fullmatch(r"[\w.-]+", name):
         raise DataError(f"--source-name {name!r}: use letters, digits, `_`, `.` and `-`")
 

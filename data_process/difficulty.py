@@ -28,10 +28,13 @@ from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.files.duplicates import Outcome, RepeatedRow, golds_key, question_key
 from rag_r1.data.files.questions import Question
 from rag_r1.data.files.row_files import parse_json_line, short_text
+from rag_r1.io.atomic_files import reason_of
 from rag_r1.io.errors import DataError
 from rag_r1.io.ordinary_files import open_ordinary
 
+#: Stands for all classes: in a composition, and as the only class if the difficulties are not known.
 ANY = "any"
+#: The classes that a composition may name, and the sources.
 CLASSES = (EASY, MEDIUM, HARD, ANY)
 SOURCES = ("hotpotqa", "2wiki")
 
@@ -67,8 +70,8 @@ class QuestionSelection:
     """The questions of a draw, and its counts."""
 
     questions: list[Question]
-    #: For each entry of the composition: the number requested (`asked`), drawn (`taken`), and available by
-    #: class (`there`).
+    #: For each entry of the composition: its `source` and `class`, the number requested (`asked`), drawn
+    #: (`taken`), and available by class (`there`).
     counts: list[dict[str, Any]]
     #: Rows that were left out because an earlier one has the same question and answers, or because the
     #: validation set has the question.
@@ -103,13 +106,13 @@ def read_difficulties(path: str | Path, skip_bad_rows: bool = False) -> Difficul
                 except ValueError as error:
                     bad.add(f"{path}, line {number}", error)
     except OSError as error:
-        raise DataError(f"cannot read {path}: {error}") from error
+        raise DataError(f"cannot read {path}: {reason_of(error)}: give another file") from error
     for key, outcomes in rollouts.items():
         count = outcomes.index(True) + 1 if any(outcomes) else len(outcomes)
         if label := difficulty_class(count, right=any(outcomes)):
             by_question.setdefault(key, label)
     if bad.count and not n_json:
-        raise DataError(f"{path} is not JSON lines: {'; '.join(bad.first)}")
+        raise DataError(f"{path} is not JSON lines: {'; '.join(bad.first)}: give another file")
     if bad.count and not skip_bad_rows:
         raise DataError(bad.refusal())
     if not by_id and not by_question:

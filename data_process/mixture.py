@@ -1,4 +1,4 @@
-"""Reads the mixture of a set: its sources and the number of questions of each.
+"""Reads the mixture of a set: its sources and the number of rows of each.
 
 `read_entries` turns the flags of `rag-r1 data` and its YAML file into `MixEntry` objects, which the rest of
 the package works with. A flag has the form `SOURCE[:NAME][=FILE][@N]`:
@@ -50,6 +50,7 @@ class MixEntry:
     kind: SourceKind
     #: `data_source` of its rows, under which veRL reports them.
     name: str
+    #: File of its rows; None for the Hub.
     file: Path | None = None
     #: Split of the Hub data set, if it differs from the one in the table of sources.
     hub_split: str | None = None
@@ -88,17 +89,21 @@ def read_entries(flags: dict[str, Sequence[str]], mix: Path | None, checks: Star
 
     Entries that cannot be read are left out; `checks` collects their problems, each with its location.
     """
-    splits = (checks.run(_mix_splits, mix) or {}) if mix else {}
-    mappings = [item for split in splits.items() for item in checks.run(_read_entries, mix, *split) or []]
-    entries = [checks.run(_from_mapping, *item) for item in mappings]
+    labelled: list[tuple[str, str, Any]] = []
+    if mix:
+        for flag, items in (checks.run(_mix_lists, mix) or {}).items():
+            labelled += checks.run(_labelled_entries, mix, flag, items) or []
+    entries = [checks.run(_from_mapping, label, split, keys) for label, split, keys in labelled]
     entries += [checks.run(_from_flag, split, value) for split, values in flags.items() for value in values]
     if not entries and not mix:
         checks.run(_refuse_nothing)
     readable = [entry for entry in entries if entry is not None]
-    return sorted(readable, key=lambda entry: list(FLAGS).index(entry.split), reverse=True)
+    # The questions that are drawn for test decide which rows of train are dropped.
+    return sorted(readable, key=lambda entry: entry.split != "test")
 
 
 def _refuse_nothing() -> None:
+    """Raise the DataError for a command that names no source."""
     raise DataError("nothing to read: give --train SOURCE=FILE, --validation SOURCE=FILE, or --mix FILE")
 
 
@@ -123,7 +128,7 @@ def _from_flag(split: str, value: str) -> MixEntry:
     return _entry(label, split, parsed)
 
 
-def _mix_splits(path: Path) -> dict[Any, Any]:
+def _mix_lists(path: Path) -> dict[Any, Any]:
     """Read the YAML file: flag -> its list of entries.
 
     Raises DataError if it is not a mapping with entries.
@@ -140,8 +145,11 @@ def _mix_splits(path: Path) -> dict[Any, Any]:
     return content
 
 
-def _read_entries(path: Path, flag: Any, entries: Any) -> list[tuple[str, str, Any]]:
-    """Return the entries under a flag of the YAML file, each as (label for messages, split, keys)."""
+def _labelled_entries(path: Path, flag: Any, entries: Any) -> list[tuple[str, str, Any]]:
+    """Return the entries under a flag of the YAML file, each as (label for messages, split, keys).
+
+    Raises DataError for a key that is no flag, and for a value that is no list.
+    """
     split = next((split for split, name in FLAGS.items() if name == flag), None)
     if split is None:
         raise DataError(f"--mix {path}: unknown key {flag}: {_MIX_KEYS}")

@@ -104,6 +104,7 @@ class QuestionPool:
         )
 
     def _insert(self, batch: list[tuple]) -> None:
+        """Add rows, each as (split, entry, and the values of `_columns`), in one transaction."""
         self._database.execute("BEGIN")
         self._database.executemany(
             "INSERT INTO rows (split, entry, row, own_id, question, golds, metadata, key, answers, draw) "
@@ -167,17 +168,17 @@ class QuestionPool:
 
     def repeated_ids(self, entry: int) -> set[str]:
         """Return the source ids that several written rows with the entry's name and split share."""
-        return {own_id for (own_id,) in self._database.execute(self._repeated_ids(entry))}
+        return {own_id for (own_id,) in self._database.execute(self._repeated_ids_query(entry))}
 
     def repeated_id_rows(self, entry: int) -> list[int]:
         """Return the row numbers, in the source's file, of the entry's written rows whose id is repeated."""
         rows = self._database.execute(
             f"SELECT row FROM rows WHERE entry = {entry} AND outcome IS NULL "
-            f"AND own_id IN ({self._repeated_ids(entry)}) ORDER BY seq"
+            f"AND own_id IN ({self._repeated_ids_query(entry)}) ORDER BY seq"
         )
         return [row for (row,) in rows]
 
-    def _repeated_ids(self, entry: int) -> str:
+    def _repeated_ids_query(self, entry: int) -> str:
         """Return the SQL query for `repeated_ids`."""
         this = self.entries[entry]
         entries = [i for i, e in enumerate(self.entries) if (e.name, e.split) == (this.name, this.split)]
@@ -224,6 +225,7 @@ _WRITTEN = "rows.outcome IS NULL"
 
 
 def _to_row(columns: tuple) -> PooledQuestion:
+    """Return the question in a row of the database with the columns _COLUMNS."""
     seq, split, entry, row, own_id, question, golds, metadata = columns
     content = Question(question, tuple(json.loads(golds)), own_id, row, json.loads(metadata))
     return PooledQuestion(seq, split, entry, content)

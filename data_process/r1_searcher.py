@@ -115,9 +115,7 @@ def _drawn_splits(
     notes = [] if difficulties else ["no --difficulty: drawn from all questions, whatever their difficulty"]
     for note in notes + sample.shortfalls:
         print(f"note: {note}", file=sys.stderr)
-    bad = BadRows()
-    for source in raw.values():
-        bad += source.bad
+    bad = sum((source.bad for source in raw.values()), BadRows())
     train = QuestionFile(
         " + ".join(source.name for source in raw.values()),
         sample.questions,

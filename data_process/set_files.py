@@ -2,8 +2,7 @@
 
 `build.py` calls these functions when the question pool is complete. A report consists of JSON lines; each
 names a row and the row that it repeats or resembles, with their split, source, file, number, question and
-answers. A report without lines is not written, and the file of an earlier run is removed. `entry_counts`
-returns the counts for the summary.
+answers. `entry_counts` returns the counts for the summary.
 """
 
 from __future__ import annotations
@@ -24,19 +23,10 @@ from data_process.sources.multi_question import join
 from rag_r1.data.files.bad_rows import NAMED, BadRows
 from rag_r1.data.files.duplicates import Outcome, row_label
 from rag_r1.data.files.near_duplicates import near_duplicates
-from rag_r1.data.files.qa_parquet import hashed_id, make_row
+from rag_r1.data.files.qa_parquet import make_row, short_id
 from rag_r1.data.files.questions import Question
 from rag_r1.data.rows import QuestionRow, RowWriter
-from rag_r1.io.atomic_files import write_json_lines
 from rag_r1.protocols import Protocol
-
-
-def write_report(path: Path, lines: Iterable[dict[str, Any]]) -> int:
-    """Write a report and return its number of lines; a report without lines is removed."""
-    count = write_json_lines(path, lines)
-    if not count:
-        path.unlink()
-    return count
 
 
 def repeated_lines(pool: QuestionPool) -> Iterator[dict[str, Any]]:
@@ -128,7 +118,7 @@ def _questions(pool: QuestionPool, number: int, repeated_ids: set[str]) -> Itera
         yield from questions
         return
     while len(group := list(islice(questions, size))) == size:
-        ids = [hashed_id(q, True) if q.id is None or q.id in repeated_ids else q.id for q in group]
+        ids = [short_id(q, repeated_id=q.id in repeated_ids, repeated_question=True) for q in group]
         yield replace(join(group, "+".join(ids)), row=group[0].row)
 
 

@@ -60,9 +60,11 @@ class Progress:
     words: int
     #: Number of decompressed bytes that were read.
     read: int = 0
+    #: Number of lines that were read.
     lines: int = 0
     #: Number of bytes in the output file.
     written: int = 0
+    #: Number of passages in the output file.
     passages: int = 0
     #: Lines that are not pages.
     bad: BadRows = field(default_factory=BadRows)

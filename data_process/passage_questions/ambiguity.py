@@ -28,14 +28,21 @@ class Rivals:
 
     def __init__(self, pages: Iterable[tuple[str, str, str]]) -> None:
         """`pages` are the id, title and text of every passage."""
+        #: Key of a name -> titles of the pages with that name.
         self._owners: dict[str, set[str]] = defaultdict(set)
+        #: Relation and key of a name -> the years that passages state.
         self._years: dict[tuple[str, str], set[str]] = defaultdict(set)
+        #: Id of a passage -> its title and text.
         self._texts: dict[str, str] = {}
+        #: Value -> ids of the passages that contain it, for values that were asked for.
         self._holders: dict[str, set[str]] = {}
+        #: Date in one form -> ids of the passages that contain it.
         self._dates: dict[str, set[str]] = defaultdict(set)
         for passage_id, title, text in pages:
             self._texts[passage_id] = f"{title}\n{text}"
-            names = {base_title(title)} | {match[1] for match in [_FIRST_NAME.match(text)] if match}
+            names = {base_title(title)}
+            if first_name := _FIRST_NAME.match(text):
+                names.add(first_name[1])
             for name in names:
                 self._owners[name_key(name)].add(title)
             for relation, pattern in _YEAR_RELATIONS.items():

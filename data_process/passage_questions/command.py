@@ -23,6 +23,7 @@ from data_process.passage_questions.ambiguity import Rivals, tells_its_answer
 from data_process.passage_questions.entities import Links, clean, read_entities
 from data_process.passage_questions.questions import KINDS, MadeQuestion, QuestionWriter, names_both
 from data_process.passage_questions.splits import hash_words
+from rag_r1.corpus.inputs import check_first_rows, passages_of
 from rag_r1.corpus.reader import Corpus, Passage
 from rag_r1.data.files.duplicates import question_key
 from rag_r1.io.atomic_files import write_json, write_json_lines
@@ -41,7 +42,6 @@ The output is train.jsonl and test.jsonl, with the question, all forms of its an
 evidence (supporting_ids, supporting_titles); summary.json, with the counts and what each rule dropped; and
 settings.yaml. No entity is in both files. `rag-r1 data --train questions:made=DIR/train.jsonl` reads them.
 """
-Share = Annotated[float, Field(gt=0, lt=1), Constraint("a number between 0 and 1")]
 #: A question, and the split of its entities.
 SplitQuestion = tuple[MadeQuestion, str]
 
@@ -53,7 +53,9 @@ class PassageQuestionsArguments(Arguments):
     out: Path = argument("folder for train.jsonl and test.jsonl", "DIR")
     seed: int = argument("seed of the splits, the pairs and the wordings", default=0)
     per_kind: Positive = argument("most questions of each of the five kinds", default=1500)
-    test_share: Share = argument("share of the entities that are only in test", "SHARE", default=0.2)
+    test_share: Annotated[float, Field(gt=0, lt=1), Constraint("a number between 0 and 1")] = argument(
+        "share of the entities that are only in test", "SHARE", default=0.2
+    )
     no_progress: bool = argument("show no progress bar", default=False)
     check_only: bool = argument(CHECK_ONLY, default=False)
 
@@ -86,17 +88,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _check_start(args: PassageQuestionsArguments) -> None:
     """Raise StartError with the problems of the corpus and of --out."""
     with StartChecks() as checks:
-        checks.run_on_all(_check_corpus, args.corpus)
+        checks.run_on_all(lambda paths: check_first_rows(Corpus(paths)), args.corpus)
         checks.run(check_out, args.out, COMMAND)
-
-
-def _check_corpus(paths: Sequence[Path]) -> None:
-    """Raise DataError if a file is missing, or if its first row is not a passage."""
-    corpus = Corpus(paths)
-    for row, position in corpus.rows(progress=False):
-        if isinstance(row, ValueError):
-            raise DataError(f"{corpus.location(position)}: {row}: correct the row, or give a corpus")
-        break
 
 
 def write_questions(args: PassageQuestionsArguments) -> dict[str, Any]:
@@ -134,13 +127,7 @@ def read_passages(paths: Sequence[Path], progress: bool) -> list[Passage]:
 
     Raises DataError, with file and line, for a row that is not a passage.
     """
-    corpus = Corpus(paths)
-    passages = []
-    for row, position in corpus.rows(progress=progress):
-        if isinstance(row, ValueError):
-            raise DataError(f"{corpus.location(position)}: {row}: repair the corpus (`rag-r1 corpus check`)")
-        passages.append(row)
-    return passages
+    return [passage for passage, _ in passages_of(Corpus(paths), progress=progress)]
 
 
 def make_rows(

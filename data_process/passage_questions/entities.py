@@ -66,7 +66,7 @@ LINKS: dict[str, tuple[tuple[str, ...], str]] = {
 }
 #: Kinds whose names are written without quotation marks and without a noun before them.
 _UNQUOTED = ("person", "organisation", "publication", "place", "taxon")
-#: Kind -> the last words in a title's parentheses that fit it.
+#: Kind -> the last words in a title's parentheses that fit it; any words fit other kinds.
 _TITLE_NOUNS = {
     "film": ("film",),
     "album": ("album", "EP", "soundtrack"),
@@ -126,13 +126,11 @@ def name_of(title: str, page: PageFacts, text: str) -> str | None:
         if page.kind == "taxon" and page.noun == "genus":
             return f"the genus {base}"
         return f"the {base}" if text.startswith(f"The {base}") else base
-    if inside:
-        return (
-            f"the {inside.removeprefix('The ')} {quoted}"
-            if inside.endswith(_TITLE_NOUNS.get(page.kind, ("",)))
-            else None
-        )
-    return f"the {page.noun} {quoted}"
+    if not inside:
+        return f"the {page.noun} {quoted}"
+    if not inside.endswith(_TITLE_NOUNS.get(page.kind, ("",))):
+        return None
+    return f"the {inside.removeprefix('The ')} {quoted}"
 
 
 _RELATIVES = r"\b(?:daughter|son|wife|husband|brother|sister|father|mother)\b"

@@ -183,6 +183,7 @@ def artist(nouns: str, opening: str, text: str) -> Values:
 def founded(opening: str, text: str) -> Values:
     """Yield the years of all foundings; after the first sentence only those of the subject itself."""
     when = rf"(?:on|in) (?:{DATE}|(?:\w+ )?{YEAR})\b"
+    # The verbs without their first letters, which may be capital.
     words = "(?:ounded|stablished|ormed|ncorporated|aunched|pened)"
     founding = rf"{words} (?:[\w',-]+ ){{0,6}}?{when}"
     passive = rf"\. {UPPER}(?:(?!which|that|who)[^.,;]){{0,60}}? (?:was|were)(?: \w+)? [feilo]{founding}"
@@ -200,7 +201,7 @@ def place(names: str, ambiguous: str, opening: str, text: str) -> Values:
     """
     if re.search(rf"\b(?:{ambiguous})\b", text):
         return
-    excluded = "n|'s| County| City| Avenue| Street"
+    excluded = "n|'s| County| City| Avenue| Street"  # n: an adjective, such as Californian
     names = rf"(?<!New South )(?<!New )(?:{names})"
     places = {match[0] for match in re.finditer(rf"\b{names}\b(?!{excluded})", text)}
     if len(places) == 1 and re.search(rf"\b(?:in|near|of) [^.;]*\b{next(iter(places))}\b", opening):

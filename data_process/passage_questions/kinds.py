@@ -42,13 +42,13 @@ def read_facts(title: str, text: str) -> PageFacts | None:
     for kind, (noun_of, rules) in KINDS.items():
         if (noun := noun_of(base, opening)) is None:
             continue
-        facts = {relation: dict(rule(opening, text)) for relation, rule in rules.items()}
+        found = {relation: dict(rule(opening, text)) for relation, rule in rules.items()}
         unique: dict[str, Fact] = {}
-        for relation, forms_of in facts.items():
+        for relation, forms_of in found.items():
             if len(forms_of) == 1:
                 [(value, forms)] = forms_of.items()
                 unique[relation] = Fact(relation, value, forms)
-        return PageFacts(kind, unique, noun, tuple(name for name, values in facts.items() if len(values) > 1))
+        return PageFacts(kind, unique, noun, tuple(name for name, values in found.items() if len(values) > 1))
     return None
 
 
@@ -111,9 +111,7 @@ def _person(base: str, opening: str) -> str | None:
     if len(base.split()) < 2 or base.split()[-1].lower() not in name.lower() or re.match(r"\w+ of ", base):
         return None
     is_ = re.search(rf" {IS} (?:an?|the|one of) (?P<what>[^.;]*)", description)
-    if is_ and not is_life and not NATION_REGEX.match(is_["what"]):
-        return None
-    if is_ is None:
+    if is_ is None or (not is_life and not NATION_REGEX.match(is_["what"])):
         return None
     end = r",| who | best | known | from | of | for | in | at | with | and | based "
     words = re.split(end, is_["what"])[0].strip()

@@ -25,7 +25,7 @@ from data_process.passage_questions.templates import (
     TWO_FACTS,
 )
 from data_process.passage_questions.vocabulary import NAME, are_related
-from rag_r1.data.answer_forms import NATIONS
+from rag_r1.data.answer_forms import nationality_forms
 
 KINDS = ("one_hop", "bridge", "two_facts", "comparison", "yes_no")
 
@@ -50,6 +50,7 @@ class QuestionWriter:
     """Writes the questions about the entities of one corpus."""
 
     def __init__(self, entities: Sequence[Entity], links: Links, seed: int, test_share: float) -> None:
+        """`links` are those between the entities, and `test_share` is the share of these that are in test."""
         self.entities, self.links, self.seed = entities, links, seed
         self._splits = {entity.id: split_of(links.root(entity), seed, test_share) for entity in entities}
 
@@ -92,7 +93,7 @@ class QuestionWriter:
         for relations, wordings in TWO_FACTS.get(entity.kind, {}).items():
             values = {relation: entity.value(relation) for relation in relations}
             if not all(values.values()) or entity.page.noun == "person":
-                continue
+                continue  # a question needs both facts, and the occupation of a person
             facts = {name.replace(" ", "_"): value for name, value in values.items()}
             text = self._draw(wordings, entity.title, *relations).format(noun=entity.page.noun, **facts)
             dates = [value for name, value in values.items() if name.endswith(" date")]
@@ -140,9 +141,8 @@ class QuestionWriter:
             answer = "yes" if nation == other_nation else "no"
             if answer == "yes" and hash_words(self.seed, one.title, other.title) % 2:
                 continue  # half of the pairs with yes: most people are American, so they would outnumber no
-            text = f"Are {one.name} and {other.name} both {nation}?"
-            if "death year" in one.page.facts or "death year" in other.page.facts:
-                text = f"Were {one.name} and {other.name} both {nation}?"
+            verb = "Were" if one.value("death year") or other.value("death year") else "Are"
+            text = f"{verb} {one.name} and {other.name} both {nation}?"
             yield MadeQuestion("yes_no", "both nationality", text, (answer,), (one, other))
 
     def _differ_surely(self, relation: str, one: Entity, other: Entity) -> bool:
@@ -154,9 +154,9 @@ class QuestionWriter:
         a, b = one.value(relation) or "", other.value(relation) or ""
         if relation != "nationality" or a == b:
             return a != b
-        is_named = any(word in other.text for word in (a, *NATIONS[a]))
-        is_named = is_named or any(word in one.text for word in (b, *NATIONS[b]))
-        return not is_named and not are_related(a, b)
+        is_named_in_other = any(word in other.text for word in nationality_forms(a))
+        is_named_in_one = any(word in one.text for word in nationality_forms(b))
+        return not (is_named_in_other or is_named_in_one or are_related(a, b))
 
     def _pairs(
         self, kind: str, relation: str, group_of: Callable[[Entity], str | None]

@@ -44,9 +44,10 @@ def n_questions(row: Row) -> Question:
         raise ValueError(f"{len(questions)} questions, but gold answers for {len(golds)}")
     texts = [str(question) for question in questions]
     answers = [[str(gold).strip() for gold in texts_of({"golds": aliases}, "golds")] for aliases in golds]
-    for problem, present in (("is blank", map(str.strip, texts)), ("has no answer", map(any, answers))):
-        if missing := [number for number, value in enumerate(present, 1) if not value]:
-            raise ValueError(f"question {missing[0]} {problem}")
+    for number, (text, aliases) in enumerate(zip(texts, answers, strict=True), 1):
+        if not text.strip() or not any(aliases):
+            problem = "has no answer" if text.strip() else "is blank"
+            raise ValueError(f"question {number} {problem}")
     aliases_of_questions = [list(dict.fromkeys(filter(None, aliases))) for aliases in answers]
     return _join(texts, aliases_of_questions, id_of(row, IDS), {})
 

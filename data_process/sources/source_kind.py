@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rag_r1.data.files.questions import Question, clean_question, id_of, keys_of, text_of, texts_of
+from rag_r1.data.files.questions import Question, clean_question, id_of, keys_of, object_of, text_of, texts_of
 from rag_r1.data.files.row_files import short_text
 from rag_r1.io.errors import DataError
 
@@ -20,6 +20,7 @@ from rag_r1.io.errors import DataError
 IDS = ("id", "_id", "idx", "question_id", "realidx", "qid", "QuestionId")
 _FLASHRAG = "RUC-NLPIR/FlashRAG_datasets"
 
+#: A row of a source: column -> value.
 Row = dict[str, Any]
 
 
@@ -94,7 +95,7 @@ class SourceKind:
     name: str
     description: str
     #: Converts a row; raises ValueError, saying what is wrong with it.
-    convert: Callable[[dict[str, Any]], Question]
+    convert: Callable[[Row], Question]
     #: The columns of each layout; a row must have all columns of one of them.
     layouts: tuple[tuple[str, ...], ...]
     #: Columns by which a row of this source is recognised: no other source has all of them.
@@ -127,13 +128,9 @@ class SourceKind:
     def read_row(self, row: Any, kinds: Mapping[str, SourceKind]) -> Question:
         """Check a row and convert it to a question; `kinds` has all sources by name.
 
-        Raises ValueError, saying what is wrong with the row. If a row could not be read, it is a ValueError
-        itself, which is raised.
+        Raises ValueError, saying what is wrong with the row.
         """
-        if isinstance(row, ValueError):
-            raise row
-        if not isinstance(row, dict):
-            raise ValueError(f"not an object with keys but {type(row).__name__}")
+        row = object_of(row)
         metadata = row.get("metadata")
         parts = [metadata, row] if isinstance(metadata, dict) else [row]
         fields = {key: value for part in parts for key, value in part.items() if value is not None}
@@ -148,6 +145,7 @@ class SourceKind:
         recognised = [
             kind.name for kind in kinds.values() if kind.own_columns and columns.issuperset(kind.own_columns)
         ]
+        # `questions` may be rows of any source.
         if recognised and self.name not in (*recognised, "questions"):
             return f"not of {self.name}: it looks like {' or '.join(recognised)}"
         if not any(columns.issuperset(layout) for layout in self.layouts):

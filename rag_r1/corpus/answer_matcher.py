@@ -28,6 +28,7 @@ MAX_TOKENS = 32
 #: An answer is common if it occurs in more than `MIN_COMMON` passages and in more than this share of them.
 COMMON_SHARE, MIN_COMMON = 1e-3, 20
 
+#: Keys of answers whose occurrence in a text says nothing about the question.
 YES_NO = frozenset({"yes", "no", "true", "false", "noanswer"})
 _ARTICLES = frozenset({"a", "an", "the"})
 _NUMBERS = frozenset(

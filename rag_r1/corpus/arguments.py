@@ -13,12 +13,17 @@ from rag_r1.runs.start_checks import CHECK_ONLY
 from rag_r1.tools.retrieval.client import RetrieverConfig
 from rag_r1.tools.retrieval.wire import WIRES
 
+#: The servers that a check can ask.
+ServerName = Literal["retriever", "bm25"]
+#: How supporting ids of the data are used: the values of --ids.
+IdsMode = Literal["auto", "trust", "ignore"]
+
 
 class NamedServer(NamedTuple):
     """A retrieval server whose address is among the arguments."""
 
     #: The server's name in the report.
-    name: Literal["retriever", "bm25"]
+    name: ServerName
     #: The flag with the address.
     flag: str
     config: RetrieverConfig
@@ -43,7 +48,7 @@ class CheckArguments(Arguments):
     bm25_url: Address | None = argument("retrieval server of its BM25 index", "URL", default=None)
     topk: Positive = argument("passages in which a server's answer is looked for", default=20)
     wire: Literal[tuple(WIRES)] = argument("wire format of the servers", default="retrieve")
-    ids: Literal["auto", "trust", "ignore"] = argument(
+    ids: IdsMode = argument(
         "supporting ids of the data; auto: ignore those of a source of which none is in the corpus",
         default="auto",
     )
@@ -63,9 +68,9 @@ class CheckArguments(Arguments):
 
     def servers(self) -> list[NamedServer]:
         """Return the servers whose addresses are given."""
-        servers: list[NamedServer] = []
-        names: tuple[Literal["retriever", "bm25"], ...] = ("retriever", "bm25")
-        for name, url in zip(names, (self.retriever_url, self.bm25_url), strict=True):
+        servers = []
+        urls: dict[ServerName, Address | None] = {"retriever": self.retriever_url, "bm25": self.bm25_url}
+        for name, url in urls.items():
             if url:
                 config = RetrieverConfig(url=url, topk=self.topk, wire=self.wire, cache_size=0)
                 servers.append(NamedServer(name, f"--{name}-url", config, self.out / f"{name}.jsonl"))

@@ -21,7 +21,7 @@ from typing import Any
 
 from rag_r1.corpus import report
 from rag_r1.corpus.answer_matcher import AnswerMatcher
-from rag_r1.corpus.arguments import CheckArguments
+from rag_r1.corpus.arguments import CheckArguments, ServerName
 from rag_r1.corpus.inputs import CorpusInputs, read_inputs
 from rag_r1.corpus.questions import CorpusQuestion
 from rag_r1.corpus.reader import Corpus
@@ -48,6 +48,7 @@ _MAX_FIRST_HITS = 1000
 class CheckResult:
     """The results of a finished check."""
 
+    #: The verdict on each question, in order.
     judged: list[report.QuestionVerdict]
     #: The content of summary.json.
     summary: dict[str, Any]
@@ -103,9 +104,7 @@ def check_corpus(
     targets = ScanTargets(ids, titles, answers, _first_hits(retrieved))
     scan = _scan(args, inputs.corpus, targets, save_interval)
     foreign = _sources_with_foreign_ids(args, questions, scan)
-    findings = CorpusFindings(
-        scan, titles, answers, retrieved.get("retriever"), retrieved.get("bm25"), foreign=foreign
-    )
+    findings = CorpusFindings(scan, titles, retrieved.get("retriever"), retrieved.get("bm25"), foreign)
     judged = report.judge_questions(questions, findings)
     summary = report.summarise(judged, findings, report.notes(questions, findings, args.ids))
     missing = report.missing_evidence(judged)
@@ -163,8 +162,8 @@ def _missing_names(missing: Sequence[dict[str, Any]], key: str) -> list[str]:
 
 def _search(
     args: CheckArguments, questions: Sequence[CorpusQuestion], answers: AnswerMatcher
-) -> dict[str, RetrievalResults]:
-    """Return the results of each given server by its name, which is "retriever" or "bm25"."""
+) -> dict[ServerName, RetrievalResults]:
+    """Return the results of each given server by its name."""
     progress = not args.no_progress
     return {
         server.name: retrieve(questions, answers, server.config, server.results_file, progress=progress)
@@ -172,7 +171,7 @@ def _search(
     }
 
 
-def _first_hits(retrieved: dict[str, RetrievalResults]) -> frozenset[str]:
+def _first_hits(retrieved: dict[ServerName, RetrievalResults]) -> frozenset[str]:
     """Return ids of passages that the servers ranked first. If the scan does not find them, the servers
     probably serve another corpus."""
     ids = {result.ids[0] for results in retrieved.values() for result in results.values() if result.ids}

@@ -69,19 +69,20 @@ def _unanswerable_lines(result: CheckResult, args: CheckArguments) -> Iterator[s
     yield from ("", f"unanswerable ({len(unanswerable):,}):")
     for verdict in unanswerable[:_MAX_LISTED]:
         question = verdict.question
-        yield "  " + terminal_text(f"{question.id}: {question.parts[0][0]} ({_reason(verdict)})")
+        yield "  " + terminal_text(f"{question.id}: {question.parts[0].question} ({_reason(verdict)})")
     if len(unanswerable) > _MAX_LISTED:
         yield f"  and {len(unanswerable) - _MAX_LISTED:,} more, in {args.out / 'verdicts.jsonl'}"
 
 
 def _reason(verdict: report.QuestionVerdict) -> str:
     """Return why a question is unanswerable, with the first missing ids or titles."""
-    titles = (verdict.signals.titles or {}).items()
-    missing = {
-        "ids_missing": verdict.signals.ids_missing or (),
-        "titles_missing": [title for title, level in titles if level is None],
-    }.get(verdict.rule.name)
-    return "no gold answer in the corpus" if missing is None else f"missing: {', '.join(missing[:3])}"
+    if verdict.rule.name == "ids_missing":
+        missing = list(verdict.signals.ids_missing or ())
+    elif verdict.rule.name == "titles_missing":
+        missing = [title for title, level in (verdict.signals.titles or {}).items() if level is None]
+    else:
+        return "no gold answer in the corpus"
+    return f"missing: {', '.join(missing[:3])}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -2,18 +2,18 @@
 
 All questions are read. Of each corpus file only the first row is read, which is enough to detect a missing
 column, a wrong separator or a broken file. All problems are reported together
-(rag_r1/runs/start_checks.py).
+(rag_r1/runs/start_checks.py). `passages_of` then reads a corpus for commands that accept no bad rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from rag_r1.corpus.questions import CorpusQuestions, read_questions
-from rag_r1.corpus.reader import START, Corpus, CorpusPosition
+from rag_r1.corpus.reader import START, Corpus, CorpusPosition, Passage
 from rag_r1.io.errors import DataError
 from rag_r1.runs.start_checks import StartChecks
 
@@ -59,9 +59,17 @@ def read_inputs(
     return CorpusInputs(data, passages, supply_corpus) if data and passages and supply_corpus else None
 
 
+def passages_of(corpus: Corpus, *, progress: bool = True) -> Iterator[tuple[Passage, Path]]:
+    """Yield each passage with its file. Raises DataError, with file and line, if a row is not a passage."""
+    for row, position in corpus.rows(progress=progress):
+        if isinstance(row, ValueError):
+            raise DataError(f"{corpus.location(position)}: {row}: repair the corpus (`rag-r1 corpus check`)")
+        yield row, corpus.files[position.file]
+
+
 def check_first_rows(corpus: Corpus, skip_bad_rows: bool = False) -> None:
-    """Read the first row of each file. Raises DataError if one of them is not a passage, and if a corpus has
-    no rows at all."""
+    """Read the first row of each file. Raises DataError if a corpus has no rows at all or, unless
+    `skip_bad_rows` says to leave such rows out, if a first row is not a passage."""
     has_rows = not corpus.files
     for number in range(len(corpus.files)):
         row, position = next(corpus.rows(CorpusPosition(number), progress=False), (None, START))

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rag_r1.corpus.evidence import COLUMNS, evidence_of
 from rag_r1.data.files.bad_rows import BadRows
@@ -27,15 +27,22 @@ _GOLDS = ("golden_answers", "answers", "answer")
 _READ_COLUMNS = ("question", *_GOLDS, "id", "_id", "idx", *COLUMNS)
 
 
+class QuestionPart(NamedTuple):
+    """A single question."""
+
+    question: str
+    #: The gold answers, of which any is right.
+    golds: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class CorpusQuestion:
     """A question and the evidence that its data set names, all of which is needed to answer it."""
 
     source: str
     id: str
-    #: (question, gold answers): usually one pair, and several if the row joins several questions. Any of the
-    #: gold answers is right.
-    parts: tuple[tuple[str, tuple[str, ...]], ...]
+    #: Usually one, and several if the row joins several questions.
+    parts: tuple[QuestionPart, ...]
     #: Ids of the passages with the evidence.
     ids: tuple[str, ...] = ()
     #: Titles of the pages with the evidence.
@@ -84,7 +91,7 @@ def read_questions(paths: Sequence[Path]) -> CorpusQuestions:
 
 def _rows(path: Path) -> Iterator[tuple[int, Any, Callable[[Any, Path, int], CorpusQuestion]]]:
     """Yield the rows with their numbers, from 1, and the function that parses them. A row that cannot be
-    decoded is a ValueError with the reason."""
+    decoded is a ValueError with the reason. Raises DataError for a file that cannot be read."""
     if not path.is_file():
         why = "is a folder: give a file" if path.is_dir() else "there is no such file: correct the path"
         raise DataError(f"{path}: {why}")
@@ -99,7 +106,8 @@ def _rows(path: Path) -> Iterator[tuple[int, Any, Callable[[Any, Path, int], Cor
 
 
 def has_verl_columns(path: Path) -> bool:
-    """Whether a file is parquet with veRL's columns. Raises DataError for parquet that cannot be read."""
+    """Return whether a file is parquet with veRL's columns. Raises DataError for parquet that cannot be
+    read."""
     if not path.name.lower().endswith(".parquet"):
         return False
     import pyarrow
@@ -122,7 +130,7 @@ def _from_verl(row: Mapping[str, Any], path: Path, number: int) -> CorpusQuestio
     data_row = QuestionRow.from_row(row)
     ids, titles = evidence_of(data_row.metadata)
     question_id = data_row.id or f"row-{number}"
-    parts = _parts(data_row.metadata) or ((data_row.question, data_row.golds),)
+    parts = _parts(data_row.metadata) or (QuestionPart(data_row.question, data_row.golds),)
     return CorpusQuestion(data_row.data_source or path.stem, question_id, parts, ids, titles)
 
 
@@ -131,13 +139,15 @@ def _from_data_set(row: Any, path: Path, number: int) -> CorpusQuestion:
     item = parse_row(row)
     ids, titles = evidence_of(row)
     source = path.name.partition(".")[0] or path.name
-    return CorpusQuestion(source, item.id or f"row-{number}", ((item.question, item.golds),), ids, titles)
+    parts = (QuestionPart(item.question, item.golds),)
+    return CorpusQuestion(source, item.id or f"row-{number}", parts, ids, titles)
 
 
-def _parts(metadata: Mapping[str, Any]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return the questions that a row joins, with their gold answers; none if an answer is missing."""
+def _parts(metadata: Mapping[str, Any]) -> tuple[QuestionPart, ...]:
+    """Return the questions that a row joins; none if an answer is missing."""
     questions, answers = metadata.get("parts"), metadata.get("part_answers")
     if not isinstance(questions, list) or not isinstance(answers, list) or len(questions) != len(answers):
         return ()
-    parts = tuple((str(text), tuple(as_golds(golds))) for text, golds in zip(questions, answers, strict=True))
+    pairs = zip(questions, answers, strict=True)
+    parts = tuple(QuestionPart(str(text), tuple(as_golds(golds))) for text, golds in pairs)
     return parts if all(golds for _, golds in parts) else ()

@@ -174,12 +174,10 @@ def _lines(stream: BinaryIO, offset: int, max_bytes: int) -> Iterator[tuple[byte
     """Yield each line, or None if it is too long, with the offset in bytes after it."""
     while line := stream.readline(max_bytes + 1):
         offset += len(line)
-        usable_line: bytes | None = line
-        if len(line) > max_bytes:
-            usable_line = None
-            while line and not line.endswith(b"\n"):
-                line = stream.readline(max_bytes)
-                offset += len(line)
+        usable_line = line if len(line) <= max_bytes else None
+        while usable_line is None and line and not line.endswith(b"\n"):
+            line = stream.readline(max_bytes)
+            offset += len(line)
         yield usable_line, offset
 
 
@@ -197,6 +195,7 @@ def _parse(line: bytes | None, is_first: bool, parse: Callable[[str], Any], max_
 
 
 def _json_row(line: str, ids: bool) -> Passage:
+    """Return the passage in a line of JSON. Raises ValueError if it has none."""
     try:
         row = read_json_line(line)
     except (ValueError, RecursionError) as error:
@@ -207,6 +206,7 @@ def _json_row(line: str, ids: bool) -> Passage:
 
 
 def _tsv_row(line: str, ids: bool) -> Passage:
+    """Return the passage in a line of a .tsv file, which has an id whatever `ids` says. Raises ValueError."""
     columns = line.split("\t")
     if len(columns) != 2:
         raise ValueError(f"{len(columns)} tab-separated columns instead of 2 (id, then 'title   text')")

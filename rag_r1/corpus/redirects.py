@@ -18,6 +18,7 @@ from rag_r1.io.bounded_json import read_json_line
 from rag_r1.io.errors import DataError
 
 _SUFFIXES = (".tsv", ".tsv.gz", ".jsonl", ".jsonl.gz")
+#: Most bytes of a line, far more than two titles have: MediaWiki limits a title to 255 bytes.
 _MAX_LINE_BYTES = 2**16
 
 
@@ -26,9 +27,10 @@ def read_redirects(path: Path, bad: BadRows, *, progress: bool = True) -> Iterat
     the file cannot be read."""
     if not path.name.lower().endswith(_SUFFIXES):
         raise DataError(f"--redirects {path}: the name must end in one of {', '.join(_SUFFIXES)}")
-    parse = _pair_of_json if ".jsonl" in path.name.lower()[-9:] else _pair_of_tsv
+    parse = _pair_of_json if path.name.lower().endswith((".jsonl", ".jsonl.gz")) else _pair_of_tsv
     try:
-        size, doing = path.stat().st_size, "reading redirects"
+        size = path.stat().st_size
+        doing = "reading redirects"
         with tqdm(total=size, unit="B", unit_scale=True, desc=doing, disable=not progress) as bar:
             lines = parsed_lines(path, parse, lambda n_bytes: bar.update(n_bytes - bar.n), _MAX_LINE_BYTES)
             for pair, position in lines:

@@ -16,8 +16,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from rag_r1.corpus.arguments import IdsMode
 from rag_r1.corpus.questions import CorpusQuestion
 from rag_r1.corpus.title_index import STRONG
 from rag_r1.corpus.verdict import VERDICTS, CorpusFindings, QuestionSignals, VerdictRule, rule_of, signals_of
@@ -74,9 +75,7 @@ def missing_evidence(judged: Iterable[QuestionVerdict]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: -row["questions"])
 
 
-def notes(
-    questions: Sequence[CorpusQuestion], findings: CorpusFindings, ids: Literal["auto", "trust", "ignore"]
-) -> list[str]:
+def notes(questions: Sequence[CorpusQuestion], findings: CorpusFindings, ids: IdsMode) -> list[str]:
     """Return notes without which the reported shares could be misread. `ids` is the value of --ids."""
     notes = []
     if findings.foreign and ids == "auto":
@@ -97,15 +96,15 @@ def notes(
 
 
 def summarise(
-    verdicts: Sequence[QuestionVerdict], findings: CorpusFindings, notes: Sequence[str] = ()
+    judged: Sequence[QuestionVerdict], findings: CorpusFindings, notes: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Return the content of summary.json: the counts of each source and of all, and the notes."""
     by_source: dict[str, list[QuestionVerdict]] = defaultdict(list)
-    for verdict in verdicts:
+    for verdict in judged:
         by_source[verdict.question.source].append(verdict)
     return {
         "passages": findings.scan.passages,
-        "all": _counts(verdicts, findings),
+        "all": _counts(judged, findings),
         "sources": {source: _counts(verdicts, findings) for source, verdicts in sorted(by_source.items())},
         "notes": list(notes),
     }
@@ -145,8 +144,8 @@ def _counts(judged: Sequence[QuestionVerdict], findings: CorpusFindings) -> dict
 
 def _yes_no_none(values: Iterable[Any]) -> dict[str, int]:
     """Count the values that are true ("yes"), false ("no") and None ("none")."""
-    counts = Counter("none" if value is None else "yes" if value else "no" for value in values)
-    return {name: counts[name] for name in ("yes", "no", "none")}
+    counts = Counter(None if value is None else bool(value) for value in values)
+    return {"yes": counts[True], "no": counts[False], "none": counts[None]}
 
 
 def write_report(out: Path, judged: Sequence[QuestionVerdict], summary: dict[str, Any]) -> None:
@@ -205,6 +204,7 @@ def draw(summary: dict[str, Any], path: Path) -> list[Path]:
         for verdict, color in zip(VERDICTS, colors, strict=True):
             widths = [counts[verdict] / counts["questions"] for counts in sources.values()]
             bars = axes.barh(range(len(sources)), widths, left=starts, height=0.6, color=color, label=verdict)
+            # A narrower part has no room for its label.
             labels = [f"{width:.0%}" if width >= 0.05 else "" for width in widths]
             axes.bar_label(bars, labels, label_type="center", color="white", fontsize=8)
             starts = [start + width for start, width in zip(starts, widths, strict=True)]

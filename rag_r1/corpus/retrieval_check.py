@@ -28,7 +28,7 @@ from rag_r1.tools.retrieval.options import first_search
 
 #: Number of questions that are searched for at the same time.
 _CONCURRENCY = 64
-#: A server that has failed on so many questions, and answered none, is sent no more questions.
+#: A server that has failed on this many questions, and answered none, is sent no more questions.
 _MAX_FIRST_FAILURES = 16
 
 
@@ -43,7 +43,7 @@ class RetrievalResult:
     ids: tuple[str, ...]
 
     def share_of(self, ids: Sequence[str]) -> float:
-        """Return the share of these ids that are among the results."""
+        """Return the share of these ids, at least one, that are among the results."""
         return len(set(ids) & set(self.ids)) / len(set(ids))
 
 

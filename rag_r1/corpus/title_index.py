@@ -28,18 +28,16 @@ from collections import defaultdict
 from collections.abc import Iterable
 from functools import lru_cache
 
+from rag_r1.data.files.duplicates import ALIKE
+
+#: Levels that prove that the page is in the corpus, and those that do not, the best first.
 STRONG = ("exact", "unicode", "underscores", "case", "redirect")
 WEAK = ("mixed_case", "diacritics", "suffix", "redirected_from")
 LEVELS = (*STRONG, *WEAK)
 _RANK = {level: rank for rank, level in enumerate(LEVELS)}
 
 #: Characters that NFKC keeps apart although they are used interchangeably, and the replacement of each.
-_ALIKE = {
-    **dict.fromkeys("“”„‟«»", '"'),
-    **dict.fromkeys("‘’‚‛ʼ`′ʻ", "'"),
-    **dict.fromkeys("‐‑‒–—―−", "-"),
-    **dict.fromkeys("\u00ad\u200b\u2060\ufeff\u200e\u200f\u202a\u202b\u202c\u202d\u202e", ""),
-}
+_ALIKE = {**ALIKE, **dict.fromkeys("‘’‚‛ʼ`′ʻ", "'")}
 _IS_ALIKE = re.compile(f"[{''.join(_ALIKE)}]")
 #: Plain forms of letters with a stroke and of ligatures, which Unicode does not decompose; after casefold().
 _BARE = str.maketrans(
@@ -107,6 +105,7 @@ class TitleIndex:
     there are redirects, and then `note` for each title of the corpus."""
 
     def __init__(self, titles: Iterable[str]):
+        #: The titles of the questions, each once.
         self.titles = list(dict.fromkeys(titles))
         #: Maps each matched title to the level and to the title in the corpus.
         self.matches: dict[str, tuple[str, str]] = {}
@@ -115,6 +114,7 @@ class TitleIndex:
         self._names: dict[str, list[tuple[str, str, str | None]]] = defaultdict(list)
         #: (title, another name of its page, "redirect" or "redirected_from").
         self._redirects: list[tuple[str, str, str]] = []
+        #: The title that `note` got last.
         self._last_page: str | None = None
         for title in self.titles:
             self._names[key_of(title)].append((title, title, None))

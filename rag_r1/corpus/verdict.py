@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
-from rag_r1.corpus.answer_matcher import COMMON_SHARE, MIN_COMMON, AnswerMatcher, answer_tokens, weak_reason
+from rag_r1.corpus.answer_matcher import COMMON_SHARE, MIN_COMMON, WeakReason, answer_tokens, weak_reason
 from rag_r1.corpus.questions import CorpusQuestion
 from rag_r1.corpus.retrieval_check import RetrievalResults
 from rag_r1.corpus.scan import ScanResult
@@ -20,6 +20,8 @@ from rag_r1.corpus.title_index import STRONG, TitleIndex
 
 Verdict = Literal["answerable", "unanswerable", "unknown"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+#: Why a gold answer that is in the corpus proves little.
+Weakness = WeakReason | Literal["common"]
 
 
 @dataclass(frozen=True)
@@ -37,9 +39,8 @@ class QuestionSignals:
     bm25_rank: int | None = None
     #: Whether the corpus contains a distinctive gold answer, only weak ones, or none.
     anywhere: Literal["distinctive", "weak", "no"] = "no"
-    #: Why the gold answers in the corpus are weak (or all of them, if the corpus contains none): a
-    #: `WeakReason` or "common".
-    weak: tuple[str, ...] = ()
+    #: Why the gold answers in the corpus are weak (or all of them, if the corpus contains none).
+    weak: tuple[Weakness, ...] = ()
     #: Number of passages with the most frequent of these answers.
     passages: int = 0
     #: Id of the first of these passages.
@@ -129,9 +130,11 @@ class CorpusFindings:
     """The results of the scan and of the searches for all questions."""
 
     scan: ScanResult
+    #: The titles that the questions name, with their matches in the corpus.
     titles: TitleIndex
-    answers: AnswerMatcher
+    #: The results of the server at --retriever-url; None if there is none.
     retriever: RetrievalResults | None = None
+    #: The results of the server at --bm25-url; None if there is none.
     bm25: RetrievalResults | None = None
     #: Sources whose supporting ids are those of another corpus, so they are ignored.
     foreign: frozenset[str] = frozenset()
@@ -169,7 +172,7 @@ class _AnswerSignals(NamedTuple):
     """The last four signals of QuestionSignals, for the gold answers of one part or for one gold answer."""
 
     anywhere: Literal["distinctive", "weak", "no"]
-    weak: tuple[str, ...]
+    weak: tuple[Weakness, ...]
     passages: int
     passage: str | None
 
@@ -192,7 +195,7 @@ def _gold_signals(gold: str, scan: ScanResult) -> _AnswerSignals:
     tokens = answer_tokens(gold)
     count, first_id = scan.answers.get(" ".join(tokens), (0, None))
     is_common = count > max(MIN_COMMON, COMMON_SHARE * scan.passages)
-    reason = weak_reason(tokens) or ("common" if is_common else None)
+    reason: Weakness | None = weak_reason(tokens) or ("common" if is_common else None)
     if reason is not None:
         return _AnswerSignals("weak" if count else "no", (reason,), count, first_id)
     return _AnswerSignals("distinctive" if count else "no", (), count, first_id)

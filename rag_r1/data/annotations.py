@@ -28,6 +28,7 @@ from rag_r1.io.errors import DataError
 Value = TypeVar("Value")
 #: Most bytes of a file; a million questions with ten passages each need less.
 _MAX_BYTES = 256 << 20
+#: Most JSON values of a file.
 _MAX_VALUES = 10_000_000
 
 
@@ -37,6 +38,7 @@ class Annotations(Generic[Value]):
 
     def __init__(self, path: Path, values: Mapping[tuple[str | None, str], Value]):
         """`values` maps (data source, id) to the value; the source is None if the file does not name it."""
+        #: The file of the values.
         self.path = path
         self._values = values
         self._has_match = False
@@ -80,7 +82,8 @@ class Annotations(Generic[Value]):
 
 
 def read_answerable(path: Path, bad: BadRows) -> Annotations[bool]:
-    """Read which questions the corpus can answer. A question that the file does not name has no value.
+    """Read which questions the corpus can answer. A question that the file does not name has no value; the
+    last row counts for one that it names several times.
 
     Rows that cannot be used are added to `bad`. Raises DataError if the file cannot be read.
     """
@@ -125,7 +128,9 @@ def _with_evidence(row: QuestionRow, evidence: GoldEvidence | None) -> QuestionR
 
 
 def _rows(path: Path, bad: BadRows) -> Iterator[tuple[int, str | None, Any]]:
-    """Yield (number from 1, data source if the file names it, row)."""
+    """Yield (number from 1, data source or None if the file does not name it, row), and add lines that are
+    not JSON to `bad`. The numbers count lines, or the rows of all lists together. Raises DataError if the
+    file cannot be read."""
     try:
         text = json_file_bytes(path, _MAX_BYTES, _MAX_VALUES).decode("utf-8-sig")
     except (OSError, ValueError) as error:
@@ -164,5 +169,5 @@ def _row_of(line: str) -> Any:
 
 
 def _is_id(value: Any) -> bool:
-    """Whether this is a text that is not blank, or a whole number."""
+    """Return whether this is a text that is not blank, or a whole number."""
     return isinstance(value, str | int) and not isinstance(value, bool) and bool(str(value).strip())

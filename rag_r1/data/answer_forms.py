@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
-#: Maps each nationality to the names of the country and to synonyms. English, Scottish and Welsh people are
-#: also British.
+#: Maps each nationality to the names of the country and to synonyms. The first is the name of the country,
+#: except for New Zealand. English, Scottish and Welsh people are also British.
 NATIONS: dict[str, tuple[str, ...]] = {
     "American": ("United States", "the United States", "USA", "U.S.", "US", "America"),
     "British": ("United Kingdom", "the United Kingdom", "UK", "Britain", "Great Britain"),
@@ -54,8 +54,10 @@ NATIONS: dict[str, tuple[str, ...]] = {
     )
 }  # fmt: skip
 
+#: Pattern of a year from 1000 to 2019.
 YEAR = r"(?:1[0-9]\d\d|20[01]\d)"
 _MONTH = "(?:January|February|March|April|May|June|July|August|September|October|November|December)"
+#: Pattern of a full date, with the day or the month first.
 DATE = rf"(?:\d{{1,2}} {_MONTH},? {YEAR}|{_MONTH} \d{{1,2}}, {YEAR})"
 
 
@@ -73,7 +75,7 @@ def date_parts(date: str) -> tuple[str, str, str]:
 
 
 def nationality_forms(nationality: str) -> tuple[str, ...]:
-    """Return a nationality of `NATIONS`, then the names of its country."""
+    """Return a nationality of `NATIONS`, then the names of its country and its synonyms."""
     return (nationality, *NATIONS[nationality])
 
 

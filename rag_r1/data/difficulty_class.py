@@ -6,12 +6,19 @@ takes fewer than 10 rollouts, medium up to 20, and otherwise hard.
 
 from __future__ import annotations
 
+from typing import Literal
+
+DifficultyClass = Literal["easy", "medium", "hard"]
 EASY, MEDIUM, HARD = "easy", "medium", "hard"
+#: The most rollouts that an easy and a medium question take.
+_MOST_FOR_EASY, _MOST_FOR_MEDIUM = 9, 20
 
 
-def difficulty_class(rollouts: int, right: bool) -> str | None:
+def difficulty_class(rollouts: int, right: bool) -> DifficultyClass | None:
     """Return the class of a question after `rollouts` rollouts. `right` says whether the last one was right;
     the earlier ones were wrong. Returns None if only further rollouts can decide."""
-    if right:
-        return EASY if rollouts < 10 else MEDIUM if rollouts <= 20 else HARD
-    return HARD if rollouts > 20 else None
+    if rollouts > _MOST_FOR_MEDIUM:
+        return HARD
+    if not right:
+        return None
+    return EASY if rollouts <= _MOST_FOR_EASY else MEDIUM

@@ -40,7 +40,8 @@ class GoldEvidence:
         )
 
     def holds(self, document: Document) -> bool:
-        """Whether a document is one of the gold passages, or another passage of one of their pages."""
+        """Return whether a document is one of the gold passages, or another passage of one of their
+        pages."""
         return document.id in self.ids or title_key(title_of(document)) in self.titles
 
     def recall(self, documents: Sequence[Document]) -> float:
@@ -56,7 +57,7 @@ class GoldEvidence:
         return {name: values for name, values in names.items() if values}
 
     def __bool__(self) -> bool:
-        """Whether any gold passage is known."""
+        """Whether a gold passage is known by its id or by the title of its page."""
         return bool(self.ids or self.titles)
 
 

@@ -52,7 +52,7 @@ _ASKING = {language: frozenset(asking.split()) for language, (_, asking) in _WOR
 
 
 def is_in_another_language(question: str, texts: Sequence[str]) -> bool:
-    """Whether a question is clearly in another language than the texts."""
+    """Return whether a question is clearly in another language than the texts."""
     scripts = _scripts(question)
     text_scripts = set().union(*map(_scripts, texts))
     if any(count >= _MIN_LETTERS and script not in text_scripts for script, count in scripts.items()):

@@ -97,16 +97,15 @@ _UNNAMED = re.compile(
 _PAST = re.compile(r"\b(?:was|were|did|had|\w+ed)\b")
 #: Words that begin another clause.
 _NEW_CLAUSE = re.compile(r",|\b(?:when|after|before|while|that|which|who|where|because|and|if|until)\b")
-_QUOTED = re.compile(r"[\"“][^\"”]+[\"”]")
+_QUOTATION = r"[\"“][^\"”]+[\"”]"
+_QUOTED = re.compile(_QUOTATION)
 #: Something that is named: a capitalised word after the first, a quotation, or "the town that ...".
 _NAME = re.compile(
-    r"(?<=\S )[A-ZÀ-ÖØ-Þ]\w|[\"“][^\"”]+[\"”]"
+    rf"(?<=\S )[A-ZÀ-ÖØ-Þ]\w|{_QUOTATION}"
     r"|\b(?:the|an?) (?:[a-z\-]+ ){1,3}(?:that|which|who|whose|where)\b"
 )
 #: What is not a word of the question's own sentence: a quotation, something in brackets, an address.
-_ASIDE = re.compile(
-    r"[\"“][^\"”]+[\"”]|[(\[{][^)\]}]+[)\]}]|https?:\S+|\b[\w\-]{3,}(?:\.[\w\-]+)*\.[a-z]{2,}\b"
-)
+_ASIDE = re.compile(_QUOTATION + r"|[(\[{][^)\]}]+[)\]}]|https?:\S+|\b[\w\-]{3,}(?:\.[\w\-]+)*\.[a-z]{2,}\b")
 _WORD = re.compile(r"[^\W_]+")
 _POSSESSIVE = re.compile(r"[’']s\b")
 #: Shortest number, in digits, that is told apart from those of a list or of an ordinary amount.
@@ -114,12 +113,13 @@ _MIN_DIGITS = 3
 
 
 def is_several(question: str) -> bool:
-    """Whether a text asks more than one question."""
+    """Return whether a text asks more than one question."""
     return bool(_SECOND_QUESTION.search(_without_quotations(question)))
 
 
 def refers_to_its_passage(question: str) -> bool:
-    """Whether a question refers to a passage, to the time of that, or to something that it does not name."""
+    """Return whether a question refers to a passage, to the time of that, or to something that it does not
+    name."""
     question = _EXPLETIVE.sub(r"\1 \2", _without_quotations(question))
     return (
         any(pattern.search(question) for pattern in (*_REFERENCES, _PRESENT))
@@ -140,6 +140,7 @@ def unknown_names(question: str, texts: Iterable[str]) -> list[str]:
 
 
 def _name_words(question: str) -> list[str]:
+    """Return the words of names in a question, as `unknown_names` defines them."""
     question = _POSSESSIVE.sub("", question)
     asides = [match.span() for match in _ASIDE.finditer(question)]
 
@@ -156,7 +157,7 @@ def _name_words(question: str) -> list[str]:
 
 
 def _forms(word: str) -> set[str]:
-    """A word without case and accents, and its first four letters unless it is a number."""
+    """Return a word without case and accents, and its first four letters unless it is a number."""
     plain = "".join(
         sign for sign in unicodedata.normalize("NFKD", word.casefold()) if not unicodedata.combining(sign)
     )
@@ -169,13 +170,14 @@ def _without_quotations(question: str) -> str:
 
 
 def _asks_about_nobody(question: str) -> bool:
-    """Whether a question asks what happened to "the painter" or "the company" without naming anything."""
+    """Return whether a question asks what happened to "the painter" or "the company" without naming
+    anything."""
     is_unnamed = _UNNAMED.search(question) and _PAST.search(question)
     return bool(is_unnamed) and not _NAME.search(question) and not re.search(r"\d", question)
 
 
 def _has_dangling_pronoun(question: str) -> bool:
-    """Whether a pronoun in the question has nothing before it to which it could refer."""
+    """Return whether a pronoun in the question has nothing before it to which it could refer."""
     for pattern in (_SAME_CLAUSE_PRONOUN, _PERSONAL_PRONOUN, _THIS):
         match = pattern.search(question)
         if match is None or _NAME.search(prefix := question[: match.start()]):
@@ -187,7 +189,7 @@ def _has_dangling_pronoun(question: str) -> bool:
 
 
 def _can_mean_the_answer(pronoun: str, prefix: str, is_same_clause: bool) -> bool:
-    """Whether a pronoun can refer to what is asked for.
+    """Return whether a pronoun can refer to what is asked for.
 
     It can in "Which town lost its gates?", but not in "Which river flows past it?". `prefix` is the question
     before the pronoun; `is_same_clause` says that the pronoun may refer to a noun in its own clause.

@@ -170,7 +170,8 @@ def row_fault(row: Mapping[str, Any]) -> str | None:
 
 
 def usable_prompt(prompt: Any) -> bool:
-    """Whether a prompt is a list of messages with role and text; `plugin/dataset.py` drops any other row."""
+    """Return whether a prompt is a list of messages with role and text; `plugin/dataset.py` drops any other
+    row."""
     if not isinstance(prompt, list | tuple) or not prompt:
         return False
     return all(
@@ -199,6 +200,7 @@ class RowWriter:
 
     def __init__(self, path: str | Path, metadata: Mapping[str, Any] = SOURCE_METADATA):
         """`metadata` declares the further keys of `extra_info` and their types, as SOURCE_METADATA does."""
+        #: The file, which is there when the block has ended.
         self.path = Path(path)
         #: Number of rows that have been added.
         self.count = 0

@@ -91,6 +91,7 @@ class SftRow:
             messages = tuple({"role": m["role"], "content": m["content"]} for m in row["messages"])
             values = {name: row[name] for name in COLUMNS if name not in ("messages", "pieces")}
             texts = [piece.text for piece in pieces] + [text for m in messages for text in m.values()]
+            # The first four columns are texts, too.
             if not all(isinstance(text, str) for text in (*texts, *map(values.get, COLUMNS[:4]))):
                 raise TypeError("a text is missing")
             return cls(**values, messages=messages, pieces=pieces)
@@ -122,6 +123,7 @@ class SftTokens:
         tokens = control_tokens(tokenizer)
         codec = TokenizerCodec(tokenizer)
         template = ChatTemplate(tokenizer, **(chat or {}))
+        #: The protocol, as it is used with this tokenizer.
         self.protocol = protocol.with_special_tokens(tokens)
         self._setup = AgentSetup(
             protocol=self.protocol,
@@ -212,6 +214,7 @@ def read_sft_rows(path: str | Path) -> Iterator[SftRow]:
         with pq.ParquetFile(path) as file:
             if missing := [name for name in COLUMNS if name not in file.schema_arrow.names]:
                 raise DataError(f"{path}: has no column {', '.join(missing)}: {remedy}")
+            # Fewer at a time than BATCH_ROWS, since a row is a whole episode.
             for batch in file.iter_batches(batch_size=256, columns=list(COLUMNS)):
                 yield from map(SftRow.from_row, batch.to_pylist())
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -219,7 +222,9 @@ def read_sft_rows(path: str | Path) -> Iterator[SftRow]:
     except pa.ArrowException as error:
         raise DataError(f"{path}: is not a parquet file ({error}): {remedy}") from error
     except DataError as error:
-        raise error if str(error).startswith(str(path)) else DataError(f"{path}: {error}") from error
+        if str(error).startswith(str(path)):
+            raise
+        raise DataError(f"{path}: {error}") from error
 
 
 def _schema() -> pa.Schema:

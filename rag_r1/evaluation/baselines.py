@@ -7,9 +7,10 @@
     no_search   the agent with its own prompt, but without a turn in which it may search
 
 A condition maps each question to an agent's setup (rag_r1/config/agent_setup.py). So all conditions are
-played by the same runner within the same limits, and scored by the same code. The prompts of the baselines
-were written for this project and use the tags of the run's protocol. `--prompt` replaces them; a prompt for
-`one_shot` must have `{documents}` where the passages go.
+played by the same runner and scored by the same code. A baseline has the agent's limits, but a single turn,
+the final one. The prompts of `direct`, `cot` and `one_shot` were written for this project and use the tags of
+the run's protocol. `--prompt` replaces them; a prompt for `one_shot` must have `{documents}` where the
+passages go.
 """
 
 from __future__ import annotations
@@ -27,17 +28,20 @@ from rag_r1.runs.errors import RunError
 #: The name of the condition with the agent as it was trained.
 AGENT = "agent"
 
-#: Parts of the prompts. `{answer}` and `{/answer}` are replaced by the tags of the protocol.
-_ANSWER = "give the answer between {answer} and {/answer}, short and without explanation, for example "
-_EXAMPLE = "{answer} Beijing {/answer}."
-PROMPTS: dict[str, str] = {
-    "direct": f"Answer the question below from what you know. At once {_ANSWER}{_EXAMPLE} "
-    "Question: {question}",
+#: The end of each instruction.
+_ANSWER = (
+    "give the answer between {answer} and {/answer}, short and without explanation, for example "
+    "{answer} Beijing {/answer}."
+)
+#: The prompts by baseline. `{answer}` and `{/answer}` are replaced by the tags of the protocol, and so are
+#: those of `think`.
+PROMPTS: dict[BaselineName, str] = {
+    "direct": f"Answer the question below from what you know. At once {_ANSWER} Question: {{question}}",
     "cot": "Answer the question below from what you know. First reason step by step between {think} and "
-    f"{{/think}}. Then {_ANSWER}{_EXAMPLE} Question: {{question}}",
+    f"{{/think}}. Then {_ANSWER} Question: {{question}}",
     "one_shot": "Answer the question below. Passages that a search engine has found for it come first; not "
     "all of them need be of use. First reason between {think} and {/think}. Then "
-    f"{_ANSWER}{_EXAMPLE}\n\n{PASSAGES_FIELD}\n\nQuestion: {{question}}",
+    f"{_ANSWER}\n\n{PASSAGES_FIELD}\n\nQuestion: {{question}}",
 }
 
 
@@ -64,9 +68,8 @@ def agent_condition(setup: AgentSetup) -> Condition:
 
 
 def baseline(name: BaselineName, setup: AgentSetup) -> Condition:
-    """Return a baseline with the model and the limits of the agent `setup`. Raises RunError for a `--prompt`
-    without the placeholder of the passages."""
-    # The model has a single turn, in which it may only answer.
+    """Return a baseline for the agent `setup`, with its limits but a single turn, in which the model may only
+    answer. Raises RunError for a `--prompt` of `one_shot` without the placeholder of the passages."""
     budget = replace(setup.budget, max_turns=0, final_turn=True)
     if name == "no_search":
         searchless = replace(setup, budget=budget)

@@ -66,8 +66,8 @@ also: rag-r1 eval report RUN         make the report of a finished run again
 
 @command_main()
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command. Returns 0 after the report was written, 3 if the run was stopped before its end (the
-    reason is printed), and 1 if it could not begin or all episodes have failed."""
+    """Run the command or its subcommand. Returns 0 after the report was written, 3 if the run was stopped
+    before its end (the reason is printed), and 1 if it could not begin or all episodes have failed."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if arguments and arguments[0] in _SUBCOMMANDS:
         return import_module(_SUBCOMMANDS[arguments[0]]).main(arguments[1:])

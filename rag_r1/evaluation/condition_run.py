@@ -169,7 +169,8 @@ def _print_summary(
     outcomes: Sequence[EpisodeOutcome],
     verdicts: JudgeVerdicts | None,
 ) -> None:
-    """Print the main figures, the failures, the judge's verdicts and the use of the endpoint."""
+    """Print the main figures, the failures, the judge's verdicts, the use of the endpoint and, to stderr, the
+    rows that were left out."""
     for line in headline(report, condition.name):
         print(line)
     if failed := sum(outcome.failed for outcome in outcomes):

@@ -18,8 +18,8 @@ from rag_r1.runs.start_checks import StartChecks
 
 
 def prepare_evaluation(args: EvalArguments) -> RunSetup:
-    """Read the questions, and check every key and file. With --card, the gold passages of --supporting are
-    added to the rows. Raises RunError."""
+    """Read the questions, and check the keys, the files and the model's tokenizer. With --card, the gold
+    passages of --supporting are added to the rows. Raises RunError."""
     answerable, supporting = read_annotations(args)
     check_index(args)
     run_setup = prepare(args, validation_limits(args.protocol), validation=True)

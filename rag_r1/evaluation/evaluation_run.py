@@ -32,18 +32,15 @@ SEARCH_LOG = "retriever.log"
 async def evaluate(args: EvalArguments) -> int:
     """Evaluate the policy under the condition that the arguments select, and return the exit status. Raises
     RunError, or StartError with all problems."""
-    searches = args.serve_index is None and args.baseline is None
+    # The server of --serve-index is not running yet.
+    checks_search = args.serve_index is None and args.baseline in (None, "one_shot")
     judge_check, model_check, *search_checks = begin_checks(
         partial(check_judge, args),
         partial(resolve_model, args),
-        *([partial(check_search, args, {})] if searches else []),
+        *([partial(check_search, args, {})] if checks_search else []),
     )
     with ExitStack() as servers:
-        file_checks = [
-            partial(read_annotations, args),
-            partial(_check_corpus, args),
-            partial(check_index, args),
-        ]
+        file_checks = [partial(check, args) for check in (read_annotations, _check_corpus, check_index)]
         with all_problems(args, {}, [judge_check, model_check, *file_checks, *search_checks]):
             _check_corpus(args)
             judge_check()
@@ -52,16 +49,14 @@ async def evaluate(args: EvalArguments) -> int:
             run_setup = prepare_evaluation(args)
             for search_check in search_checks:
                 search_check()
+        setup = run_setup.setup
+        condition = agent_condition(setup) if args.baseline is None else baseline(args.baseline, setup)
         if args.check_only:
-            return await check_only(args, run_setup, args.base_url, args.model)
+            return await check_only(args, run_setup, args.base_url, args.model, searches=condition.searches)
         if args.card:
             passages = gather_passages(args, run_setup)
             args = servers.enter_context(serve_model(args))
             return await make_search_card(args, run_setup, passages)
-        if args.baseline is None:
-            condition = agent_condition(run_setup.setup)
-        else:
-            condition = baseline(args.baseline, run_setup.setup)
         args = servers.enter_context(serve_model(args))
         return await run_condition(args, run_setup, condition, args.out)
 

@@ -6,11 +6,12 @@ A trajectory that was judged wrong has exactly one cause, the first that applies
     cut                     no answer, because the tokens ran out or the last turn was cut off
     no_answer               no answer for another reason, such as the turn limit
     not_searched            answered without a search
+    not_traceable           the gold is yes, no or empty, and the record names no gold passages, so the shown
+                            ones cannot tell
     asked_for_wrong_thing   no gold was retrieved, and no query has a content word of the question, or all
                             queries are the same
     gold_never_retrieved    no gold was retrieved
     retrieved_and_misread   a gold was retrieved, but the answer differs from it
-    not_traceable           searched, but the gold is yes, no or empty, so passages cannot show it
 
 A gold was retrieved if all gold passages that the record names were shown, or if a shown passage contains a
 gold answer word for word. The parts of an answer such as "A and B" may be in different passages. The rules
@@ -33,7 +34,7 @@ from rag_r1.data.rows import as_golds
 from rag_r1.protocols import SEARCH, Document
 from rag_r1.rewards.answer_metrics import exact_match
 
-#: The causes in the order of the rules, each with the sentence that reports show.
+#: The causes, each with the sentence that reports show, in the order in which the explorer lists them.
 CAUSES = {
     "tool_failed": "A search failed, and no other search returned a passage.",
     "cut": "The tokens ran out, or the last turn was cut off, before there was an answer.",
@@ -100,8 +101,8 @@ def cause_of(record: Record) -> str | None:
 
 
 def gold_positions(record: Record) -> list[DocumentPosition]:
-    """Return the positions of the shown passages that are gold passages, or that contain a gold answer or a
-    part of one."""
+    """Return the positions of the shown passages that are gold passages, or that contain a gold answer or one
+    of its parts."""
     golds, evidence = _Golds.of(record), evidence_of(record)
     return [
         position
@@ -138,7 +139,7 @@ class _Golds:
     """The gold answers of a record that can be found in a text."""
 
     matcher: AnswerMatcher
-    #: For each gold answer, the numbers of its parts in the matcher.
+    #: For each gold answer, as a whole and split into parts: the numbers of its parts in the matcher.
     answers: list[frozenset[int]]
     #: The longest word of each part. Most texts contain none of them and need no further search.
     words: frozenset[str]

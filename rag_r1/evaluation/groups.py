@@ -5,7 +5,8 @@ equal, its advantages are zero. This command plays each question several times a
 a training:
 
     OUT/t0.6, OUT/t1       the run of each temperature, as `rag-r1 eval` makes it
-    OUT/groups.md, .json   for each temperature: mixed groups, EM, the best of a group, searches, answered
+    OUT/groups.md, .json   for each temperature: the shares of mixed, all wrong and all right groups, EM, the
+                           best of a group, searches, and the share of episodes with an answer
 
 A run that was interrupted is resumed. Failed episodes count as wrong, as in a training without masks.
 """
@@ -62,6 +63,7 @@ example:
   rag-r1 eval groups --model outputs/real-small/sft/model --questions data/mq/train.parquet --limit 60 \\
       --temperatures 0.6 --temperatures 1 --retriever-url http://127.0.0.1:8000 --out evals/groups
 """
+#: A sampling temperature. With greedy answers, no group is mixed.
 Temperature = Annotated[
     float, Field(gt=0, allow_inf_nan=False), Constraint("a number above 0: greedy answers are equal")
 ]
@@ -98,8 +100,8 @@ class GroupsArguments(EvalArguments):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns 0 when all runs are complete, 3 if one was stopped, 1 if one could not
-    begin."""
+    """Run the command; returns 0 when all runs are complete, 3 if one was stopped, 1 if one could not begin
+    or all of its episodes have failed."""
     return read_and_run(COMMAND, GroupsArguments, evaluate_groups, arguments, _DESCRIPTION)
 
 
@@ -148,7 +150,7 @@ def write_groups(out: Path, runs: dict[float, Path]) -> list[str]:
 def group_figures(run: RunTable) -> dict[str, float]:
     """Return a run's figures by the names of the columns: shares of its groups, means of its episodes."""
     questions, indices = run.question_indices()
-    is_right = np.nan_to_num(run.columns["em:squad"])  # failed episodes have nan and count as wrong
+    is_right = run.columns["em:squad"]  # 0 for an episode without an answer, such as one that failed
     sizes = np.bincount(indices, minlength=len(questions))
     right_counts = np.bincount(indices, weights=is_right, minlength=len(questions))
     shares = {

@@ -1,7 +1,7 @@
 """Judges answers with a language model, in addition to EM and F1.
 
 Exact match misses paraphrases. The judge gets the question, the accepted answers and the policy's answer, and
-replies with one word, `correct` or `incorrect`. Each distinct triple is sent once: replies are cached in the
+replies with one word, `correct` or `incorrect`. Each distinct triple gets one reply, which is cached in the
 run's folder (rag_r1/runs/response_cache.py), so neither a resumed run nor a second sample with the same
 answer costs anything. An episode without an answer is wrong, without a request to the judge. A reply that is
 neither word is no verdict: it is counted, and its value is None. A request that failed is repeated by the
@@ -61,6 +61,7 @@ class JudgeCase:
     """An answer that is to be judged."""
 
     question: str
+    #: The accepted answers.
     golds: tuple[str, ...]
     answer: str
 
@@ -87,7 +88,7 @@ class JudgeVerdicts:
     #: Numbers of cases: `asked`, `correct`, `incorrect`, `no_verdict` (the reply was neither word) and
     #: `unanswered` (there was no reply).
     counts: Counter[str] = field(default_factory=Counter)
-    #: The cost of all replies, cached ones included.
+    #: The cost of all replies, cached ones included, in the currency of --judge-price-in and -out.
     cost: float = 0.0
     #: The reason for which the judge was stopped before the last case; None if it was not.
     stopped: str | None = None

@@ -99,8 +99,8 @@ class ModesArguments(EvalArguments):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns 0 when all runs are complete, 3 if one was stopped, 1 if one could not
-    begin."""
+    """Run the command; returns 0 when all runs are complete, 3 if one was stopped, 1 if one could not begin
+    or all of its episodes have failed."""
     return read_and_run(COMMAND, ModesArguments, evaluate_modes, arguments, _DESCRIPTION)
 
 
@@ -111,7 +111,8 @@ async def evaluate_modes(args: ModesArguments) -> int:
         model=args.trained, base_url=args.trained_url or args.base_url, out=args.out / AFTER
     )
     model_checks = [partial(resolve_model, untrained_args)]
-    if trained_args.base_url is None:  # its server may only be started after the first model is done
+    # The user's server of the trained model may be started only after the first model is done.
+    if trained_args.base_url is None:
         model_checks.append(partial(resolve_model, trained_args))
     checks = begin_checks(*model_checks, partial(check_search, untrained_args, {}))
     with all_problems(args, {}, checks):
@@ -187,22 +188,22 @@ def write_modes(out: Path) -> list[str]:
     return [*table_lines(modes), "", files]
 
 
-def _accuracies(label: str, name: str) -> tuple[Measure, ...]:
-    """Return three means of a column: over all episodes, those with an answer, and the well-formed ones."""
+def _accuracies(label: str, score_column: str) -> tuple[Measure, ...]:
+    """Return three means of a score: over all episodes, those with an answer, and the well-formed ones."""
     return (
-        Measure(label, label, "scores", column(name)),
-        among(label, f"{label} of the answered", "form", name, "answered"),
-        among(label, f"{label} of the well-formed", "form", name, "formatted"),
+        Measure(label, label, "scores", column(score_column)),
+        among(label, f"{label} of the answered", "form", score_column, "answered"),
+        among(label, f"{label} of the well-formed", "form", score_column, "formatted"),
     )
 
 
 def figures_of(run: RunTable) -> dict[str, Any]:
     """Return a mode's entry of modes.json: the number of `questions`, the number of `failed` episodes, and
     `figures` over all questions by name, each with its label, its value and an interval."""
-    correct = [("EM", "em:squad"), *((name.removeprefix(TERM), name) for name in run.terms)]
+    scores = [("EM", "em:squad"), *((name.removeprefix(TERM), name) for name in run.terms)]
     measures = [
         *(measure for measure in MEASURES if measure.name in ("answered", "formatted")),
-        *(measure for label, name in correct for measure in _accuracies(label, name)),
+        *(measure for label, name in scores for measure in _accuracies(label, name)),
         *(measure for measure in MEASURES if measure.name in ("queries", "generated_tokens")),
     ]
     sums, _ = by_source(run, measures)

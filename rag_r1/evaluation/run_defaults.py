@@ -122,8 +122,8 @@ def validation_arguments(config: Any) -> dict[str, Any]:
     search = {**(block.get("retriever") or {}), **(block.get("validation_retriever") or {})}
     overrides = [
         f"rag_r1.{section}.{name}={_override_text(values[name])}"
-        for section, values, usual in (("agent", agent, _LIMITS), ("retriever", search, _SEARCH_KEYS))
-        for name, default in usual.items()
+        for section, values, defaults in (("agent", agent, _LIMITS), ("retriever", search, _SEARCH_KEYS))
+        for name, default in defaults.items()
         if values.get(name, default) != default
     ]
     if tools := OmegaConf.to_container(OmegaConf.create(block.get("tools") or {}), resolve=True):
@@ -157,7 +157,7 @@ def _of_training(run: Path, path: Path) -> RunDefaults:
         configured_folder = Path(config.trainer.default_local_dir).expanduser()
     except (OSError, YamlError, OmegaConfBaseException, AttributeError, TypeError, ValueError) as error:
         raise RunError(f"{path} is not the configuration of a training: {error}") from error
-    folder = path.parents[2]
+    folder = path.parents[len(CONFIG.parts) - 1]
     values["questions"] = [_find_moved(Path(file), folder) for file in values["questions"]]
     sources = dict.fromkeys(values, path)
     values["out"] = folder / "evaluation"

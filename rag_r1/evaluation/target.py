@@ -37,10 +37,11 @@ def resolve_model(args: Args) -> Args:
     Without --base-url, a model on the Hub is downloaded, and the shards of a checkpoint are merged into the
     folder of the run. Both are also done with --check-only, since the checks read the files of the model.
 
-    Raises RunError if no model server answers at --base-url or that server does not have the model; with
-    --trust-env, which means that it may be behind a proxy, the server is not asked. Without
-    --base-url, raises it for unbalanced quotation marks in --vllm-options, and if the model cannot be
-    downloaded or merged, is incomplete, or has no readable config.json.
+    Raises RunError if no model server answers at --base-url, or if that server does not have the model, for
+    which a chat endpoint is asked only with --check-only. With --trust-env, which means that it may be behind
+    a proxy, the server is not asked at all. Without --base-url, raises it for unbalanced quotation marks in
+    --vllm-options, and if the model cannot be downloaded or merged, is incomplete, or has no readable
+    config.json.
     """
     if args.base_url is not None:
         own_tokenizer = args.tokenizer or args.model
@@ -69,10 +70,9 @@ def serve_model(args: Args) -> Iterator[Args]:
         return
     options = ["--max-model-len", str(args.max_context_tokens), *_vllm_options(args)]
     key_variables = [args.api_key_env, args.judge_api_key_env]  # vLLM needs neither
-    server = vllm_server(
+    with vllm_server(
         Path(args.model), args.out / LOG, name=args.model, options=options, hidden_variables=key_variables
-    )
-    with server as url:
+    ) as url:
         yield args.model_copy(update={"base_url": url})
 
 

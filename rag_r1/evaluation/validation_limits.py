@@ -9,7 +9,7 @@ _RAG_R1 = {"agent": {"max_turns": 5, "max_turn_tokens": 1024}}
 _R1_SEARCHER = {"agent": {"max_turns": 8, "max_turn_tokens": 512}, "retriever": {"topk": 5}}
 #: Agentic RAG-R1: eight generations of at most 500 tokens, seven turns and a final one for the answer.
 _AGENTIC_RAG = {"agent": {"max_turns": 7, "max_turn_tokens": 500}}
-#: Limits by protocol.
+#: Limits by protocol. Search-R1 has four searches, and cuts each query's results to 500 tokens.
 _LIMITS: dict[str, dict[str, dict[str, int]]] = {
     "search_r1": {"agent": {"max_turns": 4, "max_turn_tokens": 500, "max_query_observation_tokens": 500}},
     "r1_searcher": _R1_SEARCHER,

@@ -8,6 +8,7 @@ from rag_r1.inference.episode_client import Reply, finish_fields
 from rag_r1.inference.response_metadata import first_choice, message_text
 from rag_r1.protocols.actions import well_formed
 
+#: The path below the address of an endpoint.
 PATH = "/chat/completions"
 #: The value of `Reply.finish` if the endpoint's content filter withheld the text.
 WITHHELD = "content_filter"

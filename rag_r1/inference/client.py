@@ -95,7 +95,8 @@ class EndpointOptions:
 
 class Endpoint:
     """Sends requests to one endpoint, within its limits and with retries. It belongs to one event loop, and
-    calls `stop` to end the run."""
+    calls `stop` to end the run. `base` is its address without `/chat/completions`; `spending` and
+    `rate_limiter`, if they are not given, have no limits."""
 
     def __init__(
         self,
@@ -189,8 +190,7 @@ class Endpoint:
         if response.status != 200:
             await self._raise_refusal(response)
         if not self._n_answers and is_web_page(response.headers):
-            self.stop(f"{self.base} answers with a web page: give the address of the API, as in HOST/v1")
-            await self.stop.block_if_cancelled()
+            await self._end_run("answers with a web page: give the address of the API, as in HOST/v1")
         return response.body
 
     async def _raise_refusal(self, response: HttpResponse) -> None:
@@ -200,20 +200,22 @@ class Endpoint:
         fatal_statuses = _ACCOUNT_STATUSES if self._n_answers else _ACCOUNT_STATUSES | _ADDRESS_STATUSES
         if status in fatal_statuses or b'"insufficient_quota"' in response.body:
             remedy = f"check the key in ${self.options.key_variable}, the address, the model and the account"
-            self.stop(f"{self.base} refuses requests: {message}; {remedy}")
-            await self.stop.block_if_cancelled()
+            await self._end_run(f"refuses requests: {message}; {remedy}")
         if 300 <= status < 400:
-            self.stop(f"{self.base} redirects ({message}), which is not followed: give the address itself")
-            await self.stop.block_if_cancelled()
+            await self._end_run(f"redirects ({message}), which is not followed: give the address itself")
         if is_transient(status):
             wait_s = retry_after(response.headers)
             if wait_s > self.options.longest_wait_s:
-                self.stop(f"{self.base} wants to be asked again in {wait_s:.0f} s ({message})")
-                await self.stop.block_if_cancelled()
+                await self._end_run(f"wants to be asked again in {wait_s:.0f} s ({message})")
             if wait_s:
                 self.rate_limiter.pause(wait_s)
             raise TransientError(message, wait_s)
         raise RequestRejectedError(f"refused: {message}")
+
+    async def _end_run(self, fault: str) -> None:
+        """End the run, because the endpoint has a fault that concerns every request. Never returns."""
+        self.stop(f"{self.base} {fault}")
+        await self.stop.block_if_cancelled()
 
     def _scrub(self, text: str) -> str:
         """Return the text without the key."""

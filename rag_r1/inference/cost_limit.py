@@ -17,8 +17,9 @@ from rag_r1.runs.response_cache import Usage
 
 
 class CostTracker:
-    """Adds up the cost of a run, and keeps it below a limit.
+    """Adds up the cost of a run, and keeps it below a limit. Its `usage` is that of all requests so far.
 
+    - `stop`: ends the run when the limit is reached
     - `price_in`, `price_out`: prices per million prompt and generated tokens
     - `max_cost`: the limit, in the currency of the prices; None for no limit
     - `earlier`: the usage of earlier invocations, which counts towards the limit

@@ -39,8 +39,8 @@ class Reply:
 class EpisodeClient:
     """Sends the requests of one episode, which are numbered by turn.
 
-    `usage` is the token usage of the episode, cached answers included. `on_text` receives the completions
-    while they are generated (streaming.py).
+    `request_id` names the episode in the cache. `usage` is its token usage, cached answers included.
+    `on_text` receives the completions while they are generated (streaming.py).
     """
 
     def __init__(

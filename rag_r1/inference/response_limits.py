@@ -33,8 +33,9 @@ _LIMIT_KEYS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
 @dataclass(frozen=True)
 class ResponseLimits:
-    """The limits of one answer. With `tokens` and `characters` of None only its bytes are limited."""
+    """The limits of one answer. None stands for no limit."""
 
+    #: The most tokens that the request allows.
     tokens: int | None = None
     #: Characters of its text.
     characters: int | None = None
@@ -48,21 +49,22 @@ class ResponseLimits:
 
     @classmethod
     def of(cls, body: Mapping[str, Any], prompt_tokens: int) -> ResponseLimits:
-        """Return the limits of the answer to a request. If the body does not limit the tokens, only the
-        bytes are limited."""
+        """Return the limits of the answer to a request. If the body does not limit the tokens, only bytes and
+        lines are limited."""
         limits = [body[name] for name in _LIMIT_KEYS if type(body.get(name)) is int]
         prompt_bytes = _PROMPT_BYTES * prompt_tokens
         if not limits:
             return cls(bytes=MAX_ANSWER_BYTES, line_bytes=_HEAD_BYTES + prompt_bytes)
         tokens = max(limits)
         logprob_counts = [body[name] for name in ("logprobs", "top_logprobs") if type(body.get(name)) is int]
+        events = _FREE_EVENTS + _TOKEN_EVENTS * tokens
         per_token = _TOKEN_BYTES + _LOGPROB_BYTES * max(logprob_counts, default=0)
         return cls(
             tokens=tokens,
             characters=_FREE_CHARACTERS + _TOKEN_CHARACTERS * tokens,
             bytes=min(MAX_ANSWER_BYTES, _HEAD_BYTES + prompt_bytes + per_token * tokens),
             line_bytes=_HEAD_BYTES + prompt_bytes,
-            events=(events := _FREE_EVENTS + _TOKEN_EVENTS * tokens),
+            events=events,
             lines=_EVENT_LINES * events,
         )
 

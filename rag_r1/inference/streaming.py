@@ -28,8 +28,8 @@ _SLICE_BYTES = 16 << 10
 
 
 class StreamAssembler:
-    """Assembles the chunks of one completion. Raises ValueError for input that is not such a stream, and for
-    a stream beyond its limits."""
+    """Assembles the chunks of one completion. Raises ValueError for input that is not such a stream, or is
+    beyond its limits, and RecursionError for JSON that is nested too deeply."""
 
     def __init__(self, on_piece: OnPiece, limits: ResponseLimits | None = None):
         self.on_piece = on_piece
@@ -44,7 +44,7 @@ class StreamAssembler:
         self._done = False
 
     def feed(self, part: bytes) -> None:
-        """Process the next bytes. Raises ValueError."""
+        """Process the next bytes. Raises the errors of the class."""
         self._bytes += len(part)
         if self._bytes > self.limits.bytes:
             raise ValueError(f"it has more than {self.limits.bytes} bytes")

@@ -26,6 +26,7 @@ from rag_r1.runs.response_cache import ResponseCache
 
 T = TypeVar("T")
 
+#: The most attempts of a request in one invocation of the command.
 ATTEMPTS = 3
 #: Temperature of the attempts after the first.
 RETRY_TEMPERATURE = 0.7

@@ -95,6 +95,11 @@ def reason_of(error: BaseException) -> str:
     return getattr(error, "strerror", None) or " ".join(str(error).split())
 
 
+def first_line_of(error: BaseException) -> str:
+    """Return the first line of an error of a library that explains at length, or the name of its type."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
 def write_lines(
     path: Path,
     lines: Iterable[str],

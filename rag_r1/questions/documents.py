@@ -21,6 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from rag_r1.corpus.inputs import passages_of
 from rag_r1.corpus.reader import Corpus, Passage
 from rag_r1.data.evidence import title_key
 from rag_r1.data.files.duplicates import question_key
@@ -95,10 +96,10 @@ def read_pool(paths: Sequence[Path], seed: int, test_share: float, limit: int) -
     refuse_repeated(paths)
     sample = _SmallestRanks(limit)
     count = 0
-    for passage, file in _passages(Corpus(paths)):
+    for passage, file in passages_of(Corpus(paths)):
         count += 1
         if len(passage.contents) >= MIN_CHARS:
-            entry = _source_passage(passage, file, seed, test_share)
+            entry = _source_passage(passage, file.name, seed, test_share)
             sample.add(seeded_fraction(seed, "pool", entry.document), count, entry)
     pool = PassagePool(tuple(sample.in_order()), count)
     if not pool.passages:
@@ -135,14 +136,6 @@ def _host(url: str | None) -> str | None:
         return urlsplit(url or "").hostname
     except ValueError:  # an unclosed bracket, or a character that would become a slash
         return None
-
-
-def _passages(corpus: Corpus) -> Iterator[tuple[Passage, str]]:
-    """Yield each passage with the name of its file. Raises DataError if a row is not a passage."""
-    for row, position in corpus.rows():
-        if isinstance(row, ValueError):
-            raise DataError(f"{corpus.location(position)}: {row}: repair the corpus (`rag-r1 corpus check`)")
-        yield row, corpus.files[position.file].name
 
 
 def is_copy(contents: str, other: str) -> bool:

@@ -242,12 +242,17 @@ def endpoint_options(args: EndpointArguments, url: str, key_variable: str) -> En
     )
 
 
-async def check_only(args: RolloutArguments, run_setup: RunSetup, url: str | None, model: str) -> int:
+async def check_only(
+    args: RolloutArguments, run_setup: RunSetup, url: str | None, model: str, *, searches: bool = True
+) -> int:
     """Finish a `--check-only` command, whose arguments have been read: send one request to the search and one
-    to the model's server at `url` (None if the command would start that server itself). Returns 0. Raises
-    RunError, which names every server that does not answer."""
+    to the model's server at `url` (None if the command would start that server itself). With
+    `searches=False` the command needs no search. Returns 0. Raises RunError, which names every server that
+    does not answer."""
     stop = CancelToken()
-    attempts: list[Awaitable[Any]] = [try_first_search(run_setup.retriever, args.retriever_url)]
+    attempts: list[Awaitable[Any]] = []
+    if searches:
+        attempts.append(try_first_search(run_setup.retriever, args.retriever_url))
     endpoint = None if url is None else Endpoint(endpoint_options(args, url, args.api_key_env), stop)
     try:
         if endpoint is not None:
@@ -257,8 +262,9 @@ async def check_only(args: RolloutArguments, run_setup: RunSetup, url: str | Non
         if endpoint is not None:
             await endpoint.close()
         await close_tools(run_setup.setup.tools())
+    search = "the search answers" if searches else "no search"
     note = "the model's server answers" if endpoint is not None else "the model is served by the command"
-    print(f"all checks passed: {len(run_setup.questions.rows):,} questions, the search answers, {note}")
+    print(f"all checks passed: {len(run_setup.questions.rows):,} questions, {search}, {note}")
     return 0
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rag_r1.corpus.answer_matcher import MAX_TOKENS, MIN_COMMON, AnswerMatcher
+from rag_r1.corpus.answer_matcher import MAX_TOKENS, MIN_COMMON
 from rag_r1.corpus.questions import CorpusQuestion
 from rag_r1.corpus.retrieval_check import RetrievalResult
 from rag_r1.corpus.scan import ScanResult
@@ -87,7 +87,7 @@ def test_the_guide_shows_the_table_of_the_rules():
 def evidence(**results) -> CorpusFindings:
     titles = TitleIndex(["Ulm", "Rome"])
     titles.note("ulm")
-    return CorpusFindings(ScanResult(passages=10, **results), titles, AnswerMatcher())
+    return CorpusFindings(ScanResult(passages=10, **results), titles)
 
 
 def asks(*golds: str, **more) -> CorpusQuestion:

@@ -181,6 +181,7 @@ def test_baselines_ask_in_their_own_way_and_only_one_shot_needs_a_search(tmp_pat
         for name in ("direct", "cot", "one_shot", "no_search"):
             url = policy.url if name == "one_shot" else "http://127.0.0.1:9"
             flags = {"out": tmp_path / name, "baseline": name, "retriever_url": url}
+            assert command.main([*words(policy.url, tmp_path, **flags), "--check-only"]) == 0
             assert command.main(words(policy.url, tmp_path, **flags)) == 0
             prompts[name] = mq_tokenizer.decode(policy.bodies[-1]["prompt"])
             figures[name] = report_of(tmp_path / name)["figures"]

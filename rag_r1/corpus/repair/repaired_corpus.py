@@ -52,7 +52,8 @@ def repair(
     skip_bad_rows: bool = False,
     progress: bool = True,
 ) -> RepairResult:
-    """Write the repaired corpus to `out`, as JSON lines with {"id", "contents"}.
+    """Write the repaired corpus to `out`, as JSON lines with {"id", "contents"} and, where a passage has one,
+    "url".
 
     `ids` and `titles` are the evidence that the corpus lacks. Raises DataError if rows cannot be used, unless
     `skip_bad_rows` says to leave them out; `out` is then unchanged.
@@ -125,7 +126,8 @@ class _MissingEvidence:
 
     def supplied_by(self, row: Passage) -> bool:
         """Record which missing ids and titles a passage has. Returns whether it has any."""
-        ids, title = self.ids & {row.id}, row.title
+        ids = self.ids & {row.id}
+        title = row.title
         similar_titles = self.titles.get(key_of(title), ()) if title else ()
         titles = [name for name in similar_titles if title and level_of(name, title) in STRONG]
         self.supplied_ids |= ids

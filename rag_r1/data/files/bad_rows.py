@@ -15,6 +15,7 @@ from rag_r1.io.errors import DataError
 
 #: Number of bad rows that are named; the others are only counted.
 NAMED = 5
+#: The help text of --skip-bad-rows.
 HELP = "leave out and count rows that cannot be used (default: such a row is an error)"
 
 

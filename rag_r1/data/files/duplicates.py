@@ -28,18 +28,18 @@ from rag_r1.data.files.questions import Question
 #: <super>, <sub> and <fraction> (10² is not 102), <circle>, <square> and <font> (ℝ is not R), and the rare
 #: <small> and <vertical>.
 _SAME_FORM = {"<compat>", "<wide>", "<narrow>", "<noBreak>", "<initial>", "<medial>", "<final>", "<isolated>"}
-#: Maps characters that are used interchangeably to one of them, and invisible characters to nothing.
-_ALIKE = str.maketrans(
-    {
-        **dict.fromkeys("“”„‟«»", '"'),
-        **dict.fromkeys("‘’‚‛ʼ´`", "'"),
-        **dict.fromkeys("‐‑‒–—―−", "-"),
-        "\u037e": "?",  # the Greek question mark, which Unicode normalises to a semicolon
-        # Soft hyphen, zero-width space, word joiner, byte-order mark, and direction marks; the joiners of
-        # Indic and Persian scripts, U+200C and U+200D, distinguish words and are kept.
-        **dict.fromkeys("\u00ad\u200b\u2060\ufeff\u200e\u200f\u202a\u202b\u202c\u202d\u202e", ""),
-    }
-)
+#: Maps double quotation marks and dashes that are used interchangeably to one of them, and invisible
+#: characters to nothing.
+ALIKE = {
+    **dict.fromkeys("“”„‟«»", '"'),
+    **dict.fromkeys("‐‑‒–—―−", "-"),
+    # Soft hyphen, zero-width space, word joiner, byte-order mark, and direction marks; the joiners of Indic
+    # and Persian scripts, U+200C and U+200D, distinguish words and are kept.
+    **dict.fromkeys("\u00ad\u200b\u2060\ufeff\u200e\u200f\u202a\u202b\u202c\u202d\u202e", ""),
+}
+#: The same for questions, with apostrophes, and the Greek question mark, which Unicode normalises to a
+#: semicolon.
+_ALIKE = str.maketrans({**ALIKE, **dict.fromkeys("‘’‚‛ʼ´`", "'"), "\u037e": "?"})
 #: Punctuation at the end of a question that does not distinguish it from another one.
 _FINAL_MARKS = " ?.。؟।॥"
 
@@ -56,11 +56,11 @@ def question_key(question: str) -> str:
 
 
 def _is_factorial(text: str) -> bool:
-    """Whether the exclamation marks at the end follow a number, a closing bracket, or a single letter that is
-    not the whole text."""
+    """Return whether the exclamation marks at the end follow a number, a closing bracket, or a single letter
+    that is not the whole text."""
     prefix, _, word = text.rstrip("! ").rpartition(" ")
-    is_letter = len(word) == 1 and word.isalpha() and prefix
-    return bool(word) and (word[-1].isdigit() or word[-1] in ")]" or bool(is_letter))
+    is_letter = bool(prefix) and len(word) == 1 and word.isalpha()
+    return bool(word) and (word[-1].isdigit() or word[-1] in ")]" or is_letter)
 
 
 @lru_cache(maxsize=4096)

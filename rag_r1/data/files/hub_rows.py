@@ -42,7 +42,7 @@ def hub_rows(
     if not hub_answers():
         datasets.config.HF_HUB_OFFLINE = True  # makes `datasets` use its cache without waiting for time-outs
     try:
-        rows = datasets.load_dataset(dataset, config, split=split, **({"data_files": files} if files else {}))
+        rows = datasets.load_dataset(dataset, config, split=split, data_files=files)
         columns = rows.column_names
         rows = rows.select_columns([key for key in keys if key in columns])
     except Exception as error:  # the package and its HTTP clients raise many kinds

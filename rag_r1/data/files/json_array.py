@@ -54,7 +54,8 @@ def elements(text: TextIO, begin: int = 1, alone: bool = True) -> Iterator[Any]:
             raise ValueError("there is more text after its end")
     except ValueError as error:
         reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
-        raise ValueError(f"{reason} {f'after element {number}' if number else 'at its beginning'}") from error
+        place = f"after element {number}" if number else "at its beginning"
+        raise ValueError(f"{reason} {place}") from error
 
 
 class _TextWindow:

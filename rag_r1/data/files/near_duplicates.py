@@ -35,6 +35,8 @@ GRAM = 3
 VALUES = 128
 #: Share of the pairs with exactly the requested similarity that must become candidates.
 RECALL = 0.95
+#: Most values of a band: with this many, unlike questions are hardly ever candidates.
+_MOST_VALUES = 16
 #: Number of earlier questions with the same hash with which a question is compared.
 COMPARED = 4
 #: Number of questions whose signatures are computed together.
@@ -65,8 +67,9 @@ def require_library() -> None:
 
 def bands(similarity: float) -> tuple[int, int]:
     """Return the number of bands and the number of values per band for a similarity. The values per band are
-    as many as possible, provided that `RECALL` of the pairs with this similarity become candidates."""
-    for values in range(16, 1, -1):
+    as many as possible, up to `_MOST_VALUES`, provided that `RECALL` of the pairs with this similarity become
+    candidates."""
+    for values in range(_MOST_VALUES, 1, -1):
         count = VALUES // values
         if 1 - (1 - similarity**values) ** count >= RECALL:
             return count, values
@@ -79,8 +82,8 @@ def near_duplicates(
     """Yield each question that resembles an earlier one, with the first one that it is found to resemble.
     Pairs of questions with the same `question_key` are left out.
 
-    `get_question` returns a question by its position, from 0. `similarity` is above 0 and at most 1. Raises
-    DataError if rensa is missing.
+    `get_question` returns a question by its position, from 0. `similarity` is above 0 and at most 1. Raises,
+    when it is iterated, DataError if rensa is missing and OSError if the hashes cannot be stored.
     """
     require_library()
     count, values = bands(similarity)

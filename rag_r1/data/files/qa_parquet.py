@@ -127,12 +127,12 @@ def make_row(
 ) -> QuestionRow:
     """Return the row of a question. `repeated_id` and `repeated_question` say whether another row of the same
     source and split has the same id or question."""
-    short_id = hashed_id(item, repeated_question) if item.id is None or repeated_id else item.id
+    id_in_split = short_id(item, repeated_id=repeated_id, repeated_question=repeated_question)
     return QuestionRow(
         item.question,
         golds=item.golds,
         prompt=tuple(protocol.messages(item.question)),
-        id=f"{source_name}/{split}/{short_id}",
+        id=f"{source_name}/{split}/{id_in_split}",
         split=split,
         data_source=source_name,
         protocol=protocol.name,
@@ -141,9 +141,11 @@ def make_row(
     )
 
 
-def hashed_id(item: Question, repeated_question: bool) -> str:
-    """Return an id for a question without a unique one: a hash of the question, and also of its answers if
-    another row has the same question."""
+def short_id(item: Question, *, repeated_id: bool, repeated_question: bool) -> str:
+    """Return the last part of a row's id: the source's own id if it is unique, and otherwise a hash of the
+    question, and also of its answers if another row has the same question."""
+    if item.id is not None and not repeated_id:
+        return item.id
     key = question_key(item.question)
     if repeated_question:
         key = "\n".join([key, *sorted(golds_key(item))])
@@ -165,7 +167,6 @@ def write_splits(
     """
     refuse_leftovers({split.name for split in splits}, folder)
     folder.mkdir(parents=True, exist_ok=True)
-    repeated = []
     counts = {}
     rows = ((split.name, make_rows(split.questions, protocol, source_name, split.name)) for split in splits)
     write_split_files(folder, rows)
@@ -177,13 +178,17 @@ def write_splits(
             "rows_with_repeated_id": split.repeated_ids,
             "first_malformed": split.source.malformed,
         }
-        repeated += [repeat.to_dict(split.name) for repeat in split.repeats]
-    (folder / REPEATED).unlink(missing_ok=True)
-    if repeated:
-        write_json_lines(folder / REPEATED, repeated)
+    repeated = [repeat.to_dict(split.name) for split in splits for repeat in split.repeats]
+    write_report(folder / REPEATED, repeated)
     summary = {"source_name": source_name, "protocol": protocol.name, **(details or {}), "splits": counts}
     write_json(folder / "data_summary.json", summary, ensure_ascii=False)
     return summary
+
+
+def write_report(path: Path, lines: Iterable[dict[str, Any]]) -> None:
+    """Write a report as JSON lines, or remove that of an earlier run if there are no lines."""
+    if not write_json_lines(path, lines):
+        path.unlink()
 
 
 def write_split_files(folder: Path, splits: Iterable[tuple[str, Iterable[QuestionRow]]]) -> None:

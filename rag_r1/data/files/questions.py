@@ -44,12 +44,8 @@ class Question:
 
 
 def parse_row(row: Any) -> Question:
-    """Parse a row. Raises ValueError with the reason if it is not a question; a row that is a ValueError is
-    raised itself."""
-    if isinstance(row, ValueError):
-        raise row
-    if not isinstance(row, dict):
-        raise ValueError(f"not an object with keys but {type(row).__name__}")
+    """Parse a row. Raises ValueError with the reason if it is not a question (see also `object_of`)."""
+    row = object_of(row)
     if "question" not in row:
         raise ValueError(f"`question` is missing; the row has {keys_of(row)}")
     question = text_of(row, "question")
@@ -59,6 +55,16 @@ def parse_row(row: Any) -> Question:
     titles = texts_of(row, _TITLES) if isinstance(row.get(_TITLES), list) else None
     metadata = {_TITLES: [str(title) for title in titles]} if titles else None
     return clean_question(question, texts_of(row, key), id_of(row), metadata, empty=f"`{key}` is empty")
+
+
+def object_of(row: Any) -> dict[str, Any]:
+    """Return a row that is an object. Raises ValueError for any other row; a row that could not be read is a
+    ValueError itself, which is raised."""
+    if isinstance(row, ValueError):
+        raise row
+    if not isinstance(row, dict):
+        raise ValueError(f"not an object with keys but {type(row).__name__}")
+    return row
 
 
 def text_of(row: Mapping[str, Any], key: str) -> str:
@@ -92,9 +98,9 @@ def clean_question(
     options: Sequence[str] = (),
     empty: str = "there is no answer",
 ) -> Question:
-    """Make a Question: fold white space, append `options` as further lines of the text, and drop blank and
-    repeated golds and metadata that is None. Raises ValueError if no gold is left (with the message `empty`)
-    or if a text contains a lone surrogate."""
+    """Make a Question: fold the question's white space, append `options` as further lines of its text, strip
+    the golds, and drop blank and repeated golds and metadata that is None. Raises ValueError if no gold is
+    left (with the message `empty`) or if a text contains a lone surrogate."""
     full_text = "\n".join(" ".join(line.split()) for line in (question, *options))
     golds = tuple(dict.fromkeys(text for gold in golds if (text := str(gold).strip())))
     if not golds:
@@ -115,15 +121,15 @@ def _texts_in(value: Any) -> Iterable[str]:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether this is a text or a finite number."""
+    """Return whether this is a text or a finite number."""
     if isinstance(value, float):
         return math.isfinite(value)
     return isinstance(value, str | int) and not isinstance(value, bool)
 
 
-def keys_of(row: Iterable[Any]) -> str:
+def keys_of(keys: Iterable[Any]) -> str:
     """Return a row's keys or a table's columns for a message of one line. Names that are not identifiers are
     quoted, because they may contain any characters."""
-    names = [name if isinstance(name, str) and name.isidentifier() else repr(name) for name in row]
+    names = [name if isinstance(name, str) and name.isidentifier() else repr(name) for name in keys]
     text = ", ".join(names) or "no keys"
     return text if len(text) <= 120 else text[:117] + "..."

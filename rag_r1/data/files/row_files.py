@@ -87,10 +87,10 @@ def refuse_repeated(paths: Sequence[str | Path]) -> None:
         raise DataError(f"{repeated[0]} is given twice: leave one out")
 
 
-def short_text(value: Any) -> str:
-    """Return the `repr` of a value, cut to 60 characters, for a message of one line."""
+def short_text(value: Any, length: int = 60) -> str:
+    """Return the `repr` of a value, cut to `length` characters, for a message of one line."""
     text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return text if len(text) <= length else text[: length - 3] + "..."
 
 
 @contextmanager
@@ -168,7 +168,7 @@ def _start(file: BinaryIO) -> tuple[int, bytes]:
         if not byte or not (byte.isspace() or byte in b"\xef\xbb\xbf"):
             break
         byte = file.read(1)
-    return max(file.tell() - 1, 0), byte + file.read(100)
+    return max(file.tell() - 1, 0), byte + file.read(100)  # enough for the first key of an object
 
 
 def parse_json_line(line: bytes) -> Any:

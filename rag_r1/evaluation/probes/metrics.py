@@ -2,10 +2,11 @@
 
 The figures of a group of questions (all, a data source, a kind of question) are means over its questions,
 each with a bootstrap interval (rag_r1/evaluation/report/bootstrap.py). A condition is compared with the real
-run on the questions that both have. Two paired differences are computed, each with its interval:
+run on the questions that both have, with an interval for each figure:
 
     difference   EM of the condition - EM of the real run
     over_half    EM of the condition - half of the EM of the real run
+    real_there   EM of the real run on these questions
 """
 
 from __future__ import annotations
@@ -22,10 +23,7 @@ from rag_r1.evaluation.report.bootstrap import DEFAULT_BOOTSTRAP, Bootstrap, Rat
 from rag_r1.evaluation.report.measures import MEASURES, by_question
 from rag_r1.evaluation.report.published_results import in_paper_order, labels
 from rag_r1.evaluation.report.report import figure
-from rag_r1.evaluation.report.run_table import RunTable
-
-#: Data source and id of a question.
-QuestionKey = tuple[str, str]
+from rag_r1.evaluation.report.run_table import QuestionKey, RunTable
 
 #: The figures of each condition, as rag_r1/evaluation/report/measures.py names them. Conditions are compared
 #: by the first one.
@@ -90,9 +88,9 @@ def groups_of(rows: Iterable[QuestionRow]) -> dict[str, list[QuestionKey]]:
 
 def kind_of(row: QuestionRow) -> str:
     """Return the kind of question that the row's metadata name; empty if they name none."""
-    kind = row.metadata.get("kind") or row.metadata.get("question_type")
+    kind = row.metadata.get("kind") or row.metadata.get("question_type") or ""
     hops = row.metadata.get("hops")
-    return str(kind) if kind else f"{hops} hops" if hops else ""
+    return f"{hops} hops" if hops and not kind else str(kind)
 
 
 def _means(run: ConditionRun, keys: Iterable[QuestionKey], bootstrap: Bootstrap) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from rag_r1.runs.errors import RunError
 from rag_r1.tools.retrieval.client import token_header
 from rag_r1.tools.retrieval.query_format import ready_address
 
-#: Documents per request, the limit of the project's server.
+#: Documents per request, the limit of the project's server (MAX_IDS in retrieval_server/server/wire.py).
 _DOCUMENTS_PER_REQUEST = 64
 #: Statuses with which a server says that it lacks the route.
 _NO_ROUTE = (404, 405, 501)
@@ -33,7 +33,8 @@ def served_passages(base: str, evidence: Iterable[GoldEvidence]) -> Passages:
     ids = sorted({passage_id for gold in evidence for passage_id in gold.ids})
     passages = Passages()
     ready, index = ready_address(base)
-    address, named = ready.removesuffix("/ready") + "/documents", {"index": index} if index else {}
+    address = ready.removesuffix("/ready") + "/documents"
+    named = {"index": index} if index else {}
     try:
         with bounded_http_client(60.0, token_header()) as client:
             for start in range(0, len(ids), _DOCUMENTS_PER_REQUEST):

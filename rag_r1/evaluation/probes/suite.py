@@ -165,9 +165,8 @@ def _condition(name: Probe, agent: ProbeAgent, evidence: Mapping[str, GoldEviden
     """Return the condition of a probe. `evidence` has the evidence of each question by its id."""
     options: dict[str, Any] = {}
     if name in probes.NEED_PASSAGES:  # a run is resumed only with the same passages
-        is_random = name == "random"
-        random_passages = agent.passages.random if is_random else []
-        options = {"passages_sha256": _hash({} if is_random else evidence, random_passages)}
+        shown = _hash({}, agent.passages.random) if name == "random" else _hash(evidence, [])
+        options = {"passages_sha256": shown}
     return Condition(
         name,
         lambda row: agent.under(name, row.id, evidence[row.id]),

@@ -13,6 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
+from rag_r1.evaluation.report.report_markdown import MANY_FAILED
+
+Verdict = Literal["searches", "knows", "mixed", "open"]
 REAL = "real"
 #: The conditions in which the policy cannot find the evidence.
 WITHOUT_EVIDENCE = ("closed_book", "empty", "random", "withheld")
@@ -27,19 +30,17 @@ CONDITION_NAMES = {
 }
 #: The fewest questions per condition with which a verdict is given.
 MIN_QUESTIONS = 20
-#: Share of failed episodes above which a remark says that the figures only cover a selection.
-_MANY_FAILED = 0.02
 
 
 def verdict(conditions: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the `verdict` (searches, knows, mixed or open), and `sentences` that explain it, with
-    remarks."""
+    """Return the `verdict`, one of Verdict, and `sentences`: the accuracy, the verdict, and remarks, in this
+    order."""
     over_half = {name: conditions[name]["over_half"] for name in WITHOUT_EVIDENCE if name in conditions}
     word, sentence = _verdict_of(over_half)
     return {"verdict": word, "sentences": [_accuracy(conditions), sentence, *_remarks(conditions)]}
 
 
-def _verdict_of(over_half: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
+def _verdict_of(over_half: Mapping[str, Mapping[str, Any]]) -> tuple[Verdict, str]:
     """Return the verdict and its sentence. `over_half` is that difference by condition without evidence."""
     if not over_half or any(difference["questions"] < MIN_QUESTIONS for difference in over_half.values()):
         return "open", f"Too few questions for a verdict: it takes {MIN_QUESTIONS} in each condition."
@@ -86,7 +87,7 @@ def _remarks(conditions: Mapping[str, Mapping[str, Any]]) -> list[str]:
     if (closed := conditions.get("closed_book")) and _side(closed["difference"]) == "above":
         remarks.append("Searching makes it worse: with a closed book it answers more.")
     counts = {name: (run["failed"], run["questions"]) for name, run in conditions.items()}
-    many = [name for name, (failed, scored) in counts.items() if failed > _MANY_FAILED * (scored + failed)]
+    many = [name for name, (failed, scored) in counts.items() if failed > MANY_FAILED * (scored + failed)]
     if many:
         remarks.append(f"Many episodes failed, so that these figures are of a selection: {_names(many)}.")
     return remarks

@@ -1,8 +1,7 @@
 """Compares finished runs on the questions that all of them share, with differences and tests.
 
-Runs are compared only if their cards agree in all keys but those that
-`--differs` names. Otherwise the effect of another corpus, prompt or budget could be mistaken for that of the
-method.
+Runs are compared only if their cards agree in all keys but those that `--differs` names. Otherwise the effect
+of another corpus, prompt or budget could be mistaken for that of the method.
 
     rag-r1 eval compare outputs/base outputs/trained --differs model
 """
@@ -18,6 +17,7 @@ from pydantic import Field, model_validator
 from pydantic_settings import CliPositionalArg
 
 from rag_r1.data.files.bad_rows import HELP, BadRows
+from rag_r1.data.files.row_files import short_text
 from rag_r1.evaluation.report.bootstrap import DEFAULT_BOOTSTRAP, Bootstrap
 from rag_r1.evaluation.report.comparison import SharedQuestions, compare_tables, shared_questions
 from rag_r1.evaluation.report.report import WRONG_RUN
@@ -182,8 +182,7 @@ def _check_keys(cards: Sequence[Provenance], names: Sequence[str]) -> None:
 
 def _value_text(value: Any) -> str:
     """Return a card's value as text for a message, with at most 100 characters."""
-    text = "not known" if value is None else repr(value)
-    return text if len(text) <= 100 else f"{text[:97]}..."
+    return "not known" if value is None else short_text(value, 100)
 
 
 class CompareArguments(Arguments):
@@ -196,7 +195,7 @@ class CompareArguments(Arguments):
     normaliser: NormaliserName = argument("normaliser with which answers are compared", default="squad")
     step: int | None = argument("step of trainings whose validations are compared", "N", default=None)
     out: Path | None = argument("folder for compare.json, compare.md and pictures", "DIR", default=None)
-    resamples: Positive = argument("replicates of the bootstrap", "N", default=2000)
+    resamples: Positive = argument("replicates of the bootstrap", "N", default=Bootstrap.resamples)
     seed: Annotated[int, Field(ge=0)] = argument("seed of bootstrap and permutations", "N", default=0)
     skip_bad_rows: bool = argument(HELP, default=False)
     check_only: bool = argument(CHECK_ONLY, default=False)

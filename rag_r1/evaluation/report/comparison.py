@@ -31,12 +31,10 @@ from rag_r1.evaluation.report.episode_metrics import METRICS
 from rag_r1.evaluation.report.measures import MEASURES, Measure, by_question, measures_of, score
 from rag_r1.evaluation.report.published_results import in_paper_order
 from rag_r1.evaluation.report.report import figure
-from rag_r1.evaluation.report.run_table import RunTable
+from rag_r1.evaluation.report.run_table import QuestionKey, RunTable
 from rag_r1.evaluation.report.significance import bootstrap_p, holm, mcnemar, permutation
 from rag_r1.rewards.normalise import NormaliserName
 
-#: Data source and question id.
-QuestionKey = tuple[str, str]
 #: Tests run `i + 1` against the first run. Returns the entries of the test in compare.json.
 _Test = Callable[[int], dict[str, Any]]
 
@@ -52,8 +50,8 @@ class SharedQuestions:
 
     #: The compared questions by source, in the papers' order.
     shared: dict[str, list[QuestionKey]]
-    #: For each run, the number of questions that not all runs have.
-    only: list[int]
+    #: For each run, the number of its questions that not all runs have.
+    unshared: list[int]
     #: For each run, the number of shared questions whose episodes have all failed in it.
     failed: list[int]
     #: Questions whose text or gold answers differ between runs, although their ids are equal.
@@ -75,7 +73,7 @@ def shared_questions(tables: Sequence[RunTable]) -> SharedQuestions:
     names = in_paper_order(source for source, _ in common)
     return SharedQuestions(
         shared={name: [key for key in common if key[0] == name] for name in names},
-        only=[len(set(text) - shared_keys) for text in texts],
+        unshared=[len(set(text) - shared_keys) for text in texts],
         failed=[len(shared_keys - set(mismatched) - keys) for keys in scored],
         mismatched=mismatched,
     )
@@ -99,10 +97,10 @@ class _SourceValues:
             sums[source] = RatioSums(numerators, is_measured.astype(float).reshape(len(values), -1))
         return sums
 
-    def measured(self, figure: int) -> dict[str, np.ndarray]:
-        """Return the values of one figure by source, (questions, runs) each, without questions and sources
-        that have none."""
-        values = {source: array[:, figure] for source, array in self.arrays.items()}
+    def measured(self, index: int) -> dict[str, np.ndarray]:
+        """Return the values of figure number `index` by source, (questions, runs) each. Questions that lack a
+        value in one run are left out, and sources that have no others."""
+        values = {source: array[:, index] for source, array in self.arrays.items()}
         measured = {source: array[~np.isnan(array).any(axis=1)] for source, array in values.items()}
         return {source: array for source, array in measured.items() if len(array)}
 
@@ -139,7 +137,7 @@ def compare_tables(
         "questions": {
             "compared": questions.count,
             "by_source": {name: len(keys) for name, keys in questions.shared.items()},
-            "not_in_all_runs": questions.only,
+            "not_in_all_runs": questions.unshared,
             "failed": questions.failed,
             "another_question_under_the_same_id": len(questions.mismatched),
         },

@@ -29,7 +29,7 @@ _LOGGED_FIGURES = (
 #: Entries of a record's rewards without a column of their own: METRICS, and those that RewardSum adds.
 _SKIPPED_TERMS = (*METRICS, "score", "missing_terms")
 
-#: Kinds of failure that always exclude an episode, since the policy could not answer.
+#: Kinds of failure (agent/failures.py) that always exclude an episode, since the policy could not answer.
 _NO_ANSWER = frozenset({"engine", "row", "error"})
 #: Kinds of failure that a run either masks or shows to the policy. `judge` and `budget` never exclude an
 #: episode: its answer does not depend on the judge, and the policy itself has spent the budget.

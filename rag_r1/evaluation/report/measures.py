@@ -2,8 +2,8 @@
 
 A figure is a ratio of two sums over questions: the sum of `value` and the sum of `weight`, which is 1 for a
 plain mean. Both are first averaged over the samples of a question, so that every question counts once. Scores
-and costs only cover episodes that have not failed; measures of failures cover all episodes.
-docs/guides/reports.md lists the formulas.
+and costs only cover episodes that have not failed; measures of failures, and the share of answerable
+questions, cover all episodes (`Measure.with_failed`). docs/guides/reports.md lists the formulas.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from rag_r1.evaluation.report.bootstrap import RatioSums
 from rag_r1.evaluation.report.episode_metrics import TERM
-from rag_r1.evaluation.report.run_table import RunTable
+from rag_r1.evaluation.report.run_table import QuestionKey, RunTable
 from rag_r1.rewards.normalise import NormaliserName
 
 #: The columns of a run table by name, and `failed`.
@@ -156,12 +156,12 @@ def by_source(table: RunTable, measures: Sequence[Measure]) -> tuple[dict[str, R
     return sums, np.array([counts[mask].sum(axis=0) for mask in masks.values()])
 
 
-def by_question(table: RunTable, measures: Sequence[Measure]) -> dict[tuple[str, str], np.ndarray]:
+def by_question(table: RunTable, measures: Sequence[Measure]) -> dict[QuestionKey, np.ndarray]:
     """Return an array of shape (figures,) for each question, its means over the question's samples; nan
     where it has no value. Raises ValueError for a measure that is not a plain mean over questions."""
     if weighted := [measure.name for measure in measures if measure.weight is not None]:
         raise ValueError(f"{', '.join(weighted)}: no mean over questions")
-    sums, _ = by_source(table, measures)
+    sums, _ = by_source(table, measures)  # a table is sorted by source, so these are in the questions' order
     value = np.concatenate([source.numerators for source in sums.values()])
     is_measured = np.concatenate([source.denominators for source in sums.values()]) > 0
     return dict(zip(table.question_indices()[0], np.where(is_measured, value, np.nan), strict=True))

@@ -75,7 +75,7 @@ def draw_comparison(comparison: Mapping[str, Any], name: str, out: Path) -> list
 
 def dots(axes: Any, points: Sequence[Mapping[str, Any]], i: int, count: int, color: str | None = None) -> Any:
     """Draw series `i` of `count`: a dot with its interval in each row. The dots of the series are placed
-    below each other within a row."""
+    below each other within a row, over 60 % of its height. Returns matplotlib's handle for the legend."""
     measured = [(row, point) for row, point in enumerate(points) if point["value"] is not None]
     points = [point for _, point in measured]
     values = [point["value"] for point in points]

@@ -98,7 +98,8 @@ def report_of(table: RunTable, card: Provenance | None, bootstrap: Bootstrap) ->
 
 def counts(table: RunTable, card: Provenance | None) -> dict[str, Any]:
     """Return the numbers of questions, episodes, failures, final statuses and causes of wrong answers, for
-    each source and for all sources together."""
+    each source and for all sources together, and the numbers of questions in the data, of those without a
+    record (both None without a card), of bad records and of records that were played again."""
     sources = in_paper_order(key[0] for key in table.keys)
     groups = {name: [i for i, key in enumerate(table.keys) if key[0] == name] for name in sources}
     questions, _ = table.question_indices()
@@ -155,7 +156,7 @@ class ReportArguments(Arguments):
     answerable: Path | None = argument("ids of questions that the corpus can answer", "FILE", default=None)
     supporting: Path | None = argument("the passages that each question needs", "FILE", default=None)
     step: int | None = argument("step of the training whose validation is reported", "N", default=None)
-    resamples: Positive = argument("replicates of the bootstrap", "N", default=2000)
+    resamples: Positive = argument("replicates of the bootstrap", "N", default=Bootstrap.resamples)
     seed: Annotated[int, Field(ge=0)] = argument("seed of the bootstrap", "N", default=0)
     skip_bad_rows: bool = argument(HELP, default=False)
     check_only: bool = argument(CHECK_ONLY, default=False)

@@ -25,7 +25,7 @@ _TITLES: dict[Section, str] = {
     "failures": "Failures",
 }
 #: Share of failed episodes above which the page warns that the scores only cover a selection.
-_MANY_FAILED = 0.02
+MANY_FAILED = 0.02
 
 
 def markdown(report: Report, pictures: Sequence[Path] = ()) -> str:
@@ -51,7 +51,7 @@ def _opening(report: Report) -> list[str]:
         f"{interval['level']:.0%} intervals ({interval['kind']}, {integer(interval['resamples'])} "
         "replicates). Avg. is the mean over the data sources, in which each counts once."
     ]
-    if totals["episodes"] and totals["failed"] > _MANY_FAILED * totals["episodes"]:
+    if totals["episodes"] and totals["failed"] > MANY_FAILED * totals["episodes"]:
         share = totals["failed"] / totals["episodes"]
         paragraphs.append(f"**{share:.1%} of the episodes failed**: the scores are of the others only.")
     if report["figures"]["answerable"]["all"]["value"] is None:

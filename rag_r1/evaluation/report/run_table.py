@@ -41,6 +41,8 @@ from rag_r1.runs.errors import RunError
 
 #: Data source, question id and sample of an episode.
 Key = tuple[str, str, str]
+#: Data source and id of a question.
+QuestionKey = tuple[str, str]
 
 #: An episode's id, which consists of the question's id and the sample.
 _EPISODE_ID = re.compile(r"(.+)#(\d+)", re.DOTALL)
@@ -73,14 +75,14 @@ class RunTable:
         return sorted(name for name in self.columns if name.startswith(TERM))
 
     @property
-    def question_keys(self) -> list[tuple[str, str]]:
-        """The data source and the id of each episode's question."""
+    def question_keys(self) -> list[QuestionKey]:
+        """The key of each episode's question."""
         return [key[:2] for key in self.keys]
 
-    def question_indices(self) -> tuple[list[tuple[str, str]], np.ndarray]:
-        """Return the distinct questions as (data source, id), in order, and for each episode the index of
-        its question among them."""
-        indices: dict[tuple[str, str], int] = {}
+    def question_indices(self) -> tuple[list[QuestionKey], np.ndarray]:
+        """Return the keys of the distinct questions, in order, and for each episode the index of its question
+        among them."""
+        indices: dict[QuestionKey, int] = {}
         of_episodes = [indices.setdefault(key, len(indices)) for key in self.question_keys]
         return list(indices), np.array(of_episodes, dtype=np.int64)
 
@@ -90,7 +92,7 @@ class _EpisodeRow:
     """A row of the table."""
 
     key: Key
-    #: The step of the training; 0 in an evaluation.
+    #: The step of the training whose validation has played the episode; 0 in an evaluation.
     step: int
     question: str
     golds: tuple[str, ...]

@@ -48,10 +48,12 @@ def permutation(differences: np.ndarray, rng: np.random.Generator, resamples: in
     # Rounding makes differences of the same size equal in all bits, so that they can be grouped.
     nonzero = np.round(nonzero / np.abs(nonzero).max(), 12)
     threshold = abs(nonzero.sum()) - 1e-9  # tolerates the rounding errors of ties
+    # Below 63, the power is soon computed, and the signs are bits of one integer.
     if len(nonzero) < 63 and 2 ** len(nonzero) <= resamples:
         signs = np.arange(2 ** len(nonzero))[:, None] >> np.arange(len(nonzero)) & 1
         return float(np.mean(np.abs((1 - 2 * signs) @ nonzero) >= threshold))
     sizes, counts = np.unique(np.abs(nonzero), return_counts=True)
+    # A binomial number takes longer than a sign, so groups must be large on average.
     is_grouped = 4 * len(sizes) <= len(nonzero)
     hits, step = 0, max(1, _MAX_SIGNS // len(sizes if is_grouped else nonzero))
     for start in range(0, resamples, step):
@@ -69,7 +71,7 @@ def bootstrap_p(value: float, replicates: np.ndarray) -> float:
 
     Under the null hypothesis, replicates are assumed to scatter around 0 as these do around the difference.
     """
-    is_extreme = np.abs(replicates - value) >= abs(value) - 1e-12
+    is_extreme = np.abs(replicates - value) >= abs(value) - 1e-12  # tolerates rounding errors
     return (int(is_extreme.sum()) + 1) / (len(replicates) + 1)
 
 

@@ -8,7 +8,7 @@ questions with a `max_state` above all states, and look at the states of right a
     rag-r1 eval ... --out evals/states rag_r1.agent.max_state=1000000
     rag-r1 eval sigma evals/states
 
-The command proposes two thresholds, each half-way between two states that occurred:
+The command proposes two thresholds, each half-way between two states that occurred, or above all of them:
 
     quantile   the lowest threshold that accepts a given share of the right answers, by default 90 %
     balanced   the threshold with the best balanced accuracy, which is the mean of the share of right answers
@@ -114,11 +114,12 @@ def thresholds_of(states: AnswerStates) -> list[Threshold]:
         np.searchsorted(group, sigmas, side="left") / len(group) for group in (states.right, states.wrong)
     )
     rows = zip(sigmas.tolist(), right.tolist(), wrong.tolist(), strict=True)
-    return [Threshold(*row) for row in rows if row[0] > 0]
+    return [Threshold(*row) for row in rows if row[0] > 0]  # as `max_state` must be
 
 
 def quantile_threshold(thresholds: Sequence[Threshold], share: float) -> Threshold:
-    """Return the lowest threshold that accepts at least `share` of the right answers."""
+    """Return the lowest threshold that accepts at least `share` of the right answers, up to rounding errors.
+    There must be thresholds."""
     return next(threshold for threshold in thresholds if threshold.right_accepted >= share - 1e-12)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from rag_r1.evaluation.report.episode_metrics import TERM
 from rag_r1.evaluation.report.published_results import labels
 from rag_r1.runs.markdown import one_line_text, with_interval
 
@@ -18,7 +19,7 @@ def headline(report: Mapping[str, Any], condition: str) -> Iterator[str]:
     counts = f"{totals['questions']:,} questions, {totals['episodes']:,} episodes"
     yield f"condition {one_line_text(condition)}: {counts}"
     figures = report["figures"]
-    terms = [name for name in figures if name.startswith("term:")]
+    terms = [name for name in figures if name.startswith(TERM)]
     for name in (*_SHOWN, *terms):
         figure = figures[name]
         if figure["all"]["value"] is not None:

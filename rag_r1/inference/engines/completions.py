@@ -20,6 +20,7 @@ from rag_r1.inference.response_metadata import first_choice
 from rag_r1.protocols import Protocol
 from rag_r1.protocols.actions import well_formed
 
+#: The path below the address of an endpoint.
 PATH = "/completions"
 #: Most seconds to wait for the first token of a run: the server may be busy with another run.
 _FIRST_TOKEN_S = 60.0
@@ -28,6 +29,7 @@ _FIRST_TOKEN_S = 60.0
 class CompletionEngine:
     """The engine of one episode, which sends its context as token ids.
 
+    - `client`, `codec`, `protocol`, `seed`: as in ChatEngine (chat.py)
     - `sampling`: keys of every request (model, temperature, ...)
     - `ids`: whether the endpoint returns token ids (see `returns_token_ids`)
     - `logprobs`: whether the log-probs of the sampled tokens are requested, too (only with ids)

@@ -6,6 +6,7 @@ import os
 import re
 from pathlib import Path
 
+from rag_r1.io.atomic_files import first_line_of
 from rag_r1.runs.errors import RunError
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -31,9 +32,8 @@ def local_model(name: str) -> Path:
     try:
         return Path(snapshot_download(name, ignore_patterns=_UNUSED_FILES))
     except (OSError, ValueError) as error:  # the errors of huggingface_hub are all of these types
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise RunError(
-            f"{name} is not a folder here, and the Hub does not give it ({reason}): check the name and the "
-            f"network, download it where there is one (`hf download {name} --local-dir DIR`), or serve the "
-            "model yourself and give --base-url"
+            f"{name} is not a folder here, and the Hub does not give it ({first_line_of(error)}): check the "
+            f"name and the network, download it where there is one (`hf download {name} --local-dir DIR`), "
+            "or serve the model yourself and give --base-url"
         ) from error

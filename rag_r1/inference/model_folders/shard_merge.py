@@ -65,7 +65,7 @@ def merged_model(state: Path, shards: list[Path], target: Path) -> Path:
         raise RunError(f"{target} is not a model that was merged here: move it away")
     part = target.with_name(f"{target.name}.part")
     # Both are removed before the merge, since the disk may have no room for another model. An old model is
-    # renamed first: if its removal is interrupted, what is left has not the name of a whole one.
+    # renamed first: if its removal is interrupted, what is left does not have the name of a whole one.
     shutil.rmtree(part, ignore_errors=True)
     if target.exists():
         target.replace(part)

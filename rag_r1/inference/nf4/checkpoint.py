@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rag_r1.io.atomic_files import first_line_of
 from rag_r1.io.bounded_json import read_json_file
 from rag_r1.runs.errors import RunError
 
@@ -29,6 +30,7 @@ class SavedAdapters:
 
     #: The tensors, by the names that PEFT's own files have.
     weights: dict[str, Tensor]
+    #: LoRA's r and alpha.
     rank: int
     alpha: int
     #: The folder with the config and the tokenizer of the trained model.
@@ -69,8 +71,7 @@ def read_adapters(checkpoint: Path) -> SavedAdapters:
         rank, alpha = int(meta["r"]), int(meta["lora_alpha"])
         saved = torch.load(files[0], map_location="cpu", weights_only=True)
     except (OSError, EOFError, ValueError, KeyError, TypeError, RuntimeError, pickle.PickleError) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise RunError(f"{state} cannot be read ({reason}): give another checkpoint") from error
+        raise RunError(f"{state} cannot be read ({first_line_of(error)}): give another checkpoint") from error
     if not saved or not all(".lora_" in name for name in saved):
         raise RunError(
             f"{files[0]} holds the whole model: export it with `python -m verl.model_merger merge`"

@@ -17,7 +17,7 @@ from pydantic_settings import CliPositionalArg
 
 from rag_r1.inference.model_folders import is_hub_name
 from rag_r1.inference.nf4.checkpoint import SavedAdapters, read_adapters
-from rag_r1.io.atomic_files import atomic_file, write_json
+from rag_r1.io.atomic_files import atomic_file, first_line_of, write_json
 from rag_r1.io.bounded_json import read_json_file, read_json_object
 from rag_r1.io.hub import hub_answers
 from rag_r1.options.command_exit import command_main
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from torch.nn import Module
     from transformers import PretrainedConfig
 
+PROG = "rag-r1 model export-nf4"
 _DESCRIPTION = """\
 Export a checkpoint of a training with weights in nf4 (as hardware/one_gpu_24_nf4): the dequantised weights
 as a model of their own, and the adapters, which belong to it and not to the original model.
@@ -63,8 +64,7 @@ class ExportArguments(Arguments):
 @command_main(RunError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
-    prog = "rag-r1 model export-nf4"
-    args = read_arguments(ExportArguments, arguments, prog=prog, description=_DESCRIPTION, check=_check_start)
+    args = read_arguments(ExportArguments, arguments, prog=PROG, description=_DESCRIPTION, check=_check_start)
     adapters = _check_start(args)
     if args.check_only:
         print(f"all checks passed: the model of {args.checkpoint} would be written into {args.out}")
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _check_start(args: ExportArguments) -> SavedAdapters:
     """Return the adapters of the checkpoint. Raises StartError with all problems."""
     with StartChecks() as checks:
-        checks.run(check_packages, "rag-r1 model export-nf4", "bitsandbytes", "peft", "transformers")
+        checks.run(check_packages, PROG, "bitsandbytes", "peft", "transformers")
         adapters = checks.run(read_adapters, args.checkpoint)
         base = checks.run(_config_of, args.base)
         if adapters and base:
@@ -104,8 +104,7 @@ def _check_new(out: Path) -> None:
 
 
 def _config_of(base: str) -> PretrainedConfig:
-    """Return the configuration of a model in a folder or on the Hub. Raises RunError if it cannot be
-    read."""
+    """Return the configuration of a model in a folder or on the Hub. Raises RunError if it cannot be read."""
     from transformers import AutoConfig
 
     try:
@@ -115,7 +114,7 @@ def _config_of(base: str) -> PretrainedConfig:
         is_offline = is_on_hub and not hub_answers()
         return AutoConfig.from_pretrained(base, trust_remote_code=False, local_files_only=is_offline)
     except (OSError, ValueError) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        reason = first_line_of(error)
         raise RunError(f"--base {base} cannot be read ({reason}): give the model that was trained") from error
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+#: The folder of the lock files.
 FOLDER = Path(__file__).parent
 
 
@@ -30,7 +31,9 @@ class PretrainedModel:
     """A model that `rag-r1 model get` fetches by its `name`."""
 
     name: str
+    #: What it is, for `--help`.
     about: str
+    #: The licence's SPDX identifier.
     license: str
     #: The repository on the Hub, and a branch, tag or commit of it.
     hub: str
@@ -50,4 +53,5 @@ SMOLLM2_135M = PretrainedModel(
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     ),
 )
+#: The models by name.
 MODELS = {model.name: model for model in (SMOLLM2_135M,)}

