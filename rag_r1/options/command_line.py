@@ -86,7 +86,7 @@ def _checked_override(word: str) -> str:
     return word
 
 
-#: Hydra overrides, which may stand between the flags.
+#: Hydra overrides, which may stand between the flags. CheckedOverrides refuses words of another form.
 Overrides = CliPositionalArg[list[str]]
 CheckedOverrides = CliPositionalArg[list[Annotated[str, AfterValidator(_checked_override)]]]
 
@@ -136,7 +136,8 @@ class Arguments(BaseSettings):
         return cls(**from_plain(values, field_names(cls)))
 
     def changed(self, **values: Any) -> Self:
-        """Return a copy with other values, which are validated. Raises ArgumentsError."""
+        """Return a copy with other values, which are validated unless wrong arguments were left out. Raises
+        ArgumentsError."""
         if self._is_partial:
             return self.model_copy(update=values)
         values_set = {name: getattr(self, name) for name in self.model_fields_set}
@@ -160,6 +161,7 @@ def argument(
 ) -> Any:
     """Return a field of Arguments, which is required unless it has a default.
 
+    - `help`: the description in the help
     - `metavar`: placeholder for the value in the help. A tuple declares several values: two for `("TRAIN",
       "TEST")`, one or more for `("FILE", ...)`.
     - `flag`: the name of the flag, if it is not a valid name in Python

@@ -50,8 +50,11 @@ class EpisodeOutcome:
     failed: bool
     #: How often the request was played. All tries before the last one failed.
     tries: int
+    #: How the episode ended, as in its record.
     status: str
+    #: Number of turns in which a call failed.
     tool_failures: int = 0
+    #: Number of calls, including those that failed.
     searches: int = 0
 
     @classmethod
@@ -81,7 +84,7 @@ class RunFolder:
     """A run's folder, whose lock this process holds; a context manager.
 
     `settings` are the settings that determine the results, so they contain no addresses. Raises RunError if
-    another process holds the lock, or the run was started with other settings.
+    another process holds the lock, the run was started with other settings, or its files cannot be read.
     """
 
     def __init__(self, out: Path, settings: Mapping[str, Any]):
@@ -113,7 +116,8 @@ class RunFolder:
         return self._outcomes.get(request_id)
 
     def write(self, record: Mapping[str, Any]) -> EpisodeOutcome:
-        """Append the record of an episode: its trajectory with `right` and `try`. Raises RunError."""
+        """Append the record of an episode: its trajectory with `right` and `try`. Raises RunError, and the
+        errors of `EpisodeOutcome.of`."""
         outcome = EpisodeOutcome.of(record)  # may raise, so this is done before writing
         self._records.append(dict(record))
         return outcome
@@ -135,7 +139,8 @@ class RunFolder:
         """Compare the settings with those of earlier invocations, and write them. Raises RunError if they
         differ."""
         try:
-            earlier = written = _read_marker(self.out / PROVENANCE).get("settings")
+            written = _read_marker(self.out / PROVENANCE).get("settings")
+            earlier = written
             if earlier is None and (old_settings := _read_marker(self.journal / _OLD_SETTINGS)):
                 earlier = _without_secrets(old_settings["settings"])
             if earlier is not None:

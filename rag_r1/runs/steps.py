@@ -14,6 +14,7 @@ The markers that are found determine what is done:
     begun, with the same settings and inputs           resume the step, in its own way
     done, with the same settings and inputs            skip the step
     begun or done, with other settings                 refuse, and name the key
+    done, but a result is missing                      refuse, and name the result
     the same settings, but the result of a step that   move the folder to OUT/<step>.old-1 and run the step
       it builds on has changed                           again (somebody removed an earlier folder)
 
@@ -60,7 +61,7 @@ class Step:
 
 
 class PipelineFolder:
-    """The folder OUT of a pipeline. `held` returns one whose lock this process holds."""
+    """The folder OUT of a pipeline. `held` yields one whose lock this process holds."""
 
     def __init__(self, out: Path):
         self.out = out
@@ -182,9 +183,7 @@ def _hash(plan: Mapping[str, Any]) -> str:
 
 def _read_marker(folder: Path, name: str) -> dict[str, Any]:
     """Return the content of a marker; {} if there is none. Raises RunError if it cannot be read, or lacks
-    what `run` writes."""
-    marker = read_marker(folder / name, f"remove the folder {folder}")
-    keys, kind = (("settings", "inputs"), dict) if name == BEGUN else (("hash", "result"), str)
-    if marker and (wrong := [key for key in keys if not isinstance(marker.get(key), kind)]):
-        raise RunError(f"{folder / name} has no valid {', '.join(wrong)}: remove the folder {folder}")
-    return marker
+    what `run` writes.""" marker = read_marker(folder / name, f"remove the folder {folder}") kinds: dict[str,
+    type] = {"settings": dict, "inputs": dict} if name == BEGUN else {"hash": str, "result": str} if marker
+    and (wrong := [key for key, kind in kinds.items() if not isinstance(marker.get(key), kind)]): raise
+    RunError(f"{folder / name} has no valid {', '.join(wrong)}: remove the folder {folder}") return marker
