@@ -183,7 +183,10 @@ def _hash(plan: Mapping[str, Any]) -> str:
 
 def _read_marker(folder: Path, name: str) -> dict[str, Any]:
     """Return the content of a marker; {} if there is none. Raises RunError if it cannot be read, or lacks
-    what `run` writes.""" marker = read_marker(folder / name, f"remove the folder {folder}") kinds: dict[str,
-    type] = {"settings": dict, "inputs": dict} if name == BEGUN else {"hash": str, "result": str} if marker
-    and (wrong := [key for key, kind in kinds.items() if not isinstance(marker.get(key), kind)]): raise
-    RunError(f"{folder / name} has no valid {', '.join(wrong)}: remove the folder {folder}") return marker
+    what `run` writes."""
+    marker = read_marker(folder / name, f"remove the folder {folder}")
+    keys = ("settings", "inputs") if name == BEGUN else ("hash", "result")
+    kind = dict if name == BEGUN else str
+    if marker and (wrong := [key for key in keys if not isinstance(marker.get(key), kind)]):
+        raise RunError(f"{folder / name} has no valid {', '.join(wrong)}: remove the folder {folder}")
+    return marker
