@@ -136,10 +136,11 @@ def _bins(connection: Connection, selection: Selection, column: str) -> list[dic
     is_whole = COLUMNS[column] != "DOUBLE"
     if is_whole:
         count = int(min(_MAX_BINS, high - low + 1))
+        # Half a number more at both ends, so that bins of single numbers have these in their middle.
+        begin, width = low - 0.5, (high - low + 1) / count
     else:
         count = _MAX_BINS if high > low else 1
-    # Edges lie between whole numbers, so that no number lies on an edge.
-    begin, width = (low - 0.5, (high - low + 1) / count) if is_whole else (low, (high - low) / count or 1.0)
+        begin, width = low, (high - low) / count or 1.0
     sql = f"""SELECT least(? - 1, floor(("{column}" - ?) / ?))::INTEGER AS bin, count(*),
                 count(*) FILTER ("right") FROM trajectories WHERE {valid.where} GROUP BY bin"""
     counted = fetch(connection, sql, [count, begin, width, *valid.values])

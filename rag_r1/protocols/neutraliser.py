@@ -51,7 +51,7 @@ def control_tokens(tokenizer: Any) -> set[str]:
 
 
 def is_ordinary(text: str) -> bool:
-    """Whether a text consists only of words, numbers and common punctuation."""
+    """Return whether a text consists only of words, numbers and common punctuation."""
     return _ORDINARY.fullmatch(text) is not None
 
 

@@ -139,8 +139,7 @@ class RunFolder:
         """Compare the settings with those of earlier invocations, and write them. Raises RunError if they
         differ."""
         try:
-            written = _read_marker(self.out / PROVENANCE).get("settings")
-            earlier = written
+            earlier = written = _read_marker(self.out / PROVENANCE).get("settings")
             if earlier is None and (old_settings := _read_marker(self.journal / _OLD_SETTINGS)):
                 earlier = _without_secrets(old_settings["settings"])
             if earlier is not None:

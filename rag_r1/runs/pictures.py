@@ -25,8 +25,6 @@ GREY, LIGHT = "#999999", "#e5e7eb"
 #: The colours of series for which no colour is chosen, in order.
 SERIES = (BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW)
 STYLE = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
-#: Dots per inch, at which figures remain sharp on a page.
-_DPI = 150
 #: The opacity of a line, at which another line below it remains visible.
 LINE_OPACITY = 0.8
 
@@ -64,7 +62,7 @@ def draw(
         try:
             paint(*axes.flat)
             with atomic_file(path) as file:
-                figure.savefig(file, dpi=_DPI, format="png")
+                figure.savefig(file, dpi=150, format="png")  # sharp on a page of this width
         finally:
             plt.close(figure)
     return [path]

@@ -12,7 +12,7 @@ import shlex
 import signal
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, redirect_stderr
+from contextlib import AsyncExitStack, asynccontextmanager, redirect_stderr, suppress
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
@@ -109,10 +109,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if args.http is None:  # an exception would have to wait for the thread that reads stdin
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    try:
+    with suppress(KeyboardInterrupt):
         asyncio.run(serve(args))
-    except KeyboardInterrupt:
-        pass
     return 0
 
 
