@@ -19,6 +19,8 @@ from rag_r1.explorer.rows import COLUMNS, json_row
 from rag_r1.explorer.store import Store
 
 Connection = duckdb.DuckDBPyConnection
+#: The name of a run and one of its steps; None: the last step.
+RunStep = tuple[str, int | None]
 #: The columns whose values the page offers as filters.
 FACETS = ("run", "kind", "split", "source", "status", "cause", "right")
 #: Maximum number of values of a column that are listed.
@@ -176,13 +178,10 @@ def causes(connection: Connection, selection: Selection, examples: int = 5) -> d
     return {"causes": cases, "failures": sum(cause["n"] for cause in cases)}
 
 
-def compare(
-    connection: Connection, a: tuple[str, int | None], b: tuple[str, int | None], offset: int, limit: int
-) -> dict[str, Any]:
+def compare(connection: Connection, a: RunStep, b: RunStep, offset: int, limit: int) -> dict[str, Any]:
     """Compare two runs on the questions that both have answered.
 
-    `a` and `b` are (name of the run, step); the step None means the last one. The validation of a training is
-    compared, and if a question has several samples, the first one counts.
+    The validation of a training is compared, and if a question has several samples, the first one counts.
     """
     joined, values = _pair_query(connection, a, b)
     sql = f"""SELECT count(*), count(*) FILTER (a_right), count(*) FILTER (b_right),
@@ -210,9 +209,7 @@ def compare(
     return {**dict(zip(names, counts, strict=True)), "rows": cases}
 
 
-def _pair_query(
-    connection: Connection, a: tuple[str, int | None], b: tuple[str, int | None]
-) -> tuple[str, list[Any]]:
+def _pair_query(connection: Connection, a: RunStep, b: RunStep) -> tuple[str, list[Any]]:
     """Build the query for the pairs of trajectories of two runs; returns it with its parameters' values."""
     queries: list[str] = []
     values: list[Any] = []

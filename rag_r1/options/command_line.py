@@ -51,7 +51,7 @@ from rag_r1.options.argument_values import (
 )
 from rag_r1.options.command_parser import ArgumentAdder, CommandParser
 from rag_r1.options.declare import Constraint
-from rag_r1.options.settings_file import split_files
+from rag_r1.options.settings_file import SplitWords, split_files
 from rag_r1.options.wrong_arguments import problems_beside, right_arguments
 
 ArgumentsType = TypeVar("ArgumentsType", bound="Arguments")
@@ -243,11 +243,11 @@ def _other_faults(
 
 def _words_and_settings(
     cls: type[Arguments], arguments: Sequence[str] | None, settings: Mapping[str, Any], fields: Fields
-) -> tuple[list[str], dict[str, Any], list[str]]:
-    """Return the words without settings files, the settings including those of the files, and the faults of
-    these files."""
+) -> SplitWords:
+    """Return the words without settings files, and the settings including those of the files. All positional
+    arguments are among the words."""
     words, file_settings, faults = split_files(sys.argv[1:] if arguments is None else arguments, cls)
     merged = {**settings, **file_settings}
     for name in [name for name in merged if is_positional(fields[name])]:
         words = [*merged.pop(name), *words]
-    return words, merged, faults
+    return SplitWords(words, merged, faults)

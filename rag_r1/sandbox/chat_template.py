@@ -21,6 +21,7 @@ from rag_r1.io.errors import DataError
 from rag_r1.sandbox.job_paths import path_argument
 from rag_r1.sandbox.worker_pool import JobError, JobLimits, LimitError, WorkerPool
 
+#: The messages of a chat, or the schemas of tools.
 Messages = Sequence[Mapping[str, Any]]
 
 #: Limits on rendering one chat. An ordinary template takes milliseconds for a megabyte of messages.
