@@ -37,7 +37,7 @@ from rag_r1.io.atomic_files import write_json
 from rag_r1.io.file_hash import sha256_of_file
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.lock import hold_out
-from rag_r1.runs.settings import read_marker, refuse_changes
+from rag_r1.runs.settings import json_roundtrip, read_marker, refuse_changes
 
 BEGUN, DONE = "begun.json", "done.json"
 #: The state in which a step is found. `waiting` means that a step it builds on is not done.
@@ -123,7 +123,7 @@ class PipelineFolder:
             if not record:
                 raise RunError(f"{step.name} builds on {need}, which is not done: run {need} first")
             inputs[need] = record["result"]
-        return json.loads(json.dumps({"settings": dict(step.settings), "inputs": inputs}))
+        return json_roundtrip({"settings": dict(step.settings), "inputs": inputs})
 
     def _state_of(self, step: Step, plan: Mapping[str, Any]) -> StepState:
         """Return the state of a step by comparing its markers with its plan. Raises RunError if its settings
