@@ -6,11 +6,12 @@
     OUT/journal/records.ndjson      a trajectory record for each finished episode
     OUT/journal/exchanges.ndjson    each answer of the endpoint (response_cache.py)
 
-The journal consists of JSON lines. Its files are named so that readers of trajectory records ignore them: at
-its end the command writes the records to OUT itself, sorted and without duplicates. Each line is appended in
-one write before anything relies on it. If the process is killed meanwhile, an incomplete line remains, which
-the next invocation removes. Lines are in the order in which episodes ended, so nothing may depend on their
-order. Runs of earlier versions have their settings in OUT/journal/settings.json, which is still read.
+The journal consists of JSON lines. Its files are named so that a search for trajectory records (`*.jsonl`)
+does not find them: at its end the command writes the records to OUT itself, sorted and without duplicates.
+Each line is appended in one write before anything relies on it. If the process is killed meanwhile, an
+incomplete line remains, which the next invocation removes. Lines are in the order in which episodes ended, so
+nothing may depend on their order. Runs of earlier versions have their settings in OUT/journal/settings.json,
+which is still read.
 
 Memory holds an `EpisodeOutcome` for each request and the position of its record, but not the record.
 """
