@@ -189,9 +189,8 @@ def _histogram(cache: Connection, parameters: Parameters) -> Any:
 
 
 def _compare(cache: Connection, parameters: Parameters) -> Any:
-    a, b = (
-        (parameters.text(name), parameters.number(f"{name}_step", None, _MAX_NUMBER)) for name in ("a", "b")
-    )
+    a = parameters.text("a"), parameters.number("a_step", None, _MAX_NUMBER)
+    b = parameters.text("b"), parameters.number("b_step", None, _MAX_NUMBER)
     offset, limit = parameters.window(200)
     return queries.compare(cache, a, b, offset, limit)
 

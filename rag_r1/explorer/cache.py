@@ -56,6 +56,7 @@ class Cache:
         #: Number of times that the cache has been rebuilt.
         self.generation = 0
         try:
+            #: The database file.
             self.file = self._database_path(_key(paths))
             try:
                 self._database = _open(self.file)

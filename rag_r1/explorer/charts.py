@@ -27,7 +27,8 @@ _MEANS = {
     "turns": {"turns": "turns", "generated tokens": "generated_tokens"},
     "retrieval": {"tool failures": "tool_failures", "masked": "masked::INTEGER"},
 }
-#: Prefixes of the names of veRL's metrics that are shown, with the groups of their charts.
+#: Prefixes of the names of veRL's metrics that are shown, with the groups of their charts. The longest prefix
+#: of a name counts.
 _METRIC_GROUPS = {
     "actor/entropy": "entropy",
     "timing_s/": "time",
@@ -85,7 +86,8 @@ def _share_series(connection: Connection, selection: Selection) -> Iterator[dict
 
 
 def _reward_series(connection: Connection, selection: Selection) -> list[dict[str, Any]]:
-    """Return the mean of each term of the reward, for each kind of trajectory."""
+    """Return the mean of each term of the reward, for each kind of trajectory. Terms that other charts show
+    are left out."""
     sql = f"""SELECT kind || ': ' || term, step, avg(value), count(value) FROM (
             SELECT kind, step, unnest(map_keys(reward_terms)) AS term,
                 unnest(map_values(reward_terms)) AS value
@@ -121,11 +123,14 @@ def _metric_series(folder: Path) -> list[dict[str, Any]]:
         except (OSError, ValueError):
             continue
     return [
-        _series(name, group, [(step, value, 1) for step, value in sorted(by_step.items())])
+        _series(name, _metric_group(name), [(step, value, 1) for step, value in sorted(by_step.items())])
         for name, by_step in sorted(values.items())
-        for prefix, group in _METRIC_GROUPS.items()
-        if name.startswith(prefix)
     ]
+
+
+def _metric_group(name: str) -> str:
+    """Return the group of the chart that shows a metric."""
+    return _METRIC_GROUPS[max(filter(name.startswith, _METRIC_GROUPS), key=len)]
 
 
 def _add_metrics(line: bytes, values: dict[str, dict[int, float]]) -> None:

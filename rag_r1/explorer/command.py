@@ -78,6 +78,7 @@ class ViewArguments(Arguments):
 
     @model_validator(mode="after")
     def _flags_fit_mode(self) -> ViewArguments:
+        """Raise ValueError for flags that have no effect with or without --export."""
         if self.select and self.export is None:
             raise ValueError("--select needs --export FILE; in the browser, filter on the page")
         served = [flag for flag in ("host", "port", "allowed_host") if flag in self.model_fields_set]

@@ -66,7 +66,7 @@ def head_of(path: Path, size: int) -> bytes:
 
 
 def is_replaced(state: FileState, source: RecordFile | None) -> bool:
-    """Whether a file has to be read anew.
+    """Return whether a file has to be read anew.
 
     This is so if it has disappeared, was replaced or edited, or now belongs to another run or kind.
     """

@@ -112,6 +112,7 @@ def number(name: str, text: str) -> float:
 
 def whole_number(name: str, text: str, minimum: int, maximum: int) -> int:
     """Parse a whole number from `minimum` to `maximum`. Raises FilterError, which names the parameter."""
+    # Longer texts are refused first, since Python refuses to convert thousands of digits.
     if not (text.isascii() and text.isdigit() and len(text) < 16 and minimum <= int(text) <= maximum):
         raise FilterError(f"{name}: must be a whole number from {minimum} to {maximum}, not {text[:50]!r}")
     return int(text)

@@ -19,6 +19,8 @@ from rag_r1.explorer.rows import COLUMNS, json_row
 from rag_r1.explorer.store import Store
 
 Connection = duckdb.DuckDBPyConnection
+#: The name of a run and one of its steps; None: the last step.
+RunStep = tuple[str, int | None]
 #: The columns whose values the page offers as filters.
 FACETS = ("run", "kind", "split", "source", "status", "cause", "right")
 #: Maximum number of values of a column that are listed.
@@ -136,10 +138,11 @@ def _bins(connection: Connection, selection: Selection, column: str) -> list[dic
     is_whole = COLUMNS[column] != "DOUBLE"
     if is_whole:
         count = int(min(_MAX_BINS, high - low + 1))
+        # Half a number more at both ends, so that bins of single numbers have these in their middle.
+        begin, width = low - 0.5, (high - low + 1) / count
     else:
         count = _MAX_BINS if high > low else 1
-    # Edges lie between whole numbers, so that no number lies on an edge.
-    begin, width = (low - 0.5, (high - low + 1) / count) if is_whole else (low, (high - low) / count or 1.0)
+        begin, width = low, (high - low) / count or 1.0
     sql = f"""SELECT least(? - 1, floor(("{column}" - ?) / ?))::INTEGER AS bin, count(*),
                 count(*) FILTER ("right") FROM trajectories WHERE {valid.where} GROUP BY bin"""
     counted = fetch(connection, sql, [count, begin, width, *valid.values])
@@ -175,13 +178,10 @@ def causes(connection: Connection, selection: Selection, examples: int = 5) -> d
     return {"causes": cases, "failures": sum(cause["n"] for cause in cases)}
 
 
-def compare(
-    connection: Connection, a: tuple[str, int | None], b: tuple[str, int | None], offset: int, limit: int
-) -> dict[str, Any]:
+def compare(connection: Connection, a: RunStep, b: RunStep, offset: int, limit: int) -> dict[str, Any]:
     """Compare two runs on the questions that both have answered.
 
-    `a` and `b` are (name of the run, step); the step None means the last one. The validation of a training is
-    compared, and if a question has several samples, the first one counts.
+    The validation of a training is compared, and if a question has several samples, the first one counts.
     """
     joined, values = _pair_query(connection, a, b)
     sql = f"""SELECT count(*), count(*) FILTER (a_right), count(*) FILTER (b_right),
@@ -209,9 +209,7 @@ def compare(
     return {**dict(zip(names, counts, strict=True)), "rows": cases}
 
 
-def _pair_query(
-    connection: Connection, a: tuple[str, int | None], b: tuple[str, int | None]
-) -> tuple[str, list[Any]]:
+def _pair_query(connection: Connection, a: RunStep, b: RunStep) -> tuple[str, list[Any]]:
     """Build the query for the pairs of trajectories of two runs; returns it with its parameters' values."""
     queries: list[str] = []
     values: list[Any] = []

@@ -25,6 +25,7 @@ from rag_r1.runs.folder import PROVENANCE
 KINDS = ("training", "validation", "evaluation", "traces", "filter", "retriever", "chat", "other")
 #: The last two parts of the path of a journal.
 JOURNAL = ("journal", "records.ndjson")
+#: Endings of the names of files that may have records.
 _ENDINGS = (".jsonl", ".jsonl.gz")
 #: Names of folders that are not searched.
 NOT_ENTERED = frozenset({"checkpoints", "hydra", "index", "huggingface", "node_modules", "__pycache__"})
@@ -98,7 +99,7 @@ class Sources:
                     yield file
 
     def is_record_file(self, path: Path) -> bool:
-        """Whether a file has records, which its folder, its name or its first line tells."""
+        """Return whether a file has records, which its folder, its name or its first line tells."""
         if "trajectories" in path.parts[-3:-1] or path.name.startswith("step_"):
             return True
         if path not in self._has_records:

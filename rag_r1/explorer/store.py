@@ -55,6 +55,7 @@ class Store:
     """
 
     def __init__(self, paths: Sequence[Path]):
+        #: Finds the record files.
         self.sources = Sources(paths)
         #: The progress of a refresh.
         self.reading = Reading()
@@ -83,7 +84,7 @@ class Store:
         return list(self._files.values())
 
     def is_growing(self, run: str) -> bool:
-        """Whether a file of the run was written to in the last minute."""
+        """Return whether a file of the run was written to in the last minute."""
         newest = max((state.mtime_ns for state in self.files() if state.run == run), default=0)
         return time.time() - newest / 1e9 < _GROWING_S
 

@@ -25,6 +25,8 @@ from rag_r1.protocols.actions import well_formed
 
 #: Maximum number of siblings, and of rows in the history.
 _MAX_ROWS = 500
+#: Maximum number of queries, and of gold passages, in the evidence of a cause.
+_MAX_EVIDENCE = 50
 #: Maximum number of bytes in a line with an advantage.
 _MAX_LINE_BYTES = 1 << 16
 #: The constant that veRL adds to the deviation of a group (core_algos.py, `compute_grpo_outcome_advantage`).
@@ -143,5 +145,5 @@ def _cause(row: dict[str, Any], record: dict[str, Any], places: list) -> dict[st
         return None
     calls = [call for turn in record["turns"] for call in turn.get("calls") or ()]
     queries = [str((call.get("arguments") or {}).get("query", "")) for call in calls]
-    evidence = {"queries": queries[:50], "gold_passages": places[:50]}
+    evidence = {"queries": queries[:_MAX_EVIDENCE], "gold_passages": places[:_MAX_EVIDENCE]}
     return {"name": row["cause"], "sentence": CAUSES[row["cause"]], "evidence": evidence}

@@ -18,6 +18,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 CHECK_S = 15.0
 #: Most connections, and so most concurrent requests.
 _MAX_CONNECTIONS = 1024
+#: Most bytes of the headers of a request.
 _MAX_HEAD_BYTES = 64 << 10
 
 
@@ -43,6 +44,7 @@ def uvicorn_config(app: object, *, stop_s: int, lifespan: Literal["on", "off"] =
 class IdleTimeoutProtocol(H11Protocol):
     """A connection that closes itself when it is idle."""
 
+    #: CHECK_S, unless a test sets another value.
     check_s = CHECK_S
     _check: asyncio.TimerHandle | None = None
 

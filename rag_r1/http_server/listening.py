@@ -1,4 +1,4 @@
-"""Opens a server's socket, and determines its names and the token that clients must send."""
+"""Opens a server's socket, determines its names and its token, and leaves signals to uvicorn."""
 
 from __future__ import annotations
 

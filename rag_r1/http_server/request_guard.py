@@ -28,6 +28,7 @@ from rag_r1.http_server.errors import ErrorReply, error_response
 from rag_r1.http_server.request_body import limit_body
 from rag_r1.http_server.stopping import call_until_stopped
 
+#: The security headers of every response.
 HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "

@@ -6,7 +6,7 @@ exists. If the block fails, the part is removed and the old file stays. `write_l
 `write_json` and `write_json_lines` write text files in this way.
 
 The operating system's error about a full disk does not name the file. `atomic_file` adds the name, and so
-does `name_in_errors` for files that grow. `error_text` turns such an error into the message that commands
+does `name_in_errors` for other files. `error_text` turns such an error into the message that commands
 print, with the remedy.
 """
 
@@ -61,8 +61,8 @@ def move_into_place(part: Path, path: Path) -> None:
 
 @contextmanager
 def name_in_errors(path: Path, part: Path | None = None) -> Iterator[None]:
-    """Add the file's name to operating system errors in the block. Errors of writing have no name, and errors
-    of opening have the name of the part."""
+    """Add the file's name to disk errors (`is_disk_error`) in the block. Errors of writing have no name, and
+    errors of opening have the name of the part, if there is one."""
     try:
         yield
     except OSError as error:

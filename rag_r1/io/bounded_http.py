@@ -17,7 +17,7 @@ from typing import Any
 
 import httpx
 
-#: Default limit on the bytes of a body. JSON of empty lists expands this many bytes to about 400 MB.
+#: Default limit on the bytes of a body. As JSON of empty lists, they take about 400 MB once parsed.
 MAX_BYTES = 16 << 20
 
 
@@ -46,7 +46,7 @@ def bounded_http_client(
 
 
 def is_web_page(headers: Mapping[str, str]) -> bool:
-    """Return whether the headers of a response announce HTML, which none of this project's servers sends."""
+    """Return whether the headers of a response announce HTML, which no API of this project sends."""
     return headers.get("Content-Type", "").lower().startswith("text/html")
 
 
@@ -94,6 +94,7 @@ class _ConnectionDeadline:
     """Shuts down the connection of one request when it is late. `trace` receives httpx's events."""
 
     def __init__(self) -> None:
+        #: Whether the deadline has passed.
         self.is_late = False
         self._socket: socket.socket | None = None  # replaced by a second one if TLS is used
 

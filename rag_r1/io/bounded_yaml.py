@@ -124,6 +124,7 @@ def _check_values(text: str) -> None:
                     f"it has more than {_MAX_LARGE_NUMBERS:,} whole numbers of 18 digits and more: "
                     f"quote them (line {line})"
                 )
+        # The levels further out get these counts when the inner ones end.
         if sum(counts[-2:]) > MAX_VALUES:
             raise YamlLimitError(f"it has more than {MAX_VALUES:,} values, with its aliases written out")
 

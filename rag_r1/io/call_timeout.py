@@ -22,7 +22,7 @@ async def with_timeout(limit_s: float | None, call: Awaitable[T]) -> T:
     whatever the call raises.
 
     The call runs in a separate task. If it ignores its cancellation, it is abandoned. If something else
-    cancels it, this is a failure of the call (RuntimeError) and not a cancellation of the episode.
+    cancels it, this is a failure of the call (RuntimeError) and not a cancellation of the caller.
     """
     loop = asyncio.get_running_loop()
     task = asyncio.ensure_future(call, loop=loop)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 
 def sha256_of_file(path: Path, progress: Callable[[int], object] = lambda count: None) -> str:
-    """Return the SHA-256 of a file in hexadecimal. `progress` is called after each block with the number of
-    bytes read. Raises OSError."""
+    """Return the SHA-256 of a file in hexadecimal. `progress` is called after each block with its number
+    of bytes. Raises OSError."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 20):

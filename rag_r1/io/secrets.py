@@ -62,7 +62,8 @@ def holds_secret(text: str) -> bool:
     program's flag with such a name, and for an address with credentials.
     """
     key, equals, value = text.partition("=")
-    if any(_SECRET_SETTING.search(name) for name in (*([key] if equals else ()), *_FLAG.findall(text))):
+    names = [key, *_FLAG.findall(text)] if equals else _FLAG.findall(text)
+    if any(_SECRET_SETTING.search(name) for name in names):
         return True
     try:
         data = load_yaml(value if equals else text)

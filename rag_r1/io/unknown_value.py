@@ -1,8 +1,8 @@
 """`UNKNOWN` stands for a missing or wrong value, so that other values can still be checked.
 
-It can only be passed on: any other use raises UnknownValueError. `needs_unknown` recognises this error in a
-chain of exceptions. A command can therefore report all independent problems at once (`listed`), and omit
-those that follow from another one.
+It can be passed on and compared for equality; other uses raise UnknownValueError. `needs_unknown` recognises
+this error in a chain of exceptions. A command can therefore report all independent problems at once
+(`listed`), and omit those that follow from another one.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ class _Unknown:
     __float__ = __getitem__ = __call__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
 
 
+#: The value itself, of which there is only one.
 UNKNOWN: Any = _Unknown()
 
 

@@ -1,5 +1,5 @@
-"""Converts values of declared arguments from YAML and to words of a command line, and words messages about
-them.
+"""Converts values of declared arguments from YAML and to a command line, and writes messages about wrong
+ones.
 
 These functions serve the class `Arguments` (command_line.py), whose fields they receive by name.
 """
@@ -81,7 +81,7 @@ def from_plain(values: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
     ArgumentsError for a value that no command line could express, such as true for a text or a text for a
     switch, and for a key that is given twice.
     """
-    names = {flag_of(field.json_schema_extra["old"]): name for name, field in fields.items()}
+    names = {flag_of(old): name for name, field in fields.items() if (old := field.json_schema_extra["old"])}
     names |= {flag_of(name): name for name in fields}
     parsed: dict[str, Any] = {}
     for key, value in values.items():
@@ -143,8 +143,8 @@ def is_positional(field: FieldInfo) -> bool:
 
 
 def no_empty_path(cls: Any, value: Any, info: ValidationInfo) -> Any:
-    """Validate all fields, and refuse an empty path, as `--out "$UNSET"` gives, since it would mean the
-    working directory. Returns the value unchanged."""
+    """Return the value of any field unchanged, unless it is an empty path, as `--out "$UNSET"` gives, which
+    would mean the working directory. Then raises ValueError."""
     field = cls.model_fields[str(info.field_name)]
     kinds = [field.annotation, *get_args(field.annotation)]
     takes_paths = any(kind is Path or Path in get_args(kind) for kind in kinds)

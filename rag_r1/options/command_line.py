@@ -51,7 +51,7 @@ from rag_r1.options.argument_values import (
 )
 from rag_r1.options.command_parser import ArgumentAdder, CommandParser
 from rag_r1.options.declare import Constraint
-from rag_r1.options.settings_file import split_files
+from rag_r1.options.settings_file import SplitWords, split_files
 from rag_r1.options.wrong_arguments import problems_beside, right_arguments
 
 ArgumentsType = TypeVar("ArgumentsType", bound="Arguments")
@@ -86,7 +86,7 @@ def _checked_override(word: str) -> str:
     return word
 
 
-#: Hydra overrides, which may stand between the flags.
+#: Hydra overrides, which may stand between the flags. CheckedOverrides refuses words of another form.
 Overrides = CliPositionalArg[list[str]]
 CheckedOverrides = CliPositionalArg[list[Annotated[str, AfterValidator(_checked_override)]]]
 
@@ -136,7 +136,8 @@ class Arguments(BaseSettings):
         return cls(**from_plain(values, field_names(cls)))
 
     def changed(self, **values: Any) -> Self:
-        """Return a copy with other values, which are validated. Raises ArgumentsError."""
+        """Return a copy with other values, which are validated unless wrong arguments were left out. Raises
+        ArgumentsError."""
         if self._is_partial:
             return self.model_copy(update=values)
         values_set = {name: getattr(self, name) for name in self.model_fields_set}
@@ -160,6 +161,7 @@ def argument(
 ) -> Any:
     """Return a field of Arguments, which is required unless it has a default.
 
+    - `help`: the description in the help
     - `metavar`: placeholder for the value in the help. A tuple declares several values: two for `("TRAIN",
       "TEST")`, one or more for `("FILE", ...)`.
     - `flag`: the name of the flag, if it is not a valid name in Python
@@ -241,11 +243,11 @@ def _other_faults(
 
 def _words_and_settings(
     cls: type[Arguments], arguments: Sequence[str] | None, settings: Mapping[str, Any], fields: Fields
-) -> tuple[list[str], dict[str, Any], list[str]]:
-    """Return the words without settings files, the settings including those of the files, and the faults of
-    these files."""
+) -> SplitWords:
+    """Return the words without settings files, and the settings including those of the files. All positional
+    arguments are among the words."""
     words, file_settings, faults = split_files(sys.argv[1:] if arguments is None else arguments, cls)
     merged = {**settings, **file_settings}
     for name in [name for name in merged if is_positional(fields[name])]:
         words = [*merged.pop(name), *words]
-    return words, merged, faults
+    return SplitWords(words, merged, faults)

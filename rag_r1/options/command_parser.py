@@ -83,11 +83,13 @@ class ArgumentAdder:
     project's help texts and list handling."""
 
     parser: argparse.ArgumentParser
+    #: The fields of the declaration by the names of their flags.
     fields: Mapping[str, FieldInfo]
     #: Names of arguments that are not required, since the settings contain their values.
     optional: Container[Any]
     #: Whether the help includes the rare flags.
     with_rare: bool
+    #: The groups of rare flags by their heading.
     groups: dict[str, Any] = dataclasses.field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
@@ -140,6 +142,7 @@ def _with_our_help(field: FieldInfo, keywords: dict[str, Any]) -> dict[str, Any]
     default = field.default
     if isinstance(default, list | tuple):
         default = " ".join(map(str, default)) or None
+    # Compared by identity, since 0, which equals False, is a default to show.
     if not any(default is none for none in (PydanticUndefined, None, False)) and "(default" not in help_text:
         help_text += f" (default: {default})"
     if keywords.get("action") == "append" or "nargs" in keywords:

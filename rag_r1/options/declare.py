@@ -11,7 +11,7 @@
 
 pydantic validates the objects of such a class when they are created, including by `dataclasses.replace`. The
 types below are strict: `true` is not a number, and "3" is not 3. All faults are reported at once, each with
-the full key, the value and the requirement.
+the full key, the requirement and the value, unless that might be secret.
 """
 
 from __future__ import annotations

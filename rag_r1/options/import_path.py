@@ -2,8 +2,8 @@
 
 The module is searched for where Python searches: among the installed packages, on PYTHONPATH, and in the
 folder from which the command was started (`add_working_directory`). Importing a module runs its code, so only
-trusted modules should be named. An error raised by the import becomes one sentence that says where the module
-was searched for and what to do.
+trusted modules should be named. An error raised by the import becomes one sentence with its reason, and with
+what to do.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ from tempfile import TemporaryFile
 from rag_r1.io.atomic_files import reason_of
 from rag_r1.options.settings_file import owner_of
 
-#: The file with the passages of an index, by which the folder of an index is recognised.
+#: The file with the passages of an index, by which the folder of an index is recognised (PASSAGES in
+#: retrieval_server/folder/manifest.py, which shares no code with this package).
 INDEX_FILE = "passages.arrow"
 
 

@@ -22,6 +22,7 @@ class Problem:
     level: Literal["error", "warning"]
     #: The key, file or row that has the problem.
     where: str
+    #: What is wrong with it.
     what: str
     #: What the user can do.
     remedy: str

@@ -3,7 +3,7 @@
     agent: {model: models/7b}                     a section, read by the class that declares it (declare.py)
     agent.model=models/other  ~agent.keys         words that change or delete a key
 
-All faults are reported at once, each with its key and the remedy.
+All faults of the sections are reported at once, each with its key.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ Declared = Mapping[str, Any]
 
 
 class PlanError(ValueError):
-    """A plan has wrong sections or keys; the message has one problem per line.
+    """A plan, such as a file of sections, cannot be read or has wrong sections or keys; the message has one
+    problem per line.
 
-    `readable` is the plan with defaults in place of those sections, for further checks; None if it cannot be
-    built.
+    `problems` has these problems. `readable` is the plan with defaults in place of those sections, for
+    further checks; None if it cannot be built.
     """
 
     def __init__(self, problems: Sequence[str], readable: Any = None):

@@ -1,4 +1,4 @@
-"""Validates addresses of servers, and words messages about servers that do not answer.
+"""Validates addresses of servers, and writes messages about servers that do not answer.
 
 Addresses are logged, stored with runs and shown in messages, so they must not contain a password or key. An
 address with a user, query or fragment is refused wherever it is given, and no message repeats it. Keys come

@@ -23,7 +23,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any, NamedTuple, get_args, get_origin
 
 import yaml
 from pydantic import ValidationError
@@ -52,12 +52,20 @@ _EXAMPLES = f"@RUN/{SETTINGS} or one of your own (@mine.yaml)"
 _FILE = re.compile(r"@(.+\.(?:ya?ml|json))", re.DOTALL)
 
 
-def split_files(words: Sequence[str], cls: type[BaseSettings]) -> tuple[list[str], dict[str, Any], list[str]]:
-    """Separate the words of a command line from settings files.
+class SplitWords(NamedTuple):
+    """The words of a command line, and the contents of the settings files among them."""
 
-    Returns the other words, preceded by the positional arguments of the files; the remaining settings of the
-    files; and messages about wrong files. `cls` is the declaration of the arguments.
-    """
+    #: All words but the files, preceded by the positional arguments of the files.
+    words: list[str]
+    #: The other settings, by the names of the fields.
+    settings: dict[str, Any]
+    #: Messages about files that cannot be used.
+    faults: list[str]
+
+
+def split_files(words: Sequence[str], cls: type[BaseSettings]) -> SplitWords:
+    """Separate the words of a command line from settings files, and read these. `cls` is the declaration of
+    the arguments."""
     others: list[str] = []
     positional: list[str] = []
     settings: dict[str, Any] = {}
@@ -85,7 +93,7 @@ def split_files(words: Sequence[str], cls: type[BaseSettings]) -> tuple[list[str
                 positional += value
             else:
                 settings[name] = value
-    return [*positional, *others], settings, faults
+    return SplitWords([*positional, *others], settings, faults)
 
 
 def _value_count(flag: str, fields: Fields) -> int:

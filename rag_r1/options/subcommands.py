@@ -28,8 +28,8 @@ def usage(prog: str, summary: str, commands: Commands) -> str:
 
 @command_main()
 def run(prog: str, summary: str, commands: Commands, arguments: Sequence[str] | None = None) -> int:
-    """Run a subcommand and return its exit status, which is 2 for an unknown subcommand. `arguments` are by
-    default those of the process."""
+    """Run a subcommand and return its exit status, which is 2 if the subcommand is missing or unknown.
+    `arguments` are by default those of the process."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if not arguments or arguments[0] in ("-h", "--help"):
         print(usage(prog, summary, commands))

@@ -1,7 +1,7 @@
 """The limits of a single tool, which the tool executor applies.
 
-The limits are declared where tools are created (tools/registry.py) and applied where they are called. This
-module is separate so that both can import it.
+The limits are read where tools are configured (tools/config.py) and applied where they are called
+(agent/tool_executor.py). This module is separate so that both can import it.
 """
 
 from __future__ import annotations

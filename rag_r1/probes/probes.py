@@ -28,7 +28,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 from rag_r1.agent import Tool
 from rag_r1.agent.interfaces import call_tool
@@ -41,7 +41,7 @@ from rag_r1.tools import RetrieverConfig, search_tools
 from rag_r1.tools.function_tool import Searcher, SearchTool
 
 Probe = Literal["real", "closed_book", "empty", "random", "gold", "withheld"]
-PROBES: tuple[Probe, ...] = ("real", "closed_book", "empty", "random", "gold", "withheld")
+PROBES: tuple[Probe, ...] = get_args(Probe)
 #: Probes for which a question must name its gold passages.
 NEED_GOLD: tuple[Probe, ...] = ("gold", "withheld")
 #: Probes that use passages, the question's gold ones or random ones.
@@ -256,6 +256,7 @@ class _RandomSearch:
     def _draw(self, query: str) -> list[Document]:
         """Draw `topk` different passages of the pool for a query."""
         sample: dict[int, Document] = {}
+        # So many draws find enough different passages, even if the pool has hardly more than `topk`.
         for number in range(64 * self.topk):
             text = f"{self.question_id}\n{query}\n{number}".encode("utf-8", "surrogatepass")
             index = int.from_bytes(hashlib.sha256(text).digest()[:8], "big") % len(self.pool)

@@ -31,7 +31,7 @@ def well_formed(text: str) -> str:
 
 
 def has_lone_surrogate(text: str) -> bool:
-    """Whether a text contains a lone surrogate, which `well_formed` would replace."""
+    """Return whether a text contains a lone surrogate, which `well_formed` would replace."""
     return well_formed(text) != text
 
 
@@ -43,6 +43,7 @@ class Document:
     id: str
     #: The text; in FlashRAG's corpora `"Title"\ntext`.
     contents: str
+    #: Its score in the search; None if the search gives none.
     score: float | None = None
     #: Whether it is shown without the protocol's template for documents (see `text_result`).
     verbatim: bool = False
@@ -81,7 +82,7 @@ class Failure:
 
     #: What the policy is shown.
     reason: str
-    #: Which part failed: `retriever` or `tool`, of the kinds in rag_r1/agent/failures.py.
+    #: Which part failed, by one of the kinds in rag_r1/agent/failures.py, mostly `retriever` or `tool`.
     kind: str = "tool"
     #: A description for people; the policy never sees it.
     detail: str = field(default="", compare=False)

@@ -83,7 +83,7 @@ class Block(Tag):
     span: SummarySpan = "everything"
 
     @property
-    def author(self) -> str:
+    def author(self) -> Literal["policy", "environment"]:
         """Who writes the block: `policy` or `environment`."""
         return "environment" if self.role == "observation" else "policy"
 

@@ -7,9 +7,10 @@ protocol, and the marks with which published chat templates separate turns. The 
 tokenizer does not have them as tokens, since some templates write them as text.
 
 `<search>` becomes `[search]`, and `<|im_end|>` becomes `[|im_end|]`. A token without angle brackets is split
-in two. All other text is unchanged, byte for byte. The time is linear in the length of the text, however
-large the vocabulary is (Gemma has six thousand added tokens), because the tokens form one regular expression
-in which common prefixes are shared.
+in two. All other text is unchanged, byte for byte, unless only normalisation (NFKC) reveals a token, such as
+one in full-width letters: then the whole text is normalised. The time is linear in the length of the text,
+however large the vocabulary is (Gemma has six thousand added tokens), because the tokens form one regular
+expression in which common prefixes are shared.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def control_tokens(tokenizer: Any) -> set[str]:
 
 
 def is_ordinary(text: str) -> bool:
-    """Whether a text consists only of words, numbers and common punctuation."""
+    """Return whether a text consists only of words, numbers and common punctuation."""
     return _ORDINARY.fullmatch(text) is not None
 
 

@@ -70,8 +70,9 @@ def parse_turn(text: str, acting: Sequence[Block], answer_opening: str, multiple
         return _TEXT_ACTIONS[block.role](body)
     try:
         calls = read_calls(body, block.call)
-        for further_body, form in _further_calls(text, end + len(block.close), acting) if multiple else ():
-            calls += read_calls(further_body, form)
+        if multiple:
+            for further_body, form in _further_calls(text, end + len(block.close), acting):
+                calls += read_calls(further_body, form)
     except ValueError as error:
         return Invalid(str(error))
     return calls_action(calls, block.call.max_calls) if calls else Invalid("empty query")

@@ -88,6 +88,7 @@ class Protocol:
     #: Whether the policy answers its searches itself (SSRL). Then generation does not stop at a call, no tool
     #: is called, and the observations are generated text, which is trained on.
     own_observations: bool = False
+    #: Whether turns are parts of one text, or messages of the model's chat template.
     turns: Literal["text", "chat"] = "text"
     #: What the model's chat template writes between turns (see `in_chat`); None while the model is not known.
     chat_turns: ChatTurns | None = None

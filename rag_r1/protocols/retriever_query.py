@@ -28,12 +28,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from rag_r1.protocols.actions import well_formed
 
 Mode = Literal["plain", "agentic", "history", "reasoning"]
-MODES: tuple[Mode, ...] = ("plain", "agentic", "history", "reasoning")
+MODES: tuple[Mode, ...] = get_args(Mode)
 #: Most tokens that encoders add around a text; BERT, RoBERTa and T5 add one or two.
 SPECIAL_TOKENS = 4
 

@@ -6,11 +6,12 @@
     OUT/journal/records.ndjson      a trajectory record for each finished episode
     OUT/journal/exchanges.ndjson    each answer of the endpoint (response_cache.py)
 
-The journal consists of JSON lines. Its files are named so that readers of trajectory records ignore them: at
-its end the command writes the records to OUT itself, sorted and without duplicates. Each line is appended in
-one write before anything relies on it. If the process is killed meanwhile, an incomplete line remains, which
-the next invocation removes. Lines are in the order in which episodes ended, so nothing may depend on their
-order. Runs of earlier versions have their settings in OUT/journal/settings.json, which is still read.
+The journal consists of JSON lines. Its files are named so that a search for trajectory records (`*.jsonl`)
+does not find them: at its end the command writes the records to OUT itself, sorted and without duplicates.
+Each line is appended in one write before anything relies on it. If the process is killed meanwhile, an
+incomplete line remains, which the next invocation removes. Lines are in the order in which episodes ended, so
+nothing may depend on their order. Runs of earlier versions have their settings in OUT/journal/settings.json,
+which is still read.
 
 Memory holds an `EpisodeOutcome` for each request and the position of its record, but not the record.
 """
@@ -50,8 +51,11 @@ class EpisodeOutcome:
     failed: bool
     #: How often the request was played. All tries before the last one failed.
     tries: int
+    #: How the episode ended, as in its record.
     status: str
+    #: Number of turns in which a call failed.
     tool_failures: int = 0
+    #: Number of calls, including those that failed.
     searches: int = 0
 
     @classmethod
@@ -81,7 +85,7 @@ class RunFolder:
     """A run's folder, whose lock this process holds; a context manager.
 
     `settings` are the settings that determine the results, so they contain no addresses. Raises RunError if
-    another process holds the lock, or the run was started with other settings.
+    another process holds the lock, the run was started with other settings, or its files cannot be read.
     """
 
     def __init__(self, out: Path, settings: Mapping[str, Any]):
@@ -113,7 +117,8 @@ class RunFolder:
         return self._outcomes.get(request_id)
 
     def write(self, record: Mapping[str, Any]) -> EpisodeOutcome:
-        """Append the record of an episode: its trajectory with `right` and `try`. Raises RunError."""
+        """Append the record of an episode: its trajectory with `right` and `try`. Raises RunError, and the
+        errors of `EpisodeOutcome.of`."""
         outcome = EpisodeOutcome.of(record)  # may raise, so this is done before writing
         self._records.append(dict(record))
         return outcome

@@ -1,6 +1,7 @@
 """Append-only files of JSON lines, which survive a kill in the middle of a line.
 
-A `JsonLinesFile` belongs to one process. It raises an error for an unreadable line and for a full disk.
+A `JsonLinesFile` belongs to one process. It raises an error for a full disk and for an unreadable line,
+except for a last line that was cut off, which is removed.
 
 A `SharedJsonLines` is appended to by several processes at once, each line in a single write with O_APPEND. An
 unreadable line, such as one cut off by a kill, is skipped. The next writer starts a new line after it; if
@@ -27,7 +28,7 @@ logger = logging.getLogger(__name__)
 #: Offset and length of a line in the file, or the line itself if it is kept in memory.
 LinePosition = tuple[int, int] | bytes
 OnLine = Callable[[dict[str, Any], LinePosition], None]
-#: The errors that the parsing of a line, such as `on_line`, raises for a line of another kind of file.
+#: The errors that `on_line` and other parsers of a line raise for a line of another kind of file.
 PARSE_ERRORS = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
 _CHUNK_BYTES = 1 << 20
 
@@ -37,7 +38,7 @@ class JsonLinesFile:
 
     `on_line` is called with the position of each object that is read or appended. If `header` is given, it is
     the first line, and a file that begins differently is emptied. Raises RunError, which names the file and
-    the line.
+    the line, for a line that cannot be read, and OSError if the file cannot be opened.
     """
 
     def __init__(self, path: Path, on_line: OnLine, header: Mapping[str, Any] | None = None):

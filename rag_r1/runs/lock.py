@@ -1,11 +1,11 @@
 """A folder lock, by which only one process at a time works in a folder.
 
 The lock is an flock on a file in the folder, or on the folder itself. The operating system releases it when
-the last process that has the file open ends, for whatever reason. With `inherited`, child processes of the
-holder have it open, too, so that a training that outlives a killed command keeps its folder. Without it, the
-next invocation of the command obtains the lock, and may end the processes that were left behind
-(processes.py). The package filelock is not used: its locks are not inherited, and a release by one process
-releases them for all.
+the last process that has the file open ends, for whatever reason. With `inherited`, child processes that are
+started with the holder's open files have it open, too, so that a training that outlives a killed command
+keeps its folder. Without it, the next invocation of the command obtains the lock, and may end the processes
+that were left behind (processes.py). The package filelock is not used: its locks are not inherited, and a
+release by one process releases them for all.
 """
 
 from __future__ import annotations

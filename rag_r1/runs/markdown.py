@@ -49,7 +49,8 @@ def with_interval(
     figure: Mapping[str, float | None] | None, decimals: int = 3, *, signed: bool = False
 ) -> str:
     """Return a figure and its confidence interval as text, such as `0.423 [0.391, 0.455]`, or a dash if it
-    has no value. `figure` has the keys `value`, `low` and `high`, as in report.json and compare.json."""
+    has no value. A figure without an interval has only its value. `figure` has the keys `value`, `low` and
+    `high`, as in report.json and compare.json."""
     if not figure or figure["value"] is None:
         return "–"
     text = number(figure["value"], decimals, signed=signed)

@@ -62,7 +62,7 @@ def draw(
         try:
             paint(*axes.flat)
             with atomic_file(path) as file:
-                figure.savefig(file, dpi=150, format="png")
+                figure.savefig(file, dpi=150, format="png")  # sharp on a page of this width
         finally:
             plt.close(figure)
     return [path]

@@ -26,7 +26,7 @@ from rag_r1.system.child_processes import SAME_GROUP, SESSION, end, last_lines, 
 
 #: The environment variable that marks the processes of a pipeline.
 MARK = "RAG_R1_PIPELINE"
-#: Seconds that a process has to end after a signal.
+#: Seconds that processes have to end after a signal, before the next one is sent.
 _END_S = 20.0
 
 

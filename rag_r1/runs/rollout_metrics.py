@@ -32,10 +32,10 @@ def rollouts_file_here() -> Path | None:
 def logger_files(run: Path) -> list[Path]:
     """Return the files of veRL's logger in a run's folder, the one that was written last at the end."""
 
-    def written(path: Path) -> int:
+    def write_time(path: Path) -> int:
         try:
             return path.stat().st_mtime_ns
         except OSError:  # removed meanwhile
             return 0
 
-    return sorted(run.glob("metrics*.jsonl"), key=written)
+    return sorted(run.glob("metrics*.jsonl"), key=write_time)

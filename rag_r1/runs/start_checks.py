@@ -89,8 +89,9 @@ class StartChecks:
         """Read all items together and return the result. If that fails, returns None and reads each item
         alone, so that no problem hides another."""
         result = self.run(read, items)
-        for item in items if result is None and len(items) > 1 else ():
-            self.run(read, [item])
+        if result is None and len(items) > 1:
+            for item in items:
+                self.run(read, [item])
         return result
 
     def __enter__(self) -> Self:

@@ -14,6 +14,7 @@ The markers that are found determine what is done:
     begun, with the same settings and inputs           resume the step, in its own way
     done, with the same settings and inputs            skip the step
     begun or done, with other settings                 refuse, and name the key
+    done, but a result is missing                      refuse, and name the result
     the same settings, but the result of a step that   move the folder to OUT/<step>.old-1 and run the step
       it builds on has changed                           again (somebody removed an earlier folder)
 
@@ -36,7 +37,7 @@ from rag_r1.io.atomic_files import write_json
 from rag_r1.io.file_hash import sha256_of_file
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.lock import hold_out
-from rag_r1.runs.settings import read_marker, refuse_changes
+from rag_r1.runs.settings import json_roundtrip, read_marker, refuse_changes
 
 BEGUN, DONE = "begun.json", "done.json"
 #: The state in which a step is found. `waiting` means that a step it builds on is not done.
@@ -60,7 +61,7 @@ class Step:
 
 
 class PipelineFolder:
-    """The folder OUT of a pipeline. `held` returns one whose lock this process holds."""
+    """The folder OUT of a pipeline. `held` yields one whose lock this process holds."""
 
     def __init__(self, out: Path):
         self.out = out
@@ -122,7 +123,7 @@ class PipelineFolder:
             if not record:
                 raise RunError(f"{step.name} builds on {need}, which is not done: run {need} first")
             inputs[need] = record["result"]
-        return json.loads(json.dumps({"settings": dict(step.settings), "inputs": inputs}))
+        return json_roundtrip({"settings": dict(step.settings), "inputs": inputs})
 
     def _state_of(self, step: Step, plan: Mapping[str, Any]) -> StepState:
         """Return the state of a step by comparing its markers with its plan. Raises RunError if its settings
@@ -184,7 +185,8 @@ def _read_marker(folder: Path, name: str) -> dict[str, Any]:
     """Return the content of a marker; {} if there is none. Raises RunError if it cannot be read, or lacks
     what `run` writes."""
     marker = read_marker(folder / name, f"remove the folder {folder}")
-    keys, kind = (("settings", "inputs"), dict) if name == BEGUN else (("hash", "result"), str)
+    keys = ("settings", "inputs") if name == BEGUN else ("hash", "result")
+    kind = dict if name == BEGUN else str
     if marker and (wrong := [key for key in keys if not isinstance(marker.get(key), kind)]):
         raise RunError(f"{folder / name} has no valid {', '.join(wrong)}: remove the folder {folder}")
     return marker

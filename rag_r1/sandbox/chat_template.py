@@ -21,12 +21,14 @@ from rag_r1.io.errors import DataError
 from rag_r1.sandbox.job_paths import path_argument
 from rag_r1.sandbox.worker_pool import JobError, JobLimits, LimitError, WorkerPool
 
+#: The messages of a chat, or the schemas of tools.
 Messages = Sequence[Mapping[str, Any]]
 
 #: Limits on rendering one chat. An ordinary template takes milliseconds for a megabyte of messages.
 LIMITS = JobLimits(cpu_s=5.0, memory_bytes=1 << 30, answer_bytes=64 << 20)
 #: Limits on loading a tokenizer and encoding a line. A tokenizer of 300,000 tokens takes half a second.
 _TRIAL = JobLimits(cpu_s=20.0, memory_bytes=4 << 30)
+#: Largest file of a tokenizer that is loaded.
 _MAX_FILE_BYTES = 256 << 20
 #: Files from which the usual tokenizers are loaded, besides `tokenizer.json`.
 _FILES = (
@@ -57,6 +59,7 @@ class ChatTemplate:
         method = getattr(type(tokenizer), "apply_chat_template", None)
         is_inherited = getattr(method, "__module__", "") == "transformers.tokenization_utils_base"
         variables = dict(arguments)
+        # A list, since each of them must be removed.
         is_refused = any([variables.pop(name, False) for name in _REFUSED_ARGUMENTS])
         self._uses_worker = is_inherited and not is_refused
         encoding = {name: variables.pop(name) for name in _ENCODING_ARGUMENTS if name in variables}

@@ -39,9 +39,9 @@ def try_out(path: str, columns: Sequence[str], batch_rows: int) -> None:
         with pq.ParquetFile(name, buffer_size=1 << 20, pre_buffer=False) as file:
             if (count := file.metadata.num_columns) > MAX_COLUMNS:
                 raise DataError(f"it has {count:,} columns, more than {MAX_COLUMNS:,}")
-            names = set(file.schema_arrow.names)
+            present = [column for column in columns if column in file.schema_arrow.names]
             for group in range(file.metadata.num_row_groups):
-                for column in filter(names.__contains__, columns):
+                for column in present:
                     bytes_left -= _check_column(file, group, column, batch_rows, bytes_left)
     except MemoryError:
         raise DataError("its metadata takes too much memory") from None

@@ -1,9 +1,9 @@
 """Reads the learning rates from a `torch.save` file in a sandbox worker, without torch.
 
 Such a file is a zip archive that contains a pickle. Every object in it that is not a plain value is replaced
-by a placeholder, so that nothing named in the file is imported or called, and no tensor is read. A worker is
-needed because a pickle of a few bytes can request gigabytes (a memo entry with a high number), or contain
-nested tuples whose hash takes forever.
+by a placeholder, so that nothing named in the file is imported or called, except OrderedDict, and no tensor
+is read. A worker is needed because a pickle of a few bytes can request gigabytes (a memo entry with a high
+number), or contain nested tuples whose hash takes forever.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _Placeholder:
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Loads numbers, texts, lists and dictionaries, and calls nothing that the file names."""
+    """Loads numbers, texts, lists and dictionaries, and calls nothing that the file names but OrderedDict."""
 
     def find_class(self, module: str, name: str) -> type:
         return OrderedDict if (module, name) == ("collections", "OrderedDict") else _Placeholder
@@ -61,7 +61,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def plain_values(path: str) -> Any:
-    """Return the plain values of a `torch.save` file. Raises ValueError for any other file, OSError and
+    """Return the plain values of a `torch.save` file. Raises ValueError if it is none, and also OSError and
     MemoryError."""
     try:
         with zipfile.ZipFile(path) as archive:

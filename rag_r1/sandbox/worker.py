@@ -92,7 +92,7 @@ def _peak_bytes() -> int:
 
 
 def _exit_with_parent(parent: int) -> None:
-    """Make the kernel kill this process when its parent ends, and exit if the parent has ended already."""
+    """Make Linux kill this process when its parent ends, and exit if the parent has ended already."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C, and closes the pipe
     if sys.platform == "linux":
         import ctypes

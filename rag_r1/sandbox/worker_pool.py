@@ -50,7 +50,7 @@ class JobLimits:
 
 class LimitError(Exception):
     """A limit ended a job, or the job ended its worker. The message is a sentence about the job that begins
-    with `it`."""
+    with `it` or `its`."""
 
 
 class JobError(Exception):

@@ -55,6 +55,7 @@ class ChatAgent:
         self.args = args
         self.setup = setup
         self.retriever = retriever
+        #: The keys of each request to the model, and those that --body adds.
         self.sampling = {"model": args.model, **sampling_of(args)}
         self.body = json.loads(args.body)
         self.response_format = ""  # the form of the endpoint's answers, which `try_out` finds out

@@ -91,7 +91,7 @@ def _add_chat(app: FastAPI, chats: ChatSessions) -> None:
             raise RequestError(400, "bad_input", f"text: {error}") from error
         trajectory = await _await_trajectory(request, _begin_chat(chats, ChatParameters(conversation)))
         if trajectory is None:
-            return Response(status_code=499)
+            return Response(status_code=499)  # the client has gone
         return JSONResponse({"result": _require_success(trajectory).answer or ""})
 
     @app.get("/v1/models")

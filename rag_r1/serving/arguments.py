@@ -112,11 +112,12 @@ class ServeArguments(ChatAgentArguments):
 
     @model_validator(mode="after")
     def _has_model(self) -> ServeArguments:
-        check_agent(self)
+        """Raise ValueError, which names the flags, unless the arguments select one agent."""
+        require_one_agent(self)
         return self
 
 
-def check_agent(args: ChatAgentArguments) -> None:
+def require_one_agent(args: ChatAgentArguments) -> None:
     """Raise ValueError, which names the flags, unless the arguments select exactly one agent."""
     if args.demo:
         refuse_unused(args, _UNUSED_BY_DEMO, "--demo brings its own")

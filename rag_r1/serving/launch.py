@@ -88,7 +88,7 @@ def launch_agent(args: ChatAgentArguments) -> Iterator[LaunchedAgent]:
     """Start all servers that the arguments need, and stop them after the block. Raises RunError."""
     new_folders = [folder for folder in (args.out / _CORPUS, args.out) if not folder.exists()]
     with ExitStack() as stack:
-        stack.callback(_remove_empty, new_folders)  # only --documents puts files there
+        stack.callback(_remove_empty, new_folders)  # nothing is put there if all servers are the user's
         in_use = RunError(f"another chat uses the folder {args.out}: choose another --out")
         stack.enter_context(hold_lock(args.out, in_use, name=None))
         start = import_object(_DEMO) if args.demo else _start_search

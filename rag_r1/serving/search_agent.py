@@ -22,7 +22,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from rag_r1.agent import Trajectory
 from rag_r1.serving.agent import ChatAgent, Play, open_agent
-from rag_r1.serving.arguments import ChatAgentArguments, check_agent
+from rag_r1.serving.arguments import ChatAgentArguments, require_one_agent
 from rag_r1.serving.launch import check_launch, launch_agent
 
 
@@ -43,7 +43,7 @@ class SearchAgent:
 
     def __init__(self, **settings: Any):
         self.args = ChatAgentArguments(**settings)
-        check_agent(self.args)
+        require_one_agent(self.args)
         self._stack = ExitStack()
         self._portal: BlockingPortal | None = None
         self._agent: ChatAgent | None = None

@@ -159,7 +159,7 @@ class ChatSessions:
         while True:
             try:
                 event = await asyncio.wait_for(chat.events.get(), SILENT_S)
-            except (asyncio.TimeoutError, TimeoutError):
+            except TimeoutError:
                 yield KEEP_ALIVE
                 continue
             if event is None:

@@ -2,7 +2,7 @@
 
 Requests have OpenAI's form. `temperature` (0 by default, which is greedy, as in an evaluation) and `seed` are
 used. Requests for several choices or for tools of the client are refused. Other keys are ignored, and
-`rag_r1.ignored` names them.
+`rag_r1.ignored` names them, if they are not too many.
 
 An answer is streamed in chunks. Their `delta` has `reasoning_content` and, in the end, the answer as
 `content`. A chunk with an event has an empty `delta` and
@@ -88,7 +88,7 @@ class ChatRequest(BaseModel):
 
     @property
     def ignored(self) -> list[str]:
-        """The keys of the request that have no effect."""
+        """The keys of the request that have no effect: the first 20, each cut to 50 characters."""
         return sorted(str(key)[:50] for key in self.model_extra or {})[:20]
 
 
@@ -155,7 +155,7 @@ def episode_ending(trajectory: Trajectory) -> dict[str, Any]:
     return {"status": trajectory.status, "turns": len(trajectory.turns), "seconds": seconds}
 
 
-def finish_reason(trajectory: Trajectory) -> str:
+def finish_reason(trajectory: Trajectory) -> Literal["stop", "length"]:
     """Return `stop` for an answer. Returns `length` if the episode ended without one, because turns or
     tokens were used up or a turn had no action."""
     return "stop" if trajectory.status == "answered" else "length"

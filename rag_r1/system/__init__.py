@@ -1,3 +1,3 @@
-"""Facts about this machine and this installation: extras, GPU driver, cores, child processes, other
-trainings.
+"""This machine and this installation: extras, GPU driver, cores, child processes, other trainings, and
+modules under their old names.
 """

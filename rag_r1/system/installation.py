@@ -1,4 +1,4 @@
-"""Detects how this project is installed, as a clone or from a wheel, and words the remedy for a missing part.
+"""Detects how this project is installed, as a clone or from a wheel, and names the remedy for a missing part.
 
 The remedy depends on the kind of installation. A clone has scripts that create an environment, and an
 installation from a wheel has pip and the extras of the distribution `rag-r1`.

@@ -49,13 +49,14 @@ class ArgumentValidator:
         self._validator = make_validator(dict(schema), not foreign) if is_quick else None
 
     def is_quick(self, arguments: Mapping[str, Any]) -> bool:
-        """Whether the arguments are checked in this process."""
+        """Return whether the arguments are checked in this process."""
         return self._validator is not None and values_in(arguments, _ARGUMENT_LIMIT) <= _ARGUMENT_LIMIT
 
     def fault(self, arguments: Mapping[str, Any]) -> str | None:
         """Return what is wrong with the arguments, in a sentence for the policy, or None. May take seconds
-        unless `is_quick`. Raises DataError, ValueError if a reference in the schema cannot be resolved, and
-        OSError or RuntimeError if no worker can be started; the last two not for a `foreign` schema."""
+        unless `is_quick`. Raises DataError if the schema is not valid. For a schema that is not `foreign`,
+        also raises ValueError if a reference in it cannot be resolved, and OSError or RuntimeError if no
+        worker can be started."""
         if self.is_quick(arguments):
             return argument_fault(self._validator, dict(arguments))
         try:
@@ -100,7 +101,8 @@ def values_in(value: Any, limit: int) -> int:
 
 
 def _is_plain(schema: Any) -> bool:
-    """Whether a schema has only _PLAIN_KEYWORDS and few parts. Its defaults and examples do not matter."""
+    """Return whether a schema has only _PLAIN_KEYWORDS and few parts. Its defaults and examples do not
+    matter."""
     pending, count = [schema], 0
     while pending and count <= _SCHEMA_LIMIT:
         item, count = pending.pop(), count + 1

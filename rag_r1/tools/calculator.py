@@ -43,7 +43,7 @@ def _round(number: int | float, digits: int = 0) -> int | float:
 
 
 def _math_function(name: str) -> Callable[..., int | float]:
-    """Return a function of the module `math` whose ValueErrors are worded for the policy."""
+    """Return a function of the module `math` whose ValueErrors are messages for the policy."""
 
     def call(*numbers: int | float) -> int | float:
         try:
@@ -59,13 +59,14 @@ _FUNCTIONS: dict[str, Callable[..., int | float]] = {
     **{"abs": abs, "max": max, "min": min, "round": _round},
 }
 _FUNCTION_NAMES = ", ".join(sorted(_FUNCTIONS))
-#: How many numbers a function takes, and the words for that. All others take one number.
+#: How many numbers a function takes, and the words for that. All others take one number. No expression has
+#: room for MAX_CHARS numbers.
 _COUNTS = {
     **dict.fromkeys(("log", "round"), (range(1, 3), "one or two numbers")),
     **dict.fromkeys(("max", "min"), (range(2, MAX_CHARS), "at least two numbers")),
 }
-#: Replaces mathematical operators by Python's. Its own `^` is another operator, with a lower precedence than
-#: `+`.
+#: Replaces mathematical operators by Python's. In Python `^` is another operator, with a lower precedence
+#: than `+`.
 _OPERATOR_SIGNS = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": "-", "^": "**"})
 _PARAMETERS = schema_of(
     {"query": {"type": "string", "description": "an expression, such as (3 + 4) * 2 ** 5"}}
@@ -105,6 +106,7 @@ def calculate(expression: str) -> str:
         raise ValueError("it divides by zero") from None
     except (OverflowError, RecursionError):
         raise ValueError("a number becomes too large") from None
+    # Below 1e15 a float has all digits of a whole number, which is then shown like one.
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         value = int(value)
     return str(value) if isinstance(value, int) else f"{value:.12g}"

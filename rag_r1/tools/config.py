@@ -70,6 +70,7 @@ def _limits(value: Any) -> Any:
 
 
 def _checked_name(tool: str) -> str:
+    """Return the name of a shipped tool or an import path. Raises ValueError for anything else."""
     if tool not in SHIPPED and ":" not in tool:
         raise ValueError("neither shipped nor an import path")
     return tool

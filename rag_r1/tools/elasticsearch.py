@@ -54,7 +54,8 @@ def make_elasticsearch(options: Mapping[str, Any], key: str) -> ElasticSearch:
 
 
 class WikiSearcher:
-    """Searches one index. The API key `key` is sent to `url` only."""
+    """Searches one index. The API key `key` is sent to `url` only. The server must answer within `timeout_s`
+    seconds."""
 
     def __init__(self, index: str, url: str, *, key: str | None = None, timeout_s: float = 30.0):
         self._url = f"{url.rstrip('/')}/{quote(index, safe=',*')}/_search"
@@ -87,7 +88,8 @@ def _result(hit: Any) -> dict[str, str]:
 
 
 class ElasticSearch:
-    """The searcher of the tool, which sends all queries of a turn concurrently."""
+    """The searcher of the tool, which sends all queries of a turn concurrently, and returns at most `topk`
+    documents for each."""
 
     def __init__(self, searcher: WikiSearcher, topk: int):
         self.searcher, self.topk = searcher, topk

@@ -122,8 +122,8 @@ def tool(
     required: Sequence[str] | None = None,
     limits: ToolLimits | None = None,
 ) -> Callable[[Function], FunctionTool]:
-    """Decorator that makes a tool of an async function. Its default `name` is that of the function. Raises
-    SchemaError as `schema_of` does, and TypeError for a function that is not async."""
+    """Return a decorator that makes a tool of an async function. Its default `name` is that of the function.
+    Raises SchemaError as `schema_of` does, and the decorator TypeError for a function that is not async."""
     schema = schema_of(parameters, required)
 
     def make(function: Function) -> FunctionTool:
@@ -175,8 +175,8 @@ class SearcherTool(SearchTool):
 
 
 def is_tool(value: Any) -> bool:
-    """Whether a value has the methods and the schema of a `Tool` (rag_r1/agent/interfaces.py); its name and
-    description are not looked at. A class is no tool."""
+    """Return whether a value has the methods and the schema of a `Tool` (rag_r1/agent/interfaces.py); its
+    name and description are not looked at. A class is no tool."""
     names = ("call", "fault", "parameters")
     return not isinstance(value, type) and all(hasattr(value, name) for name in names)
 

@@ -4,13 +4,13 @@
       tools:
         graph: {tool: graph, file: my/graph.ttl}
 
-A query is the name of a thing, or some words of it. The answer has a document for each thing whose names
-contain these words; exact names come first, and things that have the words only in several names together
-come last. Each line of a document is a fact: `mother: Lady Byron`, or `mother of: ...` if the thing is the
-object. The names are the labels in the graph (rdfs:label, skos:prefLabel, foaf:name, schema:name) or, without
-a label, the last part of the address. Blank nodes without a label have no name, and facts about them are not
-shown. The first call reads the file with rdflib, in a worker with limits (rag_r1/sandbox/rdf.py). XML that
-declares a document type is refused.
+A query is the name of a thing, or some words of it. The answer has documents for the first `topk` things
+whose names contain these words; exact names come first, and things that have the words only in several names
+together come last. Each line of a document is a fact: `mother: Lady Byron`, or `mother of: ...` if the thing
+is the object. The names are the labels in the graph (rdfs:label, skos:prefLabel, foaf:name, schema:name) or,
+without a label, the last part of the address. Blank nodes without a label have no name, and facts about them
+are not shown. The first call reads the file with rdflib, in a worker with limits (rag_r1/sandbox/rdf.py). XML
+that declares a document type is refused.
 
 There is no SPARQL here, because rdflib would let a query fetch any address and run for ever. For a store that
 limits its queries itself, use the tool `sparql`. JSON-LD is not read either, since it can load files from the
@@ -35,6 +35,7 @@ from rag_r1.sandbox.job_paths import path_argument
 from rag_r1.sandbox.worker_pool import JobError, JobLimits, LimitError, WorkerPool
 from rag_r1.system.installation import pip_command
 from rag_r1.tools.lazy import LazyValue
+from rag_r1.tools.retrieval.wire import MAX_ID_CHARS
 
 #: The formats in rdflib's words, by the extension of the file.
 FORMATS = {".ttl": "turtle", ".nt": "nt", ".rdf": "xml", ".owl": "xml", ".xml": "xml"}
@@ -96,7 +97,7 @@ class GraphSearch:
         self._graph = LazyValue(lambda: FactGraph.read(Path(options.file), options.language))
 
     async def search(self, queries: Sequence[str]) -> list[list[Document]]:
-        """Return a document for each thing that a query names. Raises ValueError or OSError if the file
+        """Return the documents of the things that each query names. Raises ValueError or OSError if the file
         cannot be read."""
         graph = await self._graph.get()
         topk, max_facts = self.options.topk, self.options.facts
@@ -148,8 +149,8 @@ class FactGraph:
         return cls(terms, triples, language)
 
     def search(self, query: str, topk: int, max_facts: int) -> list[Document]:
-        """Return the things whose names have all words of the query. Names with the fewest other words come
-        first, and things of which no single name has all of them come last."""
+        """Return documents for the first `topk` things whose names have all words of the query. Names with
+        the fewest other words come first, and things of which no single name has all of them come last."""
         query_words = set(_words(query))
         if not query_words:
             return []
@@ -201,7 +202,7 @@ class FactGraph:
             if len(lines) == max_facts:
                 break
             lines.setdefault(line)
-        return Document(self._text(thing)[:2000], "\n".join([f'"{self._name(thing)}"', *lines]))
+        return Document(self._text(thing)[:MAX_ID_CHARS], "\n".join([f'"{self._name(thing)}"', *lines]))
 
     def _lines(self, thing: int) -> Iterator[str]:
         """Yield the facts of a thing as lines; those in which it is the subject come first."""
@@ -213,7 +214,8 @@ class FactGraph:
                 yield f"{self._name(predicate)} of: {self._name(subject)}"
 
     def _is_shown(self, term: int) -> bool:
-        """Whether facts with this term are shown: not if it is a text in another language, or has no name."""
+        """Return whether facts with this term are shown: not if it is a text in another language, or has no
+        name."""
         return self._is_in_language(term) if self._is_text(term) else bool(self._name(term))
 
     def _sort_keys(self, pair: tuple[int, int]) -> list[tuple[int, float, str, str]]:
@@ -231,10 +233,10 @@ class FactGraph:
 
     def _name(self, term: int) -> str:
         """Return the name with which a term is shown."""
-        names = self._names.get(term)
+        if names := self._names.get(term):
+            return names[0]
         text = self._text(term)
-        is_address = self._is_address(term) and "://" in text
-        return names[0] if names else _last_part(text) if is_address else _line(text)
+        return _last_part(text) if self._is_address(term) and "://" in text else _line(text)
 
 
 def _words(text: str) -> list[str]:

@@ -3,7 +3,7 @@
 Answers are treated as hostile data: they are limited in size and not decompressed, and redirects are errors.
 The client sends each request once, since the tool executor retries failed calls
 (rag_r1/agent/tool_executor.py). Tokens are read from the environment variable that an option names
-(secret_option.py). They are sent in a header to this address only, and never appear in a message.
+(secret_option.py). They are sent in a header to the address of a request only, and never appear in a message.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class HttpFailure(Exception):
 
 
 class HttpRefusal(HttpFailure):
-    """Raised if the server did not accept the request (400 or 422). The message is the server's, on one
-    line."""
+    """Raised if the server did not accept the request (400 or 422). The message is the beginning of the
+    server's, on one line."""
 
 
 class JsonClient:
     """A client of servers that answer with JSON; bound to the event loop of its first request. `headers` may
-    contain secrets."""
+    contain secrets, and `timeout_s` limits the seconds of a whole request."""
 
     def __init__(self, headers: Mapping[str, str] | None = None, timeout_s: float = 60.0):
         self._headers, self._timeout_s = dict(headers or {}), timeout_s

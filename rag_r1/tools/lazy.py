@@ -29,5 +29,5 @@ class LazyValue(Generic[Value]):
 
 
 def has_failed(future: asyncio.Future[Any]) -> bool:
-    """Whether a future was cancelled or ended with an exception."""
+    """Return whether a future was cancelled or ended with an exception."""
     return future.done() and (future.cancelled() or future.exception() is not None)

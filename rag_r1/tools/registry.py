@@ -65,7 +65,8 @@ def shared_searcher(config: dict[str, Any]) -> Any:
 
 
 def shared_tools(retriever: Mapping[str, Any], tools: Mapping[str, ToolEntry]) -> dict[str, Any]:
-    """Return the tools of the running event loop for this configuration, by name. Raises nothing."""
+    """Return the tools of the running event loop for this configuration, by name. Errors of `make_tool` are
+    raised by the first call of the tool, not here."""
 
     def make() -> dict[str, Any]:
         entries = {name: LazyTool(partial(make_tool, name, entry)) for name, entry in tools.items()}

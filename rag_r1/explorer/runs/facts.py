@@ -31,7 +31,7 @@ from rag_r1.explorer.lines import START, whole_lines
 from rag_r1.explorer.runs.file_locks import FileKey, file_key, locked_files
 from rag_r1.explorer.sources import NOT_ENTERED, run_settings
 from rag_r1.io.bounded_json import limited_lines, read_json_file, read_json_line
-from rag_r1.io.bounded_yaml import YamlError, read_yaml
+from rag_r1.io.bounded_yaml import read_yaml
 from rag_r1.io.ordinary_files import open_ordinary
 from rag_r1.options.settings_file import SETTINGS
 from rag_r1.runs.rollout_metrics import logger_files
@@ -56,7 +56,8 @@ _STEP_FILE = re.compile(r"step_(\d+)-\d+\.jsonl(?:\.gz)?")
 _VALIDATION_EM = re.compile(r"val-(?:core|aux)/.+/em/mean@\d+")
 #: A run without a lock counts as running for this number of seconds after its last write.
 _QUIET_S = 600.0
-#: Errors that mean that a file is missing, or does not have the expected contents.
+#: Errors that mean that a file is missing, or does not have the expected contents (YamlError is a
+#: ValueError).
 _UNREADABLE = (OSError, ValueError, RecursionError, TypeError, KeyError, AttributeError, OverflowError)
 
 
@@ -137,7 +138,7 @@ def _facts(top: Path, folder: Path, locked: frozenset[FileKey]) -> RunFacts:
 
 
 def _is_locked(folder: Path, locked: frozenset[FileKey]) -> bool:
-    """Whether a process holds one of the locks that runs take in their folders."""
+    """Return whether a process holds one of the locks that runs take in their folders."""
     names = ("", "lock", "journal", "journal/lock", "checkpoints/lock", SUPERVISOR_LOCK)
     return any(file_key(folder / name) in locked for name in names)
 
@@ -171,7 +172,7 @@ def _resume_command(folder: Path, working_directory: Path | None) -> str | None:
 
 
 def _is_complete(folder: Path, progress: _Progress, *, is_training: bool) -> bool:
-    """Whether a training has done all its steps, or another run has all its episodes and its report.
+    """Return whether a training has done all its steps, or another run has all its episodes and its report.
 
     This does not depend on the times of files, which differ in a folder that was copied.
     """
@@ -181,7 +182,7 @@ def _is_complete(folder: Path, progress: _Progress, *, is_training: bool) -> boo
 
 
 def _has_result(folder: Path) -> bool:
-    """Whether there is a complete result that is not older than the records."""
+    """Return whether there is a complete result that is not older than the records."""
     if (folder / DONE).is_file():
         return True
     records = _mtime(folder / "journal" / "records.ndjson")
@@ -203,11 +204,9 @@ def _rollout_progress(folder: Path) -> _Progress:
         lines, right, wrong = _count_in_file(journal, b"\n", b'"right": true', b'"right": false')
         step, judged = lines, right + wrong
         em = right / judged if judged and settings.get("term", "em") == "em" else None
-    try:
+    with suppress(*_UNREADABLE):
         samples = settings.get("samples", 1)
         total = None if "replays" in settings else int(settings["questions"]) * int(samples)
-    except _UNREADABLE:
-        pass
     try:
         figure = read_json_file(folder / "report.json")["figures"]["em"]["all"]
         return _Progress(step, total, float(figure["value"]), int(figure["episodes"]))
@@ -223,17 +222,17 @@ def _training_progress(folder: Path) -> _Progress:
     logged_step, em, validated_step = _logged_progress(folder)
     names = [_STEP_FILE.match(file.name) for file in folder.glob("trajectories/train/*")]
     steps = [int(name[1]) for name in names if name]
-    step = max([*steps, *([] if logged_step is None else [logged_step])], default=None)
+    if logged_step is not None:
+        steps.append(logged_step)
+    step = max(steps, default=None)
     n = None
     if validated_step is not None:
         files = folder.glob(f"trajectories/val/step_{validated_step:06d}-*.jsonl*")
         with suppress(OSError, zlib.error):
             n = sum(1 for file in files for _ in whole_lines(file, START)) or None
     total = None
-    try:
+    with suppress(*_UNREADABLE):
         total = read_yaml(folder / _CONFIG)["trainer"].get("total_training_steps")
-    except (YamlError, *_UNREADABLE):
-        pass
     return _Progress(step, total if isinstance(total, int) else None, em, n)
 
 
@@ -262,15 +261,12 @@ def _count_in_file(file: Path, *patterns: bytes) -> list[int]:
     counts = [0] * len(patterns)
     tail = b""  # the end of the data before, in which an occurrence may begin
     longest = max(map(len, patterns)) - 1
-    try:
-        with open_ordinary(file) as content:
-            while data := content.read(1 << 20):
-                for index, pattern in enumerate(patterns):
-                    overlap = tail[len(tail) - len(pattern) + 1 :] if len(pattern) > 1 else b""
-                    counts[index] += (overlap + data).count(pattern)
-                tail = (tail + data)[-longest:] if longest else b""
-    except OSError:
-        pass
+    with suppress(OSError), open_ordinary(file) as content:
+        while data := content.read(1 << 20):
+            for index, pattern in enumerate(patterns):
+                overlap = tail[len(tail) - len(pattern) + 1 :] if len(pattern) > 1 else b""
+                counts[index] += (overlap + data).count(pattern)
+            tail = (tail + data)[-longest:] if longest else b""
     return counts
 
 

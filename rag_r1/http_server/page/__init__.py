@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 _FOLDER = Path(__file__).parent
+#: Content types.
 SCRIPT, STYLE = "text/javascript; charset=utf-8", "text/css; charset=utf-8"
 #: Address of each shared file -> its path and its content type. The files are served without a token.
 SHARED_FILES = {

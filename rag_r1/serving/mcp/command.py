@@ -12,7 +12,7 @@ import shlex
 import signal
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, redirect_stderr
+from contextlib import AsyncExitStack, asynccontextmanager, redirect_stderr, suppress
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from rag_r1.rollouts.agent_arguments import AgentSelection, shared_arguments
 from rag_r1.runs.errors import OtherServerError, RunError
 from rag_r1.runs.start_checks import CHECK_ONLY, try_servers
 from rag_r1.system.installation import pip_command
-from rag_r1.tools.mcp.tool import McpFailure, McpOptions, has_mcp, prefixed_entries
+from rag_r1.tools.mcp.tool import McpFailure, McpOptions, has_mcp, tool_entries
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
@@ -109,10 +109,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if args.http is None:  # an exception would have to wait for the thread that reads stdin
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    try:
+    with suppress(KeyboardInterrupt):
         asyncio.run(serve(args))
-    except KeyboardInterrupt:
-        pass
     return 0
 
 
@@ -280,7 +278,7 @@ async def _tools_of(options: McpOptions) -> dict[str, dict[str, Any]]:
     server = server_for_loop(options)
     try:
         async with server.connection() as connection:
-            return prefixed_entries(await connection.list_tools())
+            return tool_entries(await connection.list_tools())
     except (MCPError, TimeoutError) as error:
         raise McpFailure(f"the server does not list its tools: {error}") from error
     finally:

@@ -39,7 +39,7 @@ from rag_r1.tools.mcp.limits import check_message
 _MAX_SOURCES = 20
 #: The most bytes of a request's body.
 _MAX_BODY_BYTES = 1 << 20
-#: Statuses of an episode that are errors of the call.
+#: Statuses of an episode that are errors of the call, as in sessions.FAILURES, which needs other packages.
 _FAILED = ("engine_failure", "tool_failure", "bad_row", "error")
 #: The type of an exception and its message. The message is dropped, since the server may have written it.
 _EXCEPTION = re.compile(r"(\w+): .*", re.DOTALL)

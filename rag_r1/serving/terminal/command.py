@@ -30,7 +30,7 @@ from rag_r1.options.command_line import argument, read_arguments
 from rag_r1.options.server_address import Address
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import CHECK_ONLY
-from rag_r1.serving.arguments import ChatAgentArguments, check_agent, refuse_unused
+from rag_r1.serving.arguments import ChatAgentArguments, refuse_unused, require_one_agent
 from rag_r1.serving.command import TOKEN_VARIABLE, check_extras, set_up_logs
 from rag_r1.serving.terminal.client import ChatError, check_server, stream_answer
 
@@ -77,7 +77,7 @@ class ChatArguments(ChatAgentArguments):
         if self.url is None and self.model is None and not self.demo:
             raise ValueError("give --url (of a running `rag-r1 serve`) or --model, or try --demo")
         if self.url is None:
-            check_agent(self)
+            require_one_agent(self)
         else:
             refuse_unused(self, ChatAgentArguments.model_fields, "--url names a server with its own agent")
         return self
@@ -143,7 +143,7 @@ def _local_server(args: ChatArguments) -> Iterator[RunningServer]:
             yield running
         finally:
             running.stop()
-            thread.join(10)
+            thread.join(10)  # seconds; a thread that hangs does not keep the process
 
 
 class TerminalChat:
@@ -157,6 +157,7 @@ class TerminalChat:
         self.token = token
         self.out = out or sys.stdout
         self.read = read or (lambda: input("\n> " if sys.stdin.isatty() else ""))
+        #: The conversation so far, as messages of the API.
         self.messages: list[dict[str, str]] = []
         self._colours = self.out.isatty()
         self._in_line = False  # whether the last line, a piece of reasoning, is still open
@@ -165,6 +166,7 @@ class TerminalChat:
         """Ask the questions or, without any, those that the user types. Returns the exit status. Raises
         ChatError if the input is not text."""
         if questions:
+            # A list, so that all of them are asked, even if one gets no answer.
             return 0 if all([self.answer(question) for question in questions]) else 1
         while True:
             try:

@@ -51,7 +51,8 @@ CORPUS, MADE_FROM = "corpus.jsonl", "corpus.json"
 _VERSION = 3
 #: Whether access rights can be checked for the effective user, which Windows cannot.
 _BY_EFFECTIVE_IDS = os.access in os.supports_effective_ids
-#: Most files that an error names, and most characters for each of them.
+#: Most files that an error names, and most characters for each of them. After as many files that exceed the
+#: reader's limits, reading is given up.
 _MAX_NAMED, _MAX_CHARS = 20, 600
 
 #: A word: one Chinese or Japanese character, or a run of other characters, which is cut after 80.
@@ -68,7 +69,7 @@ def index_folder(folder: Path, out: Path, progress: bool = True, *, skip_bad_fil
     time, they wait for one another.
 
     Raises RunError if there is nothing to read, or if files cannot be read; with `skip_bad_files` these are
-    logged and left out.
+    logged and left out. Raises OSError if `out` cannot be used.
     """
     folder, out = Path(folder), Path(out)
     files = document_files(folder)
@@ -136,7 +137,7 @@ def passages_of(name: str, path: Path, document: DocumentText | None = None) -> 
     text, if it was read already. Raises DataError or OSError if the file cannot be read."""
     document = document or read_document(path)
     title = document.title or path.stem
-    numbers: dict[int | None, int] = {}
+    numbers: dict[int | None, int] = {}  # of the last passage, by page
     for section in document.sections:
         for text in split_words(section.text):
             numbers[section.page] = number = numbers.get(section.page, 0) + 1

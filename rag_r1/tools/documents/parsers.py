@@ -139,7 +139,8 @@ class _ReadBatch:
 
 
 class PendingDocument:
-    """A file that is read when `document` is called, or earlier together with its batch."""
+    """The file `path`, which is read when `document` is called, or earlier together with its batch. `ending`
+    is its extension in lower case."""
 
     def __init__(self, path: Path, batch: _ReadBatch | None = None):
         self.path, self.ending, self._batch = path, path.suffix.lower(), batch
@@ -165,7 +166,8 @@ class PendingDocument:
 
     def _parsed(self) -> DocumentText:
         """Return the text of an HTML or PDF file. Raises errors as `document` does."""
-        answer = (self._batch and self._batch.answer_for(self)) or self._read_alone()
+        answer = None if self._batch is None else self._batch.answer_for(self)
+        answer = answer or self._read_alone()
         if answer.error_kind:
             raise OSError(answer.value) if answer.error_kind == "OSError" else DataError(answer.value)
         title, sections = answer.value

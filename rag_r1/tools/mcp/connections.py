@@ -44,12 +44,13 @@ _STREAM_S = 300.0
 #: Errors after which a connection is useless. All other errors are answers of the server.
 _CONNECTION_ERRORS = {CONNECTION_CLOSED, REQUEST_TIMEOUT}
 
-
+#: The servers of each event loop, by the options that tell them apart.
 _servers: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, McpServer]] = WeakKeyDictionary()
 
 
 def server_for_loop(options: McpOptions) -> McpServer:
-    """Return the server with these options in the running event loop, without connecting to it."""
+    """Return the server that these options name in the running event loop, without connecting to it. Its time
+    limit is that of the options with which it was first named."""
     servers = _servers.setdefault(asyncio.get_running_loop(), {})
     key = json.dumps([options.command, options.url, options.env, options.cwd, options.token_env])
     if key not in servers:

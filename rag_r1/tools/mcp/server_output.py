@@ -24,6 +24,7 @@ MAX_STDERR_BYTES, _MAX_LINE_BYTES = 1 << 20, 8192
 MAX_LOGGED = 100
 #: Terminal colours, which well-behaved servers write as well.
 _COLOUR = re.compile(r"\x1b\[[0-9;]{0,20}m")
+#: The loggers with which the package mcp reports the messages of servers.
 _LOGGERS = ("client", "mcp.client.streamable_http", "mcp.shared.jsonrpc_dispatcher")
 
 

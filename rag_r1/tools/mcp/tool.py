@@ -70,7 +70,8 @@ class McpOptions:
     cwd: Text | None = None
     #: Environment variable with a bearer token for `url`.
     token_env: Variable = None
-    #: Seconds for connecting, and also for the answer to a call.
+    #: Seconds for connecting, and also for the answer to a call. If entries share a connection, the limit of
+    #: the one that is called first applies to connecting.
     timeout_s: PositiveSeconds = 60.0
     #: Whether the policy is told about an error of the tool, or it counts as a failure.
     errors: Literal["told", "failures"] = "told"
@@ -88,7 +89,7 @@ def make_mcp(options: Mapping[str, Any], key: str) -> McpTool:
 
 
 def has_mcp() -> bool:
-    """Whether version 2 or later of the package mcp is installed. It is not imported, which would take
+    """Return whether version 2 or later of the package mcp is installed. It is not imported, which would take
     seconds."""
     try:
         return int(version("mcp").partition(".")[0]) >= 2
@@ -151,7 +152,7 @@ def content_text(result: Any) -> str:
     return "\n".join(parts)[:MAX_CHARS]
 
 
-def prefixed_entries(tools: Sequence[Any]) -> dict[str, dict[str, Any]]:
+def tool_entries(tools: Sequence[Any]) -> dict[str, dict[str, Any]]:
     """Return the tools of a server as entries of `rag_r1.tools`, with description and parameters, but without
     the keys of the server."""
     return {

@@ -17,7 +17,7 @@ from rag_r1.protocols import Document
 
 
 class QueryCache:
-    """The documents of the `size` most recent queries, all of one version of the index."""
+    """The documents of the `size` most recently used queries, all of one version of the index."""
 
     def __init__(self, size: int):
         self._documents: LRUCache[str, list[Document]] = LRUCache(size)

@@ -1,9 +1,9 @@
 """The client of the retrieval server, which answers the searches of rollouts.
 
 One client serves all trajectories of a process over one pool of connections. New queries that arrive almost
-together share a request. The trajectories of a GRPO group send similar queries, so no query is sent twice:
-one that is in flight for another trajectory is awaited, and one that was answered before comes from an LRU
-cache, until the server reloads its index (cache.py).
+together share a request. The trajectories of a GRPO group send similar queries, so equal ones share their
+answer: one that is in flight for another trajectory is awaited, and one that was answered before comes from
+an LRU cache, until the server reloads its index (cache.py).
 
 Whatever goes wrong on the wire (refused connection, time-out, 5xx, 429, broken JSON, wrong shape) is retried
 with exponential back-off and jitter. After the last retry the query gets a `Failure` and not an exception, so
@@ -53,7 +53,9 @@ _BASE_VALUES, _VALUES_PER_DOCUMENT = 50_000, 200
 #: Longest wait between two attempts.
 _MAX_WAIT_S = 20.0
 
+#: The result of a query.
 Result = list[Document] | Failure
+#: A result that is in the cache, or the future of one that was requested.
 Entry = Result | asyncio.Future[Result]
 
 
@@ -66,6 +68,7 @@ class ClientStats:
     cached: int = 0
     #: Queries that waited for an equal one in flight.
     joined: int = 0
+    #: Queries that were sent, however often.
     sent: int = 0
     #: HTTP requests, including retries.
     requests: int = 0

@@ -54,10 +54,9 @@ def retrieval_process(index: Path, log: Path, *options: str, wait_s: float = 300
     with the end of the log, if the server is not ready within `wait_s` seconds."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    module = ("-m", "retrieval_server.start_retrieval")
-    arguments = [*module, "--index", str(index), "--port", str(port), *options]
+    arguments = ["-m", "retrieval_server.start_retrieval", "--index", str(index), "--port", str(port)]
     # It runs in its own session, since Ctrl-C is for the caller, who may have searches to finish.
-    with child_process(arguments, server_environment(TOKEN_VARIABLE), log) as process:
+    with child_process([*arguments, *options], server_environment(TOKEN_VARIABLE), log) as process:
         try:
             wait_until_ready(process, lambda: _is_ready(port), wait_s, name="the retrieval server", log=log)
         except NotReadyError as error:
@@ -66,7 +65,7 @@ def retrieval_process(index: Path, log: Path, *options: str, wait_s: float = 300
 
 
 def _is_ready(port: int) -> bool:
-    """Whether the server at this port of the loopback interface reports that it is ready."""
+    """Return whether the server at this port of the loopback interface reports that it is ready."""
     # This connection uses no proxy of the environment, which could not reach the server.
     with closing(HTTPConnection("127.0.0.1", port, timeout=2)) as connection:
         try:

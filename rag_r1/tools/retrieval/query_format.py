@@ -7,8 +7,8 @@ until the answer to a search shows that the index has been reloaded (`X-Index-Ve
 written for the new index.
 
 An index without a separator (BM25, or a server of another project) is an error, which names the key and the
-remedy. The plain query is never sent instead, since an encoder that was trained otherwise would silently give
-bad results.
+remedy. Unless `mode` is `plain`, the plain query is not sent instead, since an encoder that was trained
+otherwise would silently give bad results.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class QueryFormatError(ValueError):
         self.what, self.is_transient, self.key, self.remedy = what, is_transient, key, remedy
 
     def stops(self, mode: Mode | None) -> bool:
-        """Whether a query in this mode cannot be sent. A plain one can be sent without a separator."""
+        """Return whether a query in this mode cannot be sent. A plain one can be sent without a separator."""
         return mode != "plain" or self.key != KEY
 
 
@@ -95,8 +95,9 @@ class RemoteQueryFormat:
 
     async def texts(self, queries: Sequence[str], context: Context) -> Sequence[str]:
         """Return the texts to send in place of the queries of a turn, and note them in the context. Raises
-        QueryFormatError if the server does not name its separator, or if its encoder was trained with another
-        mode than is configured; and the errors of connections after the last retry."""
+        QueryFormatError if the server does not name its separator, unless the mode is `plain`, or if its
+        encoder was trained with another mode than is configured; and the errors of connections after the last
+        retry."""
         try:
             form = await self.format()
             mode = choose_mode(form, self._mode)
