@@ -36,8 +36,8 @@ class _ConversionManifest(BaseModel):
 def cached_conversion(folder: Path, convert: Callable[[Path], None]) -> Path:
     """Return `folder`, which contains the files that `convert` writes now, or wrote in an earlier process.
 
-    `convert` is called with an empty folder, which is then renamed to `folder`. Its errors are passed on, and
-    nothing is kept then. Raises UserError if the folder cannot be written.
+    `convert` is called with an empty folder, which is then renamed to `folder`. If it fails, nothing is kept.
+    Raises UserError for an OSError, as when the folder cannot be written, and passes on all other errors.
     """
     try:
         if _is_complete(folder):

@@ -167,6 +167,7 @@ class Manifest(_Section):
 
     format_version: int
     backend: Literal["dense", "bm25", "lucene", "hybrid"]
+    #: The number of passages.
     count: int
     corpus: CorpusSection
     dense: DenseSection | None = None
@@ -174,7 +175,9 @@ class Manifest(_Section):
     shard: ShardSection | None = None
     lucene: BM25Section | None = None
     hybrid: HybridSection | None = None
+    #: By path relative to the folder; all files but the manifest itself.
     files: dict[str, FileEntry]
+    #: The versions of the libraries, by name, for people.
     built_with: dict[str, str]
 
     @field_validator("files")
@@ -214,6 +217,7 @@ def describe_files(folder: Path, progress: bool = False) -> dict[str, FileEntry]
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write the manifest atomically, after all other files of the folder."""
     write_json(folder / MANIFEST, manifest.model_dump(exclude_none=True))
 
 
@@ -225,20 +229,20 @@ def replaced_folder(folder: Path) -> Path:
 def read_manifest(folder: Path) -> Manifest:
     """Return the folder's manifest. Raises UserError if the folder is not a finished index of this format."""
     path = folder / MANIFEST
-    rebuild = "Build one with: rag-r1 index build --corpus FILE --out DIR --backend bm25"
+    build_one = "Build one with: rag-r1 index build --corpus FILE --out DIR --backend bm25"
     if not folder.is_dir():
         if (replaced_folder(folder) / MANIFEST).is_file():
             move = f"mv {replaced_folder(folder)} {folder}"
             raise UserError(f"{folder}: a build that replaces this index has not ended. If none runs: {move}")
-        raise UserError(f"{folder}: no such folder. {rebuild}")
+        raise UserError(f"{folder}: no such folder. {build_one}")
     if not path.is_file():
-        raise UserError(f"{folder}: no {MANIFEST}, so this is not a finished index. {rebuild}")
+        raise UserError(f"{folder}: no {MANIFEST}, so this is not a finished index. {build_one}")
     try:
         data = read_json_file(path)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}). Check its rights.") from None
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not JSON ({error}). {rebuild}") from None
+        raise UserError(f"{path}: not JSON ({error}). {build_one}") from None
     version = data.get("format_version") if isinstance(data, dict) else None
     if version != FORMAT_VERSION:
         raise UserError(f"{path}: format version {version}, this server reads {FORMAT_VERSION}. {REBUILD}")

@@ -238,7 +238,8 @@ def check_parts(folder: Path, *, progress: bool = True) -> EncodedParts:
         if record.sha256 is None:
             raise refusal(part, "is not finished")
         start, stop = part.rows(corpus.count)
-        expected = (records or [record])[0].model_copy(
+        first = records[0] if records else record
+        expected = first.model_copy(
             update={"corpus_sha256": corpus.corpus.sha256, "start": start, "stop": stop}
         )
         if difference := _difference(record, expected):

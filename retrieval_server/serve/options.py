@@ -1,6 +1,6 @@
 """The options of `rag-r1 index serve`.
 
-Options that contradict each other are refused. `command_line.py` makes the flags, the help and the error
+Options that contradict each other are refused; one that only has no effect here is ignored. `command_line.py` makes the flags, the help and the error
 messages from this declaration.
 """
 

@@ -122,7 +122,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._close()
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(*(self._refusal or (400, "bad_request", "this is not HTTP as the server speaks it")))
+        bad_request = (400, "bad_request", "this is not HTTP as the server speaks it")
+        self._refuse(*(bad_request if self._refusal is None else self._refusal))
 
     # The limits.
 
