@@ -80,7 +80,7 @@ async def _call(state: EpisodeState, turn: Turn, action: Search | Calls) -> Stat
     return None
 
 
-def _record_failure(state: EpisodeState, turn: Turn, results: Sequence[Any]) -> Status | None:
+def _record_failure(state: EpisodeState, turn: Turn, results: Sequence[object]) -> Status | None:
     """Record the failure of a turn if one of its calls failed. Returns the status with which the episode ends
     if that failure is masked, else None."""
     failures = [result for result in results if isinstance(result, Failure)]

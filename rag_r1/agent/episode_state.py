@@ -45,7 +45,7 @@ class EpisodeState:
 
     @cached_property
     def executor(self) -> ToolExecutor:
-        """Make the calls of all turns."""
+        """Makes the calls of all turns, and counts them against the limits of the tools."""
         context = partial(call_context, self.record, self.protocol.thought)
         return ToolExecutor(self.tools, self.failures, self.wait, context)
 

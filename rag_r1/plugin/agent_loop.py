@@ -49,6 +49,7 @@ class VerlEngine:
     def __init__(self, client: Any, sampling_params: dict[str, Any], codec: Codec, seed: str | None = None):
         self.client, self.sampling_params, self.codec = client, sampling_params, codec
         self.seed = seed
+        #: Whether the client resumes aborted generations.
         self.resumes = isinstance(client, FullyAsyncLLMServerClient)
         self.request_id = uuid4().hex
         #: veRL's fields of the last turn, and the range of weight versions that generated the trajectory.
@@ -84,7 +85,7 @@ class VerlEngine:
         return Generation(ids, logprobs, aborted, f"stop reason {output.stop_reason}" if aborted else "")
 
     def _add_fields(self, fields: dict[str, Any]) -> None:
-        """Add a turn's fields to `extra_fields`, and widens the range of weight versions by the turn's."""
+        """Add a turn's fields to `extra_fields`, and widen the range of weight versions by the turn's."""
         extremes = {}
         for name, extreme in (("min_global_steps", min), ("max_global_steps", max)):
             versions = [self.extra_fields.get(name), fields.get(name)]

@@ -131,8 +131,8 @@ def logprob_gaps(batch: KVBatchMeta) -> dict[str, float]:
     keys = unpadded_keys(batch)
     fields = ("response_mask", "rollout_log_probs", "old_log_probs")
     data = read_rows(keys, batch.partition_id, fields)
-    masks, trained, sampled = (data[name].unbind() for name in fields)
-    gaps = torch.cat([(a - b).abs()[m.bool()] for m, a, b in zip(masks, trained, sampled, strict=True)])
+    masks, sampled, trained = (data[name].unbind() for name in fields)
+    gaps = torch.cat([(a - b).abs()[m.bool()] for m, a, b in zip(masks, sampled, trained, strict=True)])
     if not len(gaps):
         return {}
     return {

@@ -109,8 +109,11 @@ class TrainArguments(Arguments):
 
 
 def _check_recipe(args: TrainArguments) -> tuple[Recipe, DictConfig, PreflightReport]:
-    """Run all checks. Returns the recipe, its configuration without wrong overrides, and the report. Raises
-    RunError if the recipe cannot be composed."""
+    """Run all checks. Returns the recipe, its configuration without wrong overrides, and the report.
+
+    Prepares this process, and those that it starts, for the user's modules and, if the recipe is for a CPU,
+    for veRL's platform. Raises RunError if the recipe cannot be composed.
+    """
     add_working_directory()
     recipe = Recipe.find(args.recipe)
     config, override_problems = compose_valid(recipe, args.overrides)

@@ -68,8 +68,8 @@ def llds_loss(
 ) -> tuple[torch.Tensor, dict[str, Any]]:
     """Return the loss of a micro-batch, a scalar, and its metrics.
 
-    All tensors have the shape (rows, tokens), and the log-probs are in nats. Raises ValueError if the actor's
-    `policy_loss` is not an LLDSConfig.
+    All tensors have the shape (rows, tokens), and the log-probs are in nats. `rollout_is_weights` weigh
+    veRL's loss and not the penalty. Raises ValueError if the actor's `policy_loss` is not an LLDSConfig.
     """
     if config is None or not isinstance(config.policy_loss, LLDSConfig):
         raise ValueError(

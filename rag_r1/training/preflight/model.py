@@ -90,7 +90,8 @@ def _fault_of_check(key: str, check: Callable[..., None], *args: Any) -> Iterato
     try:
         check(*args)
     except RunError as fault:
-        yield error(key, *str(fault).rsplit(": ", 1))
+        text, remedy = str(fault).rsplit(": ", 1)  # every RunError ends with the remedy
+        yield error(key, text, remedy)
 
 
 def _load_tokenizer(section: str, node: DictConfig) -> tuple[Any | None, Problem | None]:
