@@ -152,8 +152,7 @@ class Episode:
     async def _play(self, state: EpisodeState) -> Status:
         """Run turn by turn; returns the status with which the episode ends."""
         record = state.record
-        n_turns = self.budget.max_turns + int(self.budget.final_turn)
-        for turns_left in reversed(range(n_turns)):
+        for turns_left in reversed(range(self.budget.max_turns + int(self.budget.final_turn))):
             state.turns_left = turns_left
             room = min(self.budget.max_turn_tokens, state.room)
             if room < 1:

@@ -49,9 +49,7 @@ def fold(text: str) -> str:
     return " ".join(text.lower().split())
 
 
-def comparable(
-    prediction: str | None, golds: Any, normaliser: NormaliserName = "squad"
-) -> Iterator[tuple[str, str]]:
+def comparable(prediction: str | None, golds: Any, normaliser: NormaliserName) -> Iterator[tuple[str, str]]:
     """Yield (prediction, gold) for every gold, in the form in which they are compared; neither is ever empty.
 
     `golds` is anything that `as_golds` reads. Raises ValueError, which lists the normalisers, for an unknown

@@ -1,7 +1,7 @@
 """The options of `rag-r1 index serve`.
 
-Options that contradict each other are refused; one that only has no effect here is ignored. `command_line.py` makes the flags, the help and the error
-messages from this declaration.
+Options that contradict each other are refused; one that only has no effect is ignored. `command_line.py`
+makes the flags, the help and the error messages from this declaration.
 """
 
 from __future__ import annotations
