@@ -28,8 +28,7 @@ from rag_r1.agent.tokens.signals import part_logprobs
 from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.data.rows import cell_text
 from rag_r1.inference.episode_client import turn_seed
-from rag_r1.plugin.algorithms.turn_loo import NAME as TURN_LOO
-from rag_r1.plugin.algorithms.turn_loo import place_turn_scores
+from rag_r1.plugin.algorithms.turn_loo import place_turn_scores, uses_turn_loo
 from rag_r1.plugin.process_agents import ProcessAgents
 
 
@@ -188,7 +187,7 @@ class SearchAgentLoop(AgentLoopBase):
         the trajectory's metrics, which are thereby counted once.
         """
         fields = {"turn_scores": [], "tool_rewards": [], **engine.extra_fields, **_versions(engine, row)}
-        by_turn = (self.config.get("algorithm") or {}).get("adv_estimator") == TURN_LOO
+        by_turn = uses_turn_loo(self.config)
         if by_turn and ledger.generated_tokens:
             fields["turn_ends"] = ledger.turn_ends(len(record.turns))
         # veRL counts messages: the user's, one for each generation, one for each observation.

@@ -38,7 +38,7 @@ from rag_r1.training.composition import compose_valid
 from rag_r1.training.metrics_files import MetricsFile, earlier_files, next_metrics_file
 from rag_r1.training.next_steps import after_sft
 from rag_r1.training.stages import lock_folder
-from rag_r1.training.time_limit import Hours, TimeLimit, check_resume
+from rag_r1.training.time_limit import HOURS_HELP, Hours, TimeLimit, check_resume
 
 #: Name of the link to the chosen model in `trainer.default_local_dir`.
 MODEL = "model"
@@ -74,9 +74,7 @@ class SftArguments(Arguments):
         default=None,
     )
     check_only: bool = argument("run the checks, and end without a training", default=False)
-    hours: Hours | None = argument(
-        "end after so many hours at most, with a checkpoint; the same command goes on", "H", default=None
-    )
+    hours: Hours | None = argument(HOURS_HELP, "H", default=None)
     overrides: Overrides = argument("any key of veRL's sft_trainer_engine", "key=value", default=[])
 
 

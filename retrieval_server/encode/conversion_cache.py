@@ -15,20 +15,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
-
 from retrieval_server.errors import UserError
 from retrieval_server.folder.atomic import write_json
-from retrieval_server.folder.manifest import MANIFEST, FileEntry, describe_files
+from retrieval_server.folder.manifest import MANIFEST, FileEntry, Stored, describe_files
 from retrieval_server.json_limits import json_file_bytes
 
 log = logging.getLogger(__name__)
 
 
-class _ConversionManifest(BaseModel):
+class _ConversionManifest(Stored):
     """The `manifest.json` of a conversion, with the sizes and hashes of its files."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     files: dict[str, FileEntry]
 

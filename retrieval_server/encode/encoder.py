@@ -76,7 +76,8 @@ class Encoder:
         """
         recorded_name, folder = resolve_model(name)
         config = read_folder_settings(folder)
-        pooling = choose_pooling(name, options, config, find_family(recorded_name))
+        family = find_family(recorded_name)
+        pooling = choose_pooling(name, options, config, family)
         device, torch_dtype = ("cpu", "float32") if openvino else (device, dtype)
         model = _load(folder, pooling, bare=config.pooling is None, device=device, dtype=torch_dtype)
         special = getattr(model.tokenizer, "num_special_tokens_to_add", lambda: 0)()
@@ -87,6 +88,7 @@ class Encoder:
             sha256,
             config,
             options,
+            family=family,
             pooling=pooling,
             model_max_length=model.max_seq_length,
             separator_token=getattr(model.tokenizer, "sep_token", None),

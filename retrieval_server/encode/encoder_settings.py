@@ -107,6 +107,7 @@ def resolve_settings(
     config: FolderSettings,
     options: EncoderOptions,
     *,
+    family: EncoderFamily | None,
     pooling: str,
     model_max_length: int | None,
     separator_token: str | None,
@@ -119,7 +120,6 @@ def resolve_settings(
     """
     if options.normalize is False and config.normalize:
         raise UserError(f"{name}: its own configuration normalises its vectors; drop --no-normalize.")
-    family = find_family(name)
     # Prompts in a folder are complete, and so are those of a trained retriever, which alone has a mode.
     own = (config.query_prefix, config.passage_prefix, config.query_mode)
     has_own = own != (None, None, None)

@@ -30,7 +30,7 @@ from retrieval_server.search.vectors.faiss_search import (
 from retrieval_server.search.vectors.flat_search import multiply_batches
 from retrieval_server.search.vectors.stored_rows import StoredRows
 
-#: The recall that the default settings of an index must reach, unless its preset asks for more.
+#: The recall that the default settings of an index should reach, unless its preset asks for more.
 GOOD_RECALL = 0.95
 _TOPK = 10  # the k of recall@k
 _SAMPLED_QUERIES = 200
