@@ -65,6 +65,11 @@ class EpisodeState:
         used = self.ledger.generated_tokens + self.ledger.observed_tokens
         return min(room, self.budget.max_episode_tokens - used)
 
+    @property
+    def spare_room(self) -> int:
+        """Number of tokens that may still be added so that another turn fits; below 0 if none would."""
+        return self.room - self.budget.min_turn_tokens
+
     def observe(self, turn: Turn, ids: list[int], text: str) -> None:
         """Add an observation to the context: `ids` are the token ids of `text`. A chat observation begins
         with the token that ends the policy's turn; it is left out if the policy has written it already."""

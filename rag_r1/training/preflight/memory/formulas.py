@@ -107,8 +107,7 @@ class RoleMemory:
         `backward` says whether gradients are computed."""
         shape, (q, kv) = self.shape, self.shape.attention
         fused = self.fused and not self.is_critic
-        copied_parameters = shape.embeddings + 2 * shape.layer
-        copies = copied_parameters * (6 if backward and not self.adapters else 2)
+        copies = (shape.embeddings + 2 * shape.layer) * (6 if backward and not self.adapters else 2)
         if self.nf4:
             copies = 2 * 2 * shape.hidden * shape.intermediate
         layer = 2 * tokens * (4 * shape.hidden + q + 2 * kv + 3 * shape.intermediate)
