@@ -70,8 +70,8 @@ def run(command: BuildCommand) -> int:
     try:
         check(command)
         name = command.dense.encoder
-        if name and is_hub_name(name) and command.step != "merge":
-            resolve_model(name)
+        if name and is_hub_name(name) and command.step != "merge":  # a merge may not need its encoder
+            resolve_model(name)  # fetch it only after all checks, before the work
         if command.check_only:
             print(f"all checks passed: would write {command.out or command.parts}")
             return 0

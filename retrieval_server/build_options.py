@@ -130,7 +130,7 @@ class BuildCommand(Options):
         )
 
     def contradictions(self) -> Iterator[str]:
-        """Yield a sentence for each option that the step lacks, or that does not belong to it."""
+        """Yield a sentence for each option that is missing, and for options that contradict each other."""
         if self.backend == "hybrid":
             if self.step != "all" or self.corpus or not self.hybrid.of or not self.out:
                 yield "--backend hybrid needs --of DIR --of DIR and --out, and no corpus"

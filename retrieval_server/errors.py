@@ -130,7 +130,7 @@ class ClientDisconnectedError(Exception):
 
 @contextmanager
 def disk_errors(folder: Path, needed: Callable[[], int] | None = None) -> Iterator[None]:
-    """Convert errors of a full or write-protected disk in the block to UserError.
+    """Convert errors of a full or write-protected disk, or of missing rights, in the block to UserError.
 
     The message names the file, or `folder` if the file is unknown. For a full disk it also names the free
     bytes, and the bytes that are `needed()`.

@@ -45,7 +45,10 @@ def json_file_bytes(path: Path) -> bytes:
 
 
 def read_json_file(path: Path) -> Any:
-    """Return the value of a JSON file in UTF-8. Raises OSError or ValueError as `json_file_bytes` does."""
+    """Return the value of a JSON file in UTF-8.
+
+    Raises OSError or ValueError as `json_file_bytes` does, and ValueError if the file is malformed.
+    """
     return json.loads(json_file_bytes(path).decode("utf-8-sig"))
 
 
@@ -72,7 +75,7 @@ def json_kind(value: object) -> str:
 
 
 def _check(data: bytes, max_values: int) -> None:
-    """Raise ValueError for a JSON text with more than `max_values` values or MAX_DEPTH levels."""
+    """Raise ValueError for a JSON text with more than `max_values` values or more than MAX_DEPTH levels."""
     # Without escapes every quotation mark begins or ends a string, so every second part is outside strings.
     unescaped = data.replace(b"\\\\", b"").replace(b'\\"', b"")
     too_many = ValueError(f"it has more than {max_values:,} values")

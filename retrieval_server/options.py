@@ -42,6 +42,7 @@ class Flag:
     help: str
     #: All spellings, of which the first is shown. By default the field's name: `max_batch` as `--max-batch`.
     names: tuple[str, ...] = ()
+    #: What `--help` shows in place of the value. By default the choices or the field's name in capitals.
     metavar: str | None = None
     #: The allowed values, if the type does not determine them.
     choices: tuple[str, ...] | None = None

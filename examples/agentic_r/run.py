@@ -14,6 +14,7 @@ for each seed a world (examples/agentic_r/world.py), its questions and the first
     OUT/seed0/data, index            the world and its first index
     OUT/seed0/loop, control          the loops, each with its rounds.md and rounds.png
     OUT/seed0/loop.yaml, ...         their recipes
+    OUT/seed0/made_of, recall.json   the hash of what the runs depend on, the recall of each index
     OUT/agentic_r.md, agentic_r.png  the table and the picture of all seeds in the folder
 
 Finished steps are not repeated, and an interrupted run resumes when the command is repeated. Afterwards,
@@ -68,9 +69,14 @@ class MiniatureArguments(Arguments):
 
 
 def run_arm(inputs: LoopInputs, arm: str, seed: int, rounds: int) -> None:
-    """Run the loop of an arm, if it is not finished. Raises RunError if the loop ends with an error."""
+    """Run the loop of an arm, if it is not finished.
+
+    Raises RunError if the loop ends with an error, or if this arm, or the loop with which the control begins,
+    was finished with another number of rounds.
+    """
     out = inputs.folder / arm
-    for name in (arm, *(["loop"] if arm == "control" else [])):
+    for name in ("control", "loop") if arm == "control" else ("loop",):
+        # Read only for its refusal.
         StateFile(inputs.folder / name / FINISHED, {"rounds": rounds}, refuses=True).read(dict)
     if (out / FINISHED).exists():
         return

@@ -75,18 +75,20 @@ class MisleadingWorld:
 
 
 def make_misleading_world(world: World, seed: int | str) -> MisleadingWorld:
-    """Return the world with a passage and a near-duplicate for each fact of a relation in WORDING; `seed`
-    draws the wordings."""
+    """Return the world with a passage and a near-duplicate for each fact of a relation in WORDING.
+
+    `seed` draws the wordings.
+    """
     rng = random.Random(f"misleading-{seed}-{world.split}")
     stated, passages = {}, []
     for relation, (statement, lacking, _) in WORDING.items():
         for entity, value in world.facts[relation].items():
-            words = {"entity": entity, "value": value, "trade": rng.choice(TRADE)}
-            name = f"{world.split}-{relation}-{len(passages) // 2}"
-            passage = {"id": name, "contents": f'"{entity}"\n{statement.format(**words)}'}
-            distractor = f'"{entity}"\n{rng.choice(lacking).format(**words)}'
+            slots = {"entity": entity, "value": value, "trade": rng.choice(TRADE)}
+            passage_id = f"{world.split}-{relation}-{len(passages) // 2}"
+            passage = {"id": passage_id, "contents": f'"{entity}"\n{statement.format(**slots)}'}
+            distractor = f'"{entity}"\n{rng.choice(lacking).format(**slots)}'
             stated[entity, relation] = passage
-            passages += [passage, {"id": f"{name}-near", "contents": distractor}]
+            passages += [passage, {"id": f"{passage_id}-near", "contents": distractor}]
     rng.shuffle(passages)
     return MisleadingWorld(replace(world, passages=tuple(passages)), stated)
 
@@ -130,6 +132,7 @@ def misleading_data(seed: int, train: int, val: int) -> tuple[DemoData, Misleadi
     The data has `train` questions about the first and `val` questions about the second, whose names never
     occur in training. Raises ValueError if a world has too few questions.
     """
+    # Large enough for the questions of loop_inputs.py; `draw_questions` refuses a world that is too small.
     worlds = [
         make_misleading_world(make_world(seed, split, people=people, places=places), seed)
         for split, people, places in (("train", 800, 250), ("test", 200, 45))

@@ -26,6 +26,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import NamedTuple
 
 from examples.common.scripted_episodes import Script, play_rows
 from examples.memory.world import KINDS, PageWorld, fresh_pages, reference_line
@@ -43,10 +44,19 @@ BATCH = 16
 Behaviour = Mapping[str, float]
 AFTER_FACT: Behaviour = {"summary": 0.3, "early": 0.45, "on": 0.25}
 REFERRED: Behaviour = {"backtrack": 0.3, "guess": 0.45, "on": 0.25}
-#: The behaviour when a page has the fact, and when it refers to another name.
-BehaviourRates = tuple[Behaviour, Behaviour]
-MIXED: BehaviourRates = (AFTER_FACT, REFERRED)
-RIGHT: BehaviourRates = ({"summary": 1.0}, {"backtrack": 1.0})
+
+
+class BehaviourRates(NamedTuple):
+    """What the script does after a page, as shares of its actions."""
+
+    #: After a page that has the fact.
+    after_fact: Behaviour
+    #: After a page that refers to another name.
+    referred: Behaviour
+
+
+MIXED = BehaviourRates(AFTER_FACT, REFERRED)
+RIGHT = BehaviourRates({"summary": 1.0}, {"backtrack": 1.0})
 
 
 @dataclass
@@ -88,7 +98,7 @@ class ScriptedMemory(Script):
         self._referred = self._written = False
         if len(self._lookups) == len(self.question.lookups):
             return self._answer()
-        choice = self._draw(self.habits[0])
+        choice = self._draw(self.habits.after_fact)
         if choice == "summary":
             self._written = True
             return self._block("summary", self._facts() + ".")
@@ -96,7 +106,7 @@ class ScriptedMemory(Script):
 
     def _after_reference(self, entity: str, last: str) -> str:
         """Return the turn after a page that refers to the name `last`: a backtrack, a guess, or a search."""
-        choice = self._draw(self.habits[1])
+        choice = self._draw(self.habits.referred)
         self._referred = True
         if choice == "backtrack":
             return self._block("backtrack", reference_line(entity, last))

@@ -168,8 +168,7 @@ def curve_table(curves: Sequence[Mapping[int, list[Record]]]) -> tuple[list[str]
                 ", ".join(number(queries(records), 1) if records else "–" for records in values),
             ]
         rows.append(row)
-    head = ["step", "EM", *(name for kind in KINDS for name in (kind.replace("_", "-"), "queries"))]
-    return head, rows
+    return ["step", "EM", *(name for kind in KINDS for name in (kind.replace("_", "-"), "queries"))], rows
 
 
 def step_table(logs: Sequence[Mapping[int, Mapping[str, float]]]) -> tuple[list[str], list[list[str]]]:

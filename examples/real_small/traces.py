@@ -26,7 +26,7 @@ from typing import Any, Literal
 from tqdm import tqdm
 
 from rag_r1.agent import Trajectory, Turn
-from rag_r1.demo.traces.mixes import Mix, draw_strategy
+from rag_r1.demo.traces.mixes import Mix, Strategy, draw_strategy
 from rag_r1.demo.traces.turns import turn
 from rag_r1.io.atomic_files import write_json_lines
 from rag_r1.io.bounded_json import limited_lines, read_json_line
@@ -154,7 +154,7 @@ async def _make_records(
 
 
 async def make_trace(
-    question: Question, strategy: str, guess: str, client: RetrievalClient
+    question: Question, strategy: Strategy, guess: str, client: RetrievalClient
 ) -> Trajectory | None:
     """Return the trace of a question by a strategy, or None if a search does not find its passage.
 

@@ -17,7 +17,10 @@ PAPER = {
     "sq": {"em": 0.439, "rounds": 2.53, "seconds": 8.21},
     "mq": {"em": 0.455, "rounds": 2.15, "seconds": 7.42},
 }
-_TWO_FACTS = "two independent facts"
+#: The kinds of search that are compared: one query in a turn, and several.
+ARMS = ("sq", "mq")
+#: The group of questions about which the claim is made.
+TWO_FACTS = "two independent facts"
 _TRAINED = " with PPO, sq for EM, mq for EM less 0.05 a turn of a right answer"
 
 
@@ -57,7 +60,7 @@ def markdown(results: Mapping[str, Any]) -> str:
         "search."
     )
     page.table(_HEAD, _rows(runs))
-    page.text(f"On questions with {_TWO_FACTS}, several queries in a turn have, against one:")
+    page.text(f"On questions with {TWO_FACTS}, several queries in a turn have, against one:")
     return str(page.bullets(_claims(runs)).text(_paper()))
 
 
@@ -72,30 +75,30 @@ def _rows(runs: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     rows = [[group, *_cells(mean_of(runs, group))] for group in runs[0]["sq"]]
     if len(runs) > 1:
         for run in runs:
-            figures = {arm: run[arm][_TWO_FACTS] for arm in ("sq", "mq")}
-            rows.append([f"{_TWO_FACTS}, seed {run['seed']}", *_cells(figures)])
+            figures = {arm: run[arm][TWO_FACTS] for arm in ARMS}
+            rows.append([f"{TWO_FACTS}, seed {run['seed']}", *_cells(figures)])
     return rows
 
 
 def mean_of(runs: Sequence[Mapping[str, Any]], group: str) -> dict[str, dict[str, float]]:
     """Return the figures of a group of questions, each as the mean over the seeds."""
     names = ("em", "rounds", "seconds")
-    return {arm: {n: fmean(run[arm][group][n] for run in runs) for n in names} for arm in ("sq", "mq")}
+    return {arm: {n: fmean(run[arm][group][n] for run in runs) for n in names} for arm in ARMS}
 
 
 def _cells(figures: Mapping[str, Mapping[str, float]]) -> list[str]:
     """Return the cells of a row after its name, in the order of _HEAD."""
-    cells = [f"{figures[arm]['em']:.2f}" for arm in ("sq", "mq")]
+    cells = [f"{figures[arm]['em']:.2f}" for arm in ARMS]
     for name in ("rounds", "seconds"):
         ratio = change(figures, name)
-        cells += [f"{figures[arm][name]:.2f}" for arm in ("sq", "mq")]
+        cells += [f"{figures[arm][name]:.2f}" for arm in ARMS]
         cells.append("–" if ratio is None else f"{100 * ratio:+.0f} %")
     return cells
 
 
 def _claims(runs: Sequence[Mapping[str, Any]]) -> list[Claim]:
     """Return each part of the claim, with the number of seeds for which it holds."""
-    results = [criteria_met({arm: run[arm][_TWO_FACTS] for arm in ("sq", "mq")}) for run in runs]
+    results = [criteria_met({arm: run[arm][TWO_FACTS] for arm in ARMS}) for run in runs]
     return [Claim(part, sum(result[part] for result in results), len(runs)) for part in results[0]]
 
 

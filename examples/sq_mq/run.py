@@ -28,7 +28,7 @@ import numpy as np
 from pydantic import model_validator
 
 from examples.common.comparison import Seeds, write_page
-from examples.sq_mq.markdown import markdown
+from examples.sq_mq.markdown import ARMS, TWO_FACTS, markdown
 from rag_r1.demo.eval_spec import NO_CACHE, eval_arguments
 from rag_r1.demo.loopback import DelayingProxy
 from rag_r1.demo.policy import policy_path
@@ -44,9 +44,8 @@ from rag_r1.runs.errors import RunError
 from rag_r1.runs.state_file import StateFile
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 
-ARMS = ("sq", "mq")
-#: Names of groups of questions: the kinds in INDEPENDENT, and all kinds.
-TWO_FACTS, ALL = "two independent facts", "all"
+#: The group of all questions. TWO_FACTS is that of the kinds in INDEPENDENT.
+ALL = "all"
 #: Column of a run's table -> name of the figure, its mean over the questions.
 _MEASURES = {"em:squad": "em", "retrievals": "rounds", "seconds": "seconds"}
 

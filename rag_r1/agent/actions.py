@@ -22,7 +22,7 @@ from rag_r1.protocols import Action, Answer, Backtrack, Calls, Failure, Invalid,
 
 async def _answer(state: EpisodeState, turn: Turn, action: Answer) -> Status | None:
     """End with the answer. If it comes too early and another turn is possible, treat it as a thought."""
-    if state.turns_left and state.room >= state.budget.min_turn_tokens:
+    if state.turns_left and state.spare_room >= 0:
         if state.budget.max_state is not None:
             turn.state = state.memory.state()
         if _is_early(state, turn):
@@ -50,7 +50,7 @@ async def _call(state: EpisodeState, turn: Turn, action: Search | Calls) -> Stat
     """Make the calls and show their results to the policy. The episode ends if the failure of a call is
     masked, or if there is no room for the observation and another turn."""
     budget = state.budget
-    room = state.room - budget.min_turn_tokens
+    room = state.spare_room
     if room < 1:
         return "token_limit"
     turn.calls = [CallRecord(call.tool, dict(call.arguments)) for call in action.calls]
@@ -80,7 +80,7 @@ async def _call(state: EpisodeState, turn: Turn, action: Search | Calls) -> Stat
     return None
 
 
-def _record_failure(state: EpisodeState, turn: Turn, results: Sequence[Any]) -> Status | None:
+def _record_failure(state: EpisodeState, turn: Turn, results: Sequence[object]) -> Status | None:
     """Record the failure of a turn if one of its calls failed. Returns the status with which the episode ends
     if that failure is masked, else None."""
     failures = [result for result in results if isinstance(result, Failure)]
@@ -131,7 +131,7 @@ async def _hint(state: EpisodeState, turn: Turn, action: Action) -> Status | Non
     if (hint := state.protocol.hint) is None:
         return "token_limit" if turn.status == "truncated" else "no_action"
     ids = checked_ids(state.codec.encode(hint))
-    if len(ids) > state.room - state.budget.min_turn_tokens:
+    if len(ids) > state.spare_room:
         return "token_limit"
     state.observe(turn, ids, hint)
     return None

@@ -52,6 +52,7 @@ class Episode:
     failures: FailurePolicy | None = None
     #: Receives the events of events.py while the episode runs.
     observer: Observer | None = None
+    #: The tokens and the memory of the latest run.
     ledger: Ledger = field(init=False, default_factory=lambda: Ledger([]))
     memory: Memory = field(init=False, default_factory=Memory)
 
@@ -151,7 +152,7 @@ class Episode:
     async def _play(self, state: EpisodeState) -> Status:
         """Run turn by turn; returns the status with which the episode ends."""
         record = state.record
-        for turns_left in range(self.budget.max_turns - (not self.budget.final_turn), -1, -1):
+        for turns_left in reversed(range(self.budget.max_turns + int(self.budget.final_turn))):
             state.turns_left = turns_left
             room = min(self.budget.max_turn_tokens, state.room)
             if room < 1:

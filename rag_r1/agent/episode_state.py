@@ -45,7 +45,7 @@ class EpisodeState:
 
     @cached_property
     def executor(self) -> ToolExecutor:
-        """Make the calls of all turns."""
+        """Makes the calls of all turns, and counts them against the limits of the tools."""
         context = partial(call_context, self.record, self.protocol.thought)
         return ToolExecutor(self.tools, self.failures, self.wait, context)
 
@@ -64,6 +64,11 @@ class EpisodeState:
             return room
         used = self.ledger.generated_tokens + self.ledger.observed_tokens
         return min(room, self.budget.max_episode_tokens - used)
+
+    @property
+    def spare_room(self) -> int:
+        """Number of tokens that may still be added so that another turn fits; below 0 if none would."""
+        return self.room - self.budget.min_turn_tokens
 
     def observe(self, turn: Turn, ids: list[int], text: str) -> None:
         """Add an observation to the context: `ids` are the token ids of `text`. A chat observation begins

@@ -13,14 +13,13 @@ episode ends as soon as it has a masked failure, since nothing after it would be
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args
 
 from rag_r1.io.call_timeout import CallTimeoutError
 from rag_r1.io.retry import backoff
 from rag_r1.io.terminal_text import terminal_text
-from rag_r1.options.declare import Constraint, Count, PositiveSeconds, Seconds, options, options_from
+from rag_r1.options.declare import Constraint, Count, PositiveSeconds, Seconds, options
 from rag_r1.protocols.actions import well_formed
 
 #: The kinds of failures.
@@ -44,8 +43,7 @@ Kinds = Annotated[tuple[Kind, ...], Constraint(f"a list of some of {', '.join(KI
 class FailureRecord:
     """One failure that persisted after all retries."""
 
-    #: One of KINDS.
-    kind: str
+    kind: Kind
     #: Index of the turn in which it happened.
     turn: int
     #: A description for people; the policy never sees it.
@@ -74,12 +72,6 @@ class FailurePolicy:
     def delay(self, attempt: int) -> float:
         """Return the seconds to wait after attempt number `attempt`, from 0, has failed."""
         return backoff(self.wait_s, attempt)
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> FailurePolicy:
-        """Read the keys under `rag_r1.failures`, with the defaults for training. Raises OptionsError, which
-        names every unknown or wrong key."""
-        return options_from(cls, {**FOR_TRAINING, **config})
 
 
 #: The defaults for training: one retry, and every kind but `budget` masked.

@@ -54,6 +54,7 @@ class Memory:
     """The stack of the turns in the context, with the latest turn on top."""
 
     def __init__(self) -> None:
+        #: From the bottom of the stack to the top.
         self.entries: list[MemoryEntry] = []
 
     def push(self, role: str, generated: Span) -> None:

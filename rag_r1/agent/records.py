@@ -199,14 +199,14 @@ def _records_of(path: Path, skip_broken: bool | BadRecords) -> Iterator[tuple[st
             except (ValueError, RecursionError) as error:
                 if not line.endswith(b"\n"):
                     return
-                _skip_record(skip_broken, location, f"not a trajectory record ({error})")
+                _skip_or_raise(skip_broken, location, f"not a trajectory record ({error})")
                 continue
             yield location, record
     except zlib.error as error:
-        _skip_record(skip_broken, str(path), f"broken gzip data ({error}); what is before it was read")
+        _skip_or_raise(skip_broken, str(path), f"broken gzip data ({error}); what is before it was read")
 
 
-def _skip_record(skip_broken: bool | BadRecords, location: str, problem: str) -> None:
+def _skip_or_raise(skip_broken: bool | BadRecords, location: str, problem: str) -> None:
     """Report a broken line, which is skipped, to `skip_broken` or to the log. Raises DataError if
     `skip_broken` is False."""
     if not skip_broken:
@@ -231,7 +231,7 @@ def records_by_step(folder: str | Path) -> dict[int, list[dict[str, Any]]]:
         if isinstance(step, int) and isinstance(id_, str):
             steps[step][id_] = record
         else:
-            _skip_record(True, location, "it has no step or no id")
+            _skip_or_raise(True, location, "it has no step or no id")
     return {step: list(records.values()) for step, records in sorted(steps.items())}
 
 

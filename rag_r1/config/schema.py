@@ -41,7 +41,8 @@ _REWARD = ({"term": "em", "weight": 1.0},)
 
 def _reward_entries(value: Any) -> Any:
     """Return a list of mappings as a tuple, and the default for an empty or missing list."""
-    return tuple(value) if isinstance(value, list) and value else value or _REWARD
+    value = value or _REWARD
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _unique(probes: tuple[str, ...]) -> tuple[str, ...]:

@@ -68,7 +68,7 @@ class PhaseTrainer:
         total_weight = sum(sum(weights[1:]) for _, weights in rows)
         rows = sorted(rows, key=lambda row: len(row[0]))
         total_loss = 0.0
-        for start in range(0, len(rows), 8):  # sorted by length, to save padding
+        for start in range(0, len(rows), 8):  # a few at a time, sorted by length, to save padding
             loss = _loss(self.model, rows[start : start + 8]) / total_weight
             loss.backward()
             total_loss += loss.item()

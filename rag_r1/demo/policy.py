@@ -12,13 +12,14 @@ import random
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from rag_r1.agent import Budget, TokenizerCodec
 from rag_r1.config.agent_setup import AgentSetup, chat_template
 from rag_r1.demo import world
 from rag_r1.demo.names import NAME_WORDS, TRADE, YEARS
 from rag_r1.demo.search import WorldSearch
+from rag_r1.demo.traces.mixes import Strategy
 from rag_r1.demo.traces.writer import Segment, write_trace
 from rag_r1.protocols import Protocol, control_tokens
 from rag_r1.tools import search_tools
@@ -64,7 +65,7 @@ def demo_tokenizer() -> TokenizerBase:
             search = WorldSearch(small.passages).results
             for question in world.make_questions(small, 16, seed):
                 texts.append(protocol.messages(question.text)[0]["content"])
-                for strategy in ("guess", "early", "sequential", "parallel"):
+                for strategy in get_args(Strategy):
                     texts += [s.text for s in write_trace(question, strategy, small, protocol, search, rng)]
     return make_tokenizer(texts, units)
 

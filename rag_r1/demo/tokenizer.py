@@ -31,9 +31,8 @@ CHAT_TEMPLATE = (
 def make_tokenizer(texts: Iterable[str], units: Iterable[str]) -> Qwen2Tokenizer:
     """Make a tokenizer in which each pre-token of `texts` and each string of `units` is one token.
 
-    Args:
-        texts: samples of what the policy reads and writes; pre-tokens are words and runs of punctuation.
-        units: strings that become added tokens: tags, years, fixed parts of an observation.
+    `texts` are samples of what the policy reads and writes; their pre-tokens are words and runs of
+    punctuation. `units` become added tokens: tags, years, fixed parts of an observation.
     """
     # Imported here, because it imports torch, which callers that need no tokenizer should not wait for.
     from transformers import Qwen2Tokenizer

@@ -21,6 +21,7 @@ from typing import Any, Literal
 from tqdm import tqdm
 
 from rag_r1.agent import Trajectory, Turn
+from rag_r1.demo.policy import PROTOCOLS
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.traces.mixes import FULL, GOLD, MIXED, draw_strategy
 from rag_r1.demo.traces.writer import Search, Segment, write_trace
@@ -107,7 +108,7 @@ class TraceArguments(Arguments):
     """The arguments of `python -m rag_r1.demo.trace_records`."""
 
     out: Path = argument("folder for traces.jsonl", "DIR")
-    protocol: Literal["rag_r1_sq", "rag_r1_mq"] = argument("protocol of the traces", default="rag_r1_mq")
+    protocol: Literal[PROTOCOLS] = argument("protocol of the traces", default="rag_r1_mq")
     mix: Literal["mixed", "gold", "full"] = argument(
         "strategies: right and wrong as in the warm start, the shortest right ones, or all right ones",
         default="mixed",

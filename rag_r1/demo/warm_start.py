@@ -103,7 +103,8 @@ def base_weights(ids: Sequence[int], mask: Sequence[int]) -> list[float]:
     seen_tokens: set[int] = set()
     weights = []
     for token, generated in zip(ids, mask, strict=True):
-        weights.append(1.0 if generated else COPY_WEIGHT if token in seen_tokens else 0.0)
+        read_weight = COPY_WEIGHT if token in seen_tokens else 0.0
+        weights.append(1.0 if generated else read_weight)
         seen_tokens.add(token)
     return weights
 

@@ -36,6 +36,13 @@ def error(where: str, what: str, remedy: str) -> Problem:
     return Problem("error", where, what, remedy)
 
 
+def error_of(where: str, message: object) -> Problem:
+    """Return a Problem with which a run must not start, from a message that ends with its remedy, after the
+    last colon and a blank."""
+    what, _, remedy = str(message).rpartition(": ")
+    return error(where, what, remedy)
+
+
 def warning(where: str, what: str, remedy: str) -> Problem:
     """Return a Problem with which a run can start."""
     return Problem("warning", where, what, remedy)

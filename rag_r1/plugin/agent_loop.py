@@ -28,8 +28,7 @@ from rag_r1.agent.tokens.signals import part_logprobs
 from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.data.rows import cell_text
 from rag_r1.inference.episode_client import turn_seed
-from rag_r1.plugin.algorithms.turn_loo import NAME as TURN_LOO
-from rag_r1.plugin.algorithms.turn_loo import place_turn_scores
+from rag_r1.plugin.algorithms.turn_loo import place_turn_scores, uses_turn_loo
 from rag_r1.plugin.process_agents import ProcessAgents
 
 
@@ -49,6 +48,7 @@ class VerlEngine:
     def __init__(self, client: Any, sampling_params: dict[str, Any], codec: Codec, seed: str | None = None):
         self.client, self.sampling_params, self.codec = client, sampling_params, codec
         self.seed = seed
+        #: Whether the client resumes aborted generations.
         self.resumes = isinstance(client, FullyAsyncLLMServerClient)
         self.request_id = uuid4().hex
         #: veRL's fields of the last turn, and the range of weight versions that generated the trajectory.
@@ -84,7 +84,7 @@ class VerlEngine:
         return Generation(ids, logprobs, aborted, f"stop reason {output.stop_reason}" if aborted else "")
 
     def _add_fields(self, fields: dict[str, Any]) -> None:
-        """Add a turn's fields to `extra_fields`, and widens the range of weight versions by the turn's."""
+        """Add a turn's fields to `extra_fields`, and widen the range of weight versions by the turn's."""
         extremes = {}
         for name, extreme in (("min_global_steps", min), ("max_global_steps", max)):
             versions = [self.extra_fields.get(name), fields.get(name)]
@@ -187,7 +187,7 @@ class SearchAgentLoop(AgentLoopBase):
         the trajectory's metrics, which are thereby counted once.
         """
         fields = {"turn_scores": [], "tool_rewards": [], **engine.extra_fields, **_versions(engine, row)}
-        by_turn = (self.config.get("algorithm") or {}).get("adv_estimator") == TURN_LOO
+        by_turn = uses_turn_loo(self.config)
         if by_turn and ledger.generated_tokens:
             fields["turn_ends"] = ledger.turn_ends(len(record.turns))
         # veRL counts messages: the user's, one for each generation, one for each observation.

@@ -37,15 +37,22 @@ class ProcessAgents:
         limits = RowLimits(rollout.prompt_length, rollout.response_length, rollout.max_model_len)
         n_ids = _vocabulary_size(config)
         template = plain(config.get("data", {}).get("apply_chat_template_kwargs"))
+        #: The agents for rows of training and of validation.
         self.training = AgentSetup.of(settings, tokenizer, limits, vocabulary_size=n_ids, template=template)
         self.validation = self.training.for_validation(settings, limits)
+        #: Completes the records of all trajectories.
         self.details = RecordDetails(settings.trajectory_dir, tokens=settings.trajectory_tokens)
+        #: The names of the probes of a validation, and the agent that plays them.
         self.probes = settings.probes
         self.probe_agent = _probe_agent(settings, self.validation, limits)
 
     @classmethod
     def of(cls, config: DictConfig, tokenizer: Any) -> ProcessAgents:
-        """Return the agents of this process for a configuration, which are made at the first call."""
+        """Return the agents of this process for a configuration, which are made at the first call.
+
+        veRL passes the same configuration and tokenizer to every loop. Only the former is compared: with
+        another configuration, as in tests, new agents replace these.
+        """
         if cls._instance is None or cls._instance[0] is not config:
             cls._instance = (config, cls(config, tokenizer))
         return cls._instance[1]

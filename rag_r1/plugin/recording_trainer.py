@@ -52,7 +52,7 @@ from verl.trainer.ppo.v1 import (
 )
 
 from rag_r1.agent.records import append_records
-from rag_r1.plugin.algorithms.turn_loo import NAME as TURN_LOO
+from rag_r1.plugin.algorithms.turn_loo import uses_turn_loo
 from rag_r1.plugin.sample_store import KVBatchMeta, read_rows, unpadded_keys
 from rag_r1.plugin.sessions import group_by_session, prompt_of
 from rag_r1.runs.rollout_metrics import rollouts_file_here
@@ -88,8 +88,7 @@ class RecordingMixin:
         """Compute the advantages as veRL does, then write them and add to `metrics`."""
         batch = super()._compute_advantage(batch, metrics)
         started = time.perf_counter()
-        estimator = (self.config.get("algorithm") or {}).get("adv_estimator")
-        lines = list(advantage_lines(batch, self.global_steps, by_turn=estimator == TURN_LOO))
+        lines = list(advantage_lines(batch, self.global_steps, by_turn=uses_turn_loo(self.config)))
         if lines:
             metrics["search/trained_tokens"] = fmean(line["trained_tokens"] for line in lines)
             if self._has_both_log_probs():
@@ -131,8 +130,8 @@ def logprob_gaps(batch: KVBatchMeta) -> dict[str, float]:
     keys = unpadded_keys(batch)
     fields = ("response_mask", "rollout_log_probs", "old_log_probs")
     data = read_rows(keys, batch.partition_id, fields)
-    masks, trained, sampled = (data[name].unbind() for name in fields)
-    gaps = torch.cat([(a - b).abs()[m.bool()] for m, a, b in zip(masks, trained, sampled, strict=True)])
+    masks, sampled, trained = (data[name].unbind() for name in fields)
+    gaps = torch.cat([(a - b).abs()[m.bool()] for m, a, b in zip(masks, sampled, trained, strict=True)])
     if not len(gaps):
         return {}
     return {

@@ -34,7 +34,7 @@ from rag_r1.config.schema import RagR1Config
 from rag_r1.data.evidence import GoldEvidence
 from rag_r1.data.rows import golds_of
 from rag_r1.options.problems import plain
-from rag_r1.plugin.algorithms.turn_loo import NAME as TURN_LOO
+from rag_r1.plugin.algorithms.turn_loo import uses_turn_loo
 from rag_r1.plugin.probe_rows import probe_of, split_of, suffix_of
 from rag_r1.protocols import SEARCH
 from rag_r1.rewards import RewardSum
@@ -51,7 +51,7 @@ class SearchRewardManager(RewardManagerBase):
         self.reward = RewardSum.from_config(settings.reward, settings.protocol)
         self.model = config.get("actor_rollout_ref", {}).get("model", {}).get("path")
         self.mask = settings.failures.mask
-        self.by_turn = (config.get("algorithm") or {}).get("adv_estimator") == TURN_LOO
+        self.by_turn = uses_turn_loo(config)
         #: Tools whose calls are counted separately; none if search is the only tool, whose count is the
         #: total.
         self.tools = (SEARCH, *settings.tools) if settings.tools else ()

@@ -32,8 +32,7 @@ from verl.trainer.ppo.v1 import (
 )
 
 from rag_r1.plugin import sessions
-from rag_r1.plugin.algorithms.turn_loo import NAME as TURN_LOO
-from rag_r1.plugin.algorithms.turn_loo import turn_loo_of_sessions
+from rag_r1.plugin.algorithms.turn_loo import turn_loo_of_sessions, uses_turn_loo
 from rag_r1.plugin.recording_trainer import RecordingMixin
 from rag_r1.plugin.sample_store import KVBatchMeta, read_rows, unpadded_keys, write_rows
 
@@ -118,7 +117,7 @@ class SessionAdvantages:
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         batch = super()._compute_advantage(batch, metrics)
-        if self.config.algorithm.adv_estimator == TURN_LOO:
+        if uses_turn_loo(self.config):
             write_turn_advantages(batch)
         return batch
 

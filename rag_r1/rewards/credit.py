@@ -6,9 +6,8 @@ depends neither on the order of the turns nor on the version of Python.) A Credi
 cannot be created, and a weighted sum of Credits is a Credit, so the invariant also holds for the score.
 
 - One number is credited to the last turn. It judges the outcome of the episode, which the last turn decides,
-and
-  veRL puts the reward of a trajectory on its last token. So with such terms alone, training on the scores of
-  the turns is the same as training on the score of the trajectory.
+  and veRL puts the reward of a trajectory on its last token. So with such terms alone, training on the scores
+  of the turns is the same as training on the score of the trajectory.
 - With one number for each turn, the value of the trajectory is their sum.
 - A trajectory without turns has a value, but no turn to credit, since the policy has written nothing.
 

@@ -49,10 +49,11 @@ def fold(text: str) -> str:
     return " ".join(text.lower().split())
 
 
-def comparable(prediction: str | None, golds: Any, normaliser: str = "squad") -> Iterator[tuple[str, str]]:
+def comparable(prediction: str | None, golds: Any, normaliser: NormaliserName) -> Iterator[tuple[str, str]]:
     """Yield (prediction, gold) for every gold, in the form in which they are compared; neither is ever empty.
 
-    Raises ValueError, which lists the normalisers, for an unknown one.
+    `golds` is anything that `as_golds` reads. Raises ValueError, which lists the normalisers, for an unknown
+    one.
     """
     if normaliser not in NORMALISERS:
         raise ValueError(f"unknown normaliser {normaliser!r}: use one of {', '.join(NORMALISERS)}")

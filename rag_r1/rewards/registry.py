@@ -87,7 +87,7 @@ def term_names() -> list[str]:
     return sorted(_terms)
 
 
-def find_term(name: Any, key: str) -> TermFunction:
+def find_term(name: str, key: str) -> TermFunction:
     """Return the function with a registered name or an import path. Raises RewardError, which names `key`."""
     if name in _terms:
         return _terms[name]

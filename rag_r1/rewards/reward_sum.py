@@ -62,7 +62,7 @@ class RewardResult:
 
 @dataclass(frozen=True)
 class RewardSum:
-    """The weighted sum of some terms."""
+    """The weighted sum of some terms. In all methods `golds` is anything that `as_golds` reads."""
 
     terms: tuple[Term, ...]
 

@@ -57,8 +57,9 @@ def token_scores(
         if credit is None:
             continue
         for value, token_numbers in _shares(term, credit, trajectory, offsets, turn_tokens, protocol):
-            for number in token_numbers or range(len(offsets)):
-                scores[number] += term.weight * value / len(token_numbers or offsets)
+            sharing = token_numbers or range(len(offsets))
+            for number in sharing:
+                scores[number] += term.weight * value / len(sharing)
     return [scores[numbers.start : numbers.stop] for numbers in turn_tokens]
 
 
@@ -78,6 +79,7 @@ def _shares(
         options = {**term.options, "protocol": term.options.get("protocol") or protocol}
         parts: list[SpanValue] = parts_of(trajectory, credit.value, **options)
         total = sum(part.value for part in parts)
+        # The margin allows for rounding: the term may have added its parts in another order.
         if abs(total - credit.value) > 1e-9 * max(1.0, abs(credit.value)):
             raise ValueError(f"the parts of the term {term.name!r} sum to {total}, not to {credit.value}")
         return [(part.value, _covered_tokens(part.spans, offsets)) for part in parts]

@@ -53,5 +53,5 @@ def find_quotation(target: str, documents: Iterable[Document]) -> str | None:
 
 
 def _runs(text_words: list[str], length: int) -> Iterable[tuple[str, ...]]:
-    """All runs of consecutive words with this length."""
+    """Return all runs of consecutive words with this length."""
     return (tuple(text_words[i : i + length]) for i in range(len(text_words) - length + 1))

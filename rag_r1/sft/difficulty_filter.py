@@ -125,5 +125,5 @@ def filter_counts(questions: Sequence[QuestionRollouts], share: float, seed: int
 
 
 def _sort_key(bar: int | str) -> float:
-    """Sort the bars of the histogram by number, with `never` at the end."""
+    """Return the key that sorts the bars of the histogram by number, with `never` at the end."""
     return math.inf if bar == NEVER else float(bar)

@@ -104,7 +104,7 @@ def _message(turn: Any) -> tuple[Any, Any]:
 
 
 def _value(row: Mapping[str, Any], *names: str) -> Any:
-    """The value of the first of these keys that is there and not null; None if there is none."""
+    """Return the value of the first of these keys that is there and not null; None if there is none."""
     return next((row[name] for name in names if row.get(name) is not None), None)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from rag_r1.inference.model_folders import TRACKER
+from rag_r1.inference.model_folders import newest_checkpoint
 
 
 def drop_exhausted_loader_state(folder: Path, config: Any) -> bool:
@@ -58,10 +58,8 @@ def _resumed_from(folder: Path, config: Any) -> Path | None:
     """
     if config.trainer.get("resume_mode", "auto") == "disable":
         return None
-    if configured := config.trainer.get("resume_from_path"):
-        checkpoint = Path(configured).expanduser()
-    else:
-        tracker = folder / TRACKER
-        step = tracker.read_text(encoding="utf-8").strip() if tracker.is_file() else ""
-        checkpoint = folder / f"global_step_{step}"
+    configured = config.trainer.get("resume_from_path")
+    if not configured:
+        return newest_checkpoint(folder)
+    checkpoint = Path(configured).expanduser()
     return checkpoint if re.fullmatch(r"global_step_\d+", checkpoint.name) and checkpoint.is_dir() else None

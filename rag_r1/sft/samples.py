@@ -169,9 +169,9 @@ class SampleSelection:
 
 
 def split_rows(rows: Sequence[SftRow], validation: float, seed: int) -> tuple[list[SftRow], list[SftRow]]:
-    """Split rows into (training rows, validation rows), with all samples of a question on the same side, in
-    whatever way it is written (data/files/duplicates.py).
+    """Split rows into (training rows, validation rows).
 
+    All samples of a question are on the same side, in whatever way it is written (data/files/duplicates.py).
     `validation` is the share of the questions for validation. If it is above 0 and there are at least two
     questions, validation gets at least one.
     """

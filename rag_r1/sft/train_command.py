@@ -13,7 +13,6 @@ begins a new log, earlier ones are kept under other names.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import shlex
@@ -28,7 +27,7 @@ from rag_r1.options.command_exit import CommandError, ExitStatus, command_main
 from rag_r1.options.command_line import Arguments, Overrides, argument, hydra_quoted, read_arguments
 from rag_r1.options.import_path import add_working_directory
 from rag_r1.options.out_folder import check_out
-from rag_r1.options.problems import PreflightReport, error, print_report
+from rag_r1.options.problems import PreflightReport, Problem, error, error_of, print_report
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.processes import run_child, run_child_until
@@ -36,10 +35,10 @@ from rag_r1.runs.start_checks import StartError
 from rag_r1.sft.resume import drop_exhausted_loader_state
 from rag_r1.training.checkpoint_steps import saved_checkpoints
 from rag_r1.training.composition import compose_valid
-from rag_r1.training.metrics_files import earlier_files, next_metrics_file
+from rag_r1.training.metrics_files import MetricsFile, earlier_files, next_metrics_file
 from rag_r1.training.next_steps import after_sft
 from rag_r1.training.stages import lock_folder
-from rag_r1.training.time_limit import Hours, TimeLimit, check_resume
+from rag_r1.training.time_limit import HOURS_HELP, Hours, TimeLimit, check_resume
 
 #: Name of the link to the chosen model in `trainer.default_local_dir`.
 MODEL = "model"
@@ -75,9 +74,7 @@ class SftArguments(Arguments):
         default=None,
     )
     check_only: bool = argument("run the checks, and end without a training", default=False)
-    hours: Hours | None = argument(
-        "end after so many hours at most, with a checkpoint; the same command goes on", "H", default=None
-    )
+    hours: Hours | None = argument(HOURS_HELP, "H", default=None)
     overrides: Overrides = argument("any key of veRL's sft_trainer_engine", "key=value", default=[])
 
 
@@ -123,12 +120,11 @@ def _check_recipe(args: SftArguments) -> tuple[Any, list[str], Path, PreflightRe
     report.problems += [] if args.hours is None else check_resume(config)
     nodes = config.trainer.get("nnodes")
     if isinstance(nodes, int) and nodes > 1:
-        report.problems.append(error(*_too_many_nodes(nodes, command)))
+        report.problems.append(_too_many_nodes(nodes, command))
     try:
         check_out(folder, "rag-r1 sft", "the folder")
     except ValueError as fault:
-        text, _, remedy = str(fault).rpartition(": ")
-        report.problems.append(error("trainer.default_local_dir", text, remedy))
+        report.problems.append(error_of("trainer.default_local_dir", fault))
     return config, command, folder, report
 
 
@@ -167,15 +163,15 @@ def launch_words(
     ]
 
 
-def _too_many_nodes(nodes: int, command: Sequence[str]) -> tuple[str, str, str]:
-    """Return (key, fault, remedy) for a recipe that needs several machines.
+def _too_many_nodes(nodes: int, command: Sequence[str]) -> Problem:
+    """Return the Problem of a recipe that needs several machines.
 
     The remedy contains the command that has to be run on each machine.
     """
     flags = f"--nnodes={nodes} --node-rank=RANK --master-addr=HOST --master-port=29500"
     words = shlex.join(command[1:]).replace("--standalone", flags)
     remedy = f"on each machine, with its RANK from 0 and the HOST of the first: python {words}"
-    return "trainer.nnodes", f"is {nodes}, and `rag-r1 sft` starts one machine", remedy
+    return error("trainer.nnodes", f"is {nodes}, and `rag-r1 sft` starts one machine", remedy)
 
 
 def run(command: Sequence[str], folder: Path, config: Any, hours: float | None = None) -> int:
@@ -237,14 +233,10 @@ def validation_losses(folder: Path) -> dict[int, float]:
     """
     losses: dict[int, float] = {}
     for path in [*earlier_files(folder), folder / METRICS]:
-        for line in path.read_bytes().splitlines() if path.exists() else []:
-            try:
-                entry = json.loads(line)
-                loss = entry["data"].get("val/loss")
-            except (ValueError, KeyError, AttributeError):
-                continue  # the last line of a run that was killed
+        for step, metrics in MetricsFile(path).new_lines():
+            loss = metrics.get("val/loss")
             if isinstance(loss, float) and not math.isnan(loss):
-                losses[int(entry["step"])] = loss
+                losses[step] = loss
     return losses
 
 

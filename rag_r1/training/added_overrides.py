@@ -18,6 +18,7 @@ from rag_r1.options.command_line import hydra_quoted
 from rag_r1.system.cores import cpu_threads
 from rag_r1.training.metrics_files import RAY_VARIABLES
 
+#: veRL's key for the modules that its processes import, and our module with the trainers.
 _MODULES, _TRAINERS = f"{RAY_VARIABLES}.VERL_USE_EXTERNAL_MODULES", "rag_r1.session_trainers"
 #: Makes veRL's processes import the module with our trainers when they start.
 SESSION_TRAINERS = f"{_MODULES}={_TRAINERS}"

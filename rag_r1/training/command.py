@@ -30,7 +30,7 @@ from rag_r1.runs.start_checks import StartError
 from rag_r1.training.added_overrides import added_overrides, vllm_threads
 from rag_r1.training.composition import check_training, compose_valid
 from rag_r1.training.metrics_files import metrics_file, metrics_override
-from rag_r1.training.time_limit import Hours, check_resume
+from rag_r1.training.time_limit import HOURS_HELP, Hours, check_resume
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -99,9 +99,7 @@ class TrainArguments(Arguments):
     leave_model: bool = argument(
         "refuse settings with which the training leaves no model, as rag-r1 stages does", default=False
     )
-    hours: Hours | None = argument(
-        "end after so many hours at most, with a checkpoint; the same command goes on", "H", default=None
-    )
+    hours: Hours | None = argument(HOURS_HELP, "H", default=None)
     supervise: bool = argument(
         "go back to a good checkpoint when it goes wrong, and start again after a crash", default=False
     )
@@ -109,8 +107,11 @@ class TrainArguments(Arguments):
 
 
 def _check_recipe(args: TrainArguments) -> tuple[Recipe, DictConfig, PreflightReport]:
-    """Run all checks. Returns the recipe, its configuration without wrong overrides, and the report. Raises
-    RunError if the recipe cannot be composed."""
+    """Run all checks. Returns the recipe, its configuration without wrong overrides, and the report.
+
+    Prepares this process, and those that it starts, for the user's modules and, if the recipe is for a CPU,
+    for veRL's platform. Raises RunError if the recipe cannot be composed.
+    """
     add_working_directory()
     recipe = Recipe.find(args.recipe)
     config, override_problems = compose_valid(recipe, args.overrides)

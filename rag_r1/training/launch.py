@@ -34,7 +34,7 @@ from rag_r1.training.time_limit import TimeLimit
 
 @command_main(RunError)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Trains, and prints how it went. Returns the exit status of the training, or 3 if `--hours` ended it."""
+    """Train, and print how it went. Returns the exit status of the training, or 3 if `--hours` ended it."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--supervise", action="store_true")
     parser.add_argument("--hours", type=float)

@@ -26,6 +26,7 @@ from rag_r1.options.declare import Constraint
 from rag_r1.options.problems import Problem, error
 from rag_r1.training.checkpoint_steps import last_whole_step, saved_checkpoints
 
+HOURS_HELP = "end after so many hours at most, with a checkpoint; the same command goes on"
 Hours = Annotated[float, Field(gt=0, allow_inf_nan=False), Constraint("a number of hours above 0")]
 
 

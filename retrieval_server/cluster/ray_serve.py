@@ -129,7 +129,11 @@ class ShardedSource(StagedSource):
 
 
 class RayServe:
-    """The connection to Ray and the deployments of this server. Open and close it in the main thread."""
+    """The connection to Ray and the deployments of this server. Open and close it in the main thread.
+
+    `folders` are the indexes that will be served: a Ray of the server's own gets cores for their replicas.
+    Raises UserError if Ray Serve is not installed or does not start.
+    """
 
     def __init__(self, options: RayOptions, folders: Sequence[Path]):
         try:
@@ -165,7 +169,9 @@ class RayServe:
     ) -> ShardedSource:
         """Deploy the index (or the shards) in `folder` and wait until all replicas have loaded.
 
-        Raises UserError if the shards do not belong together, or a replica does not start.
+        `verify` is that of `check_files`, and `deadline_s` the limit of a call to the replicas. Raises
+        UserError if the shards do not belong together, their back end is neither dense nor bm25, or a
+        replica does not start.
         """
         from ray import serve
 

@@ -17,7 +17,7 @@ from retrieval_server.search.options import OpenOptions
 
 
 class QueryEncoder:
-    """A replica of an index's encoder."""
+    """A replica of an index's encoder. `section` is its EncoderSection as plain data, to be sent."""
 
     def __init__(self, section: dict, options: OpenOptions):
         from retrieval_server.encode.cpu_settings import set_mkl_reproducible, set_passive_wait

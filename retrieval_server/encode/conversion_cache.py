@@ -15,20 +15,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
-
 from retrieval_server.errors import UserError
 from retrieval_server.folder.atomic import write_json
-from retrieval_server.folder.manifest import MANIFEST, FileEntry, describe_files
+from retrieval_server.folder.manifest import MANIFEST, FileEntry, Stored, describe_files
 from retrieval_server.json_limits import json_file_bytes
 
 log = logging.getLogger(__name__)
 
 
-class _ConversionManifest(BaseModel):
+class _ConversionManifest(Stored):
     """The `manifest.json` of a conversion, with the sizes and hashes of its files."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     files: dict[str, FileEntry]
 
@@ -36,8 +32,8 @@ class _ConversionManifest(BaseModel):
 def cached_conversion(folder: Path, convert: Callable[[Path], None]) -> Path:
     """Return `folder`, which contains the files that `convert` writes now, or wrote in an earlier process.
 
-    `convert` is called with an empty folder, which is then renamed to `folder`. Its errors are passed on, and
-    nothing is kept then. Raises UserError if the folder cannot be written.
+    `convert` is called with an empty folder, which is then renamed to `folder`. If it fails, nothing is kept.
+    Raises UserError for an OSError, as when the folder cannot be written, and passes on all other errors.
     """
     try:
         if _is_complete(folder):

@@ -28,7 +28,7 @@ from retrieval_server.encode.encoder_settings import (
 )
 from retrieval_server.encode.model_folder import check_model, hash_model, read_folder_settings, resolve_model
 from retrieval_server.encode.model_import import model_load_lock, pause_collector
-from retrieval_server.encode.options import EncoderOptions, OpenVinoOptions
+from retrieval_server.encode.options import DType, EncoderOptions, OpenVinoOptions
 from retrieval_server.errors import REBUILD, UserError
 from retrieval_server.folder.manifest import EncoderSection, require_equal
 
@@ -65,7 +65,7 @@ class Encoder:
         name: str,
         options: EncoderOptions,
         device: str | None = None,
-        dtype: str = "float32",
+        dtype: DType = "float32",
         openvino: OpenVinoOptions | None = None,
     ) -> Encoder:
         """Load a model for a new index and determine all of its settings.
@@ -76,7 +76,8 @@ class Encoder:
         """
         recorded_name, folder = resolve_model(name)
         config = read_folder_settings(folder)
-        pooling = choose_pooling(name, options, config, find_family(recorded_name))
+        family = find_family(recorded_name)
+        pooling = choose_pooling(name, options, config, family)
         device, torch_dtype = ("cpu", "float32") if openvino else (device, dtype)
         model = _load(folder, pooling, bare=config.pooling is None, device=device, dtype=torch_dtype)
         special = getattr(model.tokenizer, "num_special_tokens_to_add", lambda: 0)()
@@ -87,6 +88,7 @@ class Encoder:
             sha256,
             config,
             options,
+            family=family,
             pooling=pooling,
             model_max_length=model.max_seq_length,
             separator_token=getattr(model.tokenizer, "sep_token", None),
@@ -103,7 +105,7 @@ class Encoder:
         section: EncoderSection,
         override: str | None = None,
         device: str | None = None,
-        dtype: str = "float32",
+        dtype: DType = "float32",
         openvino: OpenVinoOptions | None = None,
     ) -> Encoder:
         """Load the model of an existing index. `override` is another folder with the same files.
@@ -225,7 +227,7 @@ def _max_tokens(model: SentenceTransformer) -> int | None:
 
 
 def _convert(
-    model: SentenceTransformer, sha256: str, dtype: str, settings: OpenVinoOptions
+    model: SentenceTransformer, sha256: str, dtype: DType, settings: OpenVinoOptions
 ) -> OpenVinoTransformer:
     """Let OpenVINO compute the transformer of `model`, and return the converted transformer."""
     from retrieval_server.encode.openvino_model import use_openvino  # imports torch

@@ -65,8 +65,9 @@ def choose_pooling(
     sources = {
         "--pooling": options.pooling,
         "its sentence-transformers configuration": config.pooling,
-        f"the {family.name} family" if family else "": family.pooling if family else None,
     }
+    if family is not None:
+        sources[f"the {family.name} family"] = family.pooling
     poolings = {source: pooling for source, pooling in sources.items() if pooling is not None}
     if not poolings:
         raise UserError(f"{name}: its pooling is unknown. Give --pooling {'|'.join(POOLINGS)}.")
@@ -106,19 +107,19 @@ def resolve_settings(
     config: FolderSettings,
     options: EncoderOptions,
     *,
+    family: EncoderFamily | None,
     pooling: str,
     model_max_length: int | None,
     separator_token: str | None,
 ) -> EncoderSection:
-    """Return the settings of a new index, from flags, folder and family in this order of precedence; vectors
-    of a family are normalised even if the folder does not say so.
+    """Return the settings of a new index, from flags, folder and family in this order of precedence.
 
+    There is one exception: vectors of a family are normalised even if the folder does not say so.
     `model_max_length` (in tokens) and `separator_token` belong to the loaded model. The dimension is still 0.
-    Raises UserError if the flags contradict the folder.
+    Raises UserError if --no-normalize contradicts the folder.
     """
     if options.normalize is False and config.normalize:
         raise UserError(f"{name}: its own configuration normalises its vectors; drop --no-normalize.")
-    family = find_family(name)
     # Prompts in a folder are complete, and so are those of a trained retriever, which alone has a mode.
     own = (config.query_prefix, config.passage_prefix, config.query_mode)
     has_own = own != (None, None, None)

@@ -29,8 +29,10 @@ _TRIM_FREE = 2**30  # free bytes at the end of a heap from which on glibc shrink
 
 
 def trim_heap() -> None:
-    """Return the pages of freed memory to the system. Other Python threads keep running meanwhile, unless
-    they allocate from the heap that is being trimmed."""
+    """Return the pages of freed memory to the system.
+
+    Other Python threads keep running meanwhile, unless they allocate from the heap that is being trimmed.
+    """
     if _trim is not None:
         _trim(0)
 

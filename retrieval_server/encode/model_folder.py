@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -29,6 +29,7 @@ _TORCH_MAGIC = (b"PK", b"\x80")  # the first bytes of torch's files: a zip, or b
 _SETTINGS = (".json", ".txt", ".model")
 #: The file in which a training records how its retriever must be used.
 TRAINED = "retriever.json"
+#: Folders with other formats of the same weights, and a file that only describes the training data.
 _IGNORED_NAMES = {"onnx", "openvino", "coreml", "data_config.json"}
 
 
@@ -189,11 +190,8 @@ def read_folder_settings(folder: Path) -> FolderSettings:
     modules = _modules(folder / "modules.json")
     prompts = _read_texts(folder / "config_sentence_transformers.json", "prompts")
     passage = next((prompts[key] for key in ("passage", "document", "corpus") if prompts.get(key)), None)
-    separator, max_length, mode = _trained_settings(folder / TRAINED)
-    return FolderSettings(
-        separator=separator,
-        max_length=max_length,
-        query_mode=mode,
+    return replace(
+        _trained_settings(folder / TRAINED),
         pooling=_pooling(folder, modules),
         normalize=any(module["type"].endswith(".Normalize") for module in modules),
         query_prefix=prompts.get("query") or None,
@@ -218,14 +216,14 @@ def _pooling(folder: Path, modules: list[dict[str, str]]) -> str:
     return pooling
 
 
-def _trained_settings(path: Path) -> tuple[str | None, int | None, str | None]:
-    """Return separator, length limit and query mode of a trained retriever; None for a missing setting.
+def _trained_settings(path: Path) -> FolderSettings:
+    """Return separator, length limit and query mode of a trained retriever, without other settings.
 
     Whether the model supports the length is checked when it is loaded (encoder_settings.py). Raises UserError
     for a value of a wrong type.
     """
     if not path.is_file():
-        return None, None, None
+        return FolderSettings()
     trained = _read_json(path)
     if not isinstance(trained, dict):
         raise UserError(f"{path}: not an object with the settings of a retriever. Copy it again.")
@@ -235,7 +233,7 @@ def _trained_settings(path: Path) -> tuple[str | None, int | None, str | None]:
             raise UserError(f"{path}: {key}: {text!r} is not a text. Copy it again.")
     if max_length is not None and (type(max_length) is not int or max_length < 1):  # True is an int too
         raise UserError(f"{path}: max_length: {max_length!r} is not a whole number above 0. Copy it again.")
-    return separator, max_length, mode
+    return FolderSettings(separator=separator, max_length=max_length, query_mode=mode)
 
 
 def _modules(path: Path) -> list[dict[str, str]]:

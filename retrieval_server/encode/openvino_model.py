@@ -1,7 +1,8 @@
 """Runs an encoder's transformer with OpenVINO on a CPU, in float32, bfloat16 or 8 bits.
 
-The loaded torch module is traced into OpenVINO's format and compared with the original. Then it replaces the
-original inside the sentence-transformers model, whose tokenizer, padding, pooling and prefixes stay the same.
+The loaded torch module is traced into OpenVINO's format and, in float32 or 8 bits, compared with the
+original. Then it replaces the original inside the sentence-transformers model, whose tokenizer, padding,
+pooling and prefixes stay the same. bfloat16 computes with the conversion to float32.
 
 With `int8` each weight matrix is stored in 8 bits, with one scale for each of its outputs. The other factor
 of a product is rounded to 8 bits during the computation, with one scale for every 32 numbers of a token. No
@@ -37,7 +38,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from retrieval_server.determinism import Determinism, ProbeResult
 from retrieval_server.encode.batch_probe import stable_digest
 from retrieval_server.encode.conversion_cache import cached_conversion
-from retrieval_server.encode.options import OpenVinoOptions
+from retrieval_server.encode.options import DType, OpenVinoOptions
 from retrieval_server.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -56,7 +57,7 @@ class OpenVinoTransformer(torch.nn.Module):
 
     device = torch.device("cpu")
 
-    def __init__(self, compiled: Any, inputs: list[str], config: Any, dtype: str):
+    def __init__(self, compiled: Any, inputs: list[str], config: Any, dtype: DType):
         super().__init__()
         self.config, self._inputs, self._dtype = config, inputs, dtype
         self._request = compiled.create_infer_request()
@@ -84,7 +85,7 @@ class OpenVinoTransformer(torch.nn.Module):
 
 
 def use_openvino(
-    model: SentenceTransformer, sha256: str, dtype: str, settings: OpenVinoOptions
+    model: SentenceTransformer, sha256: str, dtype: DType, settings: OpenVinoOptions
 ) -> OpenVinoTransformer:
     """Make OpenVINO compute the transformer of `model` in `dtype`, which is float32, bfloat16 or int8.
 
@@ -109,7 +110,7 @@ def use_openvino(
     accepted = inspect.signature(transformer.model.forward).parameters
     features = model.tokenizer(["probe"])
     inputs = [name for name in _INPUTS if name in accepted and name in features]
-    weights = "int8" if dtype == "int8" else "float32"
+    weights: DType = "int8" if dtype == "int8" else "float32"
     with _conversion_lock:
         folder = _conversion(transformer.model, inputs, sha256, weights, settings)
     try:
@@ -153,7 +154,7 @@ def openvino_dtypes() -> tuple[str, ...]:
     return ("float32", "bfloat16", "int8") if "BF16" in capabilities else ("float32", "int8")
 
 
-def _compile(core: Any, graph: Any, dtype: str, threads: int | None) -> Any:
+def _compile(core: Any, graph: Any, dtype: DType, threads: int | None) -> Any:
     """Compile the graph to compute in `dtype` with this number of threads (None: one for each core)."""
     properties: dict[str, Any] = {
         "PERFORMANCE_HINT": "LATENCY",  # one batch at a time, by all threads
@@ -166,16 +167,19 @@ def _compile(core: Any, graph: Any, dtype: str, threads: int | None) -> Any:
 
 
 def _conversion(
-    transformer: torch.nn.Module, inputs: list[str], sha256: str, weights: str, settings: OpenVinoOptions
+    transformer: torch.nn.Module, inputs: list[str], sha256: str, weights: DType, settings: OpenVinoOptions
 ) -> Path:
-    """Return the folder of the conversion, which is created if it is missing or damaged."""
+    """Return the folder of the conversion, which is created if it is missing or damaged.
+
+    `weights` is the number format of the stored weights, float32 or int8; bfloat16 is chosen at compilation.
+    """
     libraries = [f"{name} {version(name)}" for name in ("openvino", "torch", "transformers")]
     key = hashlib.sha256("\n".join([str(_FORMAT), sha256, weights, *libraries]).encode()).hexdigest()
     folder = settings.folder / f"{key[:32]}-{weights}"
     return cached_conversion(folder, partial(_convert, transformer, inputs, weights))
 
 
-def _convert(transformer: torch.nn.Module, inputs: list[str], weights: str, work: Path) -> None:
+def _convert(transformer: torch.nn.Module, inputs: list[str], weights: DType, work: Path) -> None:
     """Trace the transformer and write it to `work`. Raises UserError if the copy computes other states."""
     openvino = _import_openvino()
 

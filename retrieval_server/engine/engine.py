@@ -114,8 +114,7 @@ class Engine:
         """Return at most `topk` documents for each query, in the order of the queries.
 
         A blank query has none. Raises OverloadedError at once if the queue is full or too slow, and passes on
-        errors of the source.
-        Cancelling the call withdraws the queries for which no other request is waiting.
+        errors of the source. Cancelling the call withdraws the queries for which no other request is waiting.
         """
         self._searches += 1
         try:

@@ -26,11 +26,11 @@ _DEVIATIONS = 2.0
 class LatencyModel:
     """Estimates a fixed time per batch, a time per query, and the scatter of the batches around them.
 
-    The expected time is `batches * a + queries * b`: the weighted least-squares line through the (size,
-    seconds) of the batches, in which older batches weigh less. While sizes hardly differ, `b` is pulled
-    towards half the average time per query. Both terms are needed. With a time per query alone, a server that
-    has refused many requests, and so works in small batches, would seem slow and refuse even more; with a
-    time per batch alone, the number of queries would not matter.
+    The expected time is `batches * batch_seconds + queries * slope`: the weighted least-squares line through
+    the (size, seconds) of the batches, in which older batches weigh less. While sizes hardly differ, the
+    slope is pulled towards half the average time per query. Both terms are needed. With a time per query
+    alone, a server that has refused many requests, and so works in small batches, would seem slow and refuse
+    even more; with a time per batch alone, the number of queries would not matter.
 
     The scatter is the mean deviation of a batch from its expected time, relative to that time, because large
     batches deviate by more seconds than small ones.
@@ -77,11 +77,12 @@ class LatencyModel:
     def upper_bound(self, queries: int) -> float:
         """Return the seconds within which these queries are answered in 19 of 20 cases.
 
-        This assumes that batches scatter as they did recently, normally and independently of each other.
+        This assumes that batches scatter as they did recently, normally and independently of each other. The
+        scatter starts at 0, so after the first few batches the bound is too low.
         """
         scatter = self._deviation * self.expected(min(queries, self._max_batch))
         return self.expected(queries) + _DEVIATIONS * scatter * math.sqrt(self._batch_count(queries))
 
     def _batch_count(self, queries: int) -> int:
-        """The number of batches that this many queries need."""
+        """Return the number of batches that this many queries need."""
         return math.ceil(queries / self._max_batch)

@@ -61,7 +61,7 @@ class Metrics:
         self.reloads = add(Counter, "reloads", "Reloads of an index.", ("index", "outcome"))
 
     def of(self, index: str) -> IndexMetrics:
-        """The instruments of one index."""
+        """Return the instruments of one index."""
         return IndexMetrics(self, index)
 
     def page(self) -> bytes:

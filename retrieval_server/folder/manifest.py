@@ -30,13 +30,13 @@ LUCENE_FOLDER = "lucene"
 VERIFY_UP_TO = 2**30  # bytes; the contents of a larger folder are hashed only on request
 
 
-class _Section(BaseModel):
-    """Base of the manifest's sections: immutable, and without unknown keys."""
+class Stored(BaseModel):
+    """Base of what is stored as JSON, such as the manifest's sections: immutable, without unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class CorpusSection(_Section):
+class CorpusSection(Stored):
     """The corpus from which an index was built."""
 
     #: The name of its file, for people.
@@ -47,7 +47,7 @@ class CorpusSection(_Section):
     skipped_rows: int = 0
 
 
-class EncoderSection(_Section):
+class EncoderSection(Stored):
     """The encoder and all settings on which an embedding depends."""
 
     name: str
@@ -68,7 +68,7 @@ class EncoderSection(_Section):
     passage_dtype: Literal["int8"] | None = None
 
 
-class SearchSection(_Section):
+class SearchSection(Stored):
     """The default settings of an approximate search, which a server's options override."""
 
     nprobe: int | None = None
@@ -84,7 +84,7 @@ class RecallRow(SearchSection):
     ms: float
 
 
-class RecallSection(_Section):
+class RecallSection(Stored):
     """The recall@k of an approximate index at several settings."""
 
     k: int
@@ -95,7 +95,7 @@ class RecallSection(_Section):
     rows: tuple[RecallRow, ...]
 
 
-class RescoringSection(_Section):
+class RescoringSection(Stored):
     """How the candidates of a compressed index are scored from the file `vectors.rows`."""
 
     #: The type of the rows; folder/row_layout.py describes their layout.
@@ -104,7 +104,7 @@ class RescoringSection(_Section):
     candidates: int = Field(ge=1)
 
 
-class DenseSection(_Section):
+class DenseSection(Stored):
     """A FAISS index and the encoder of its vectors."""
 
     encoder: EncoderSection
@@ -120,7 +120,7 @@ class DenseSection(_Section):
     recall: RecallSection | None = None
 
 
-class BM25Section(_Section):
+class BM25Section(Stored):
     """The text analysis of a BM25 index, and the two constants of the formula (Lucene's variant)."""
 
     stemmer: Literal["english", "none"]
@@ -129,7 +129,7 @@ class BM25Section(_Section):
     b: float
 
 
-class ShardSection(_Section):
+class ShardSection(Stored):
     """The place of a shard in the index that was split."""
 
     #: The number of this shard, from 0, and the number of shards.
@@ -142,7 +142,7 @@ class ShardSection(_Section):
     whole_sha256: str
 
 
-class HybridSection(_Section):
+class HybridSection(Stored):
     """The indexes of one corpus that are searched together, and the constants of reciprocal rank fusion."""
 
     #: The folders of the indexes, relative to this one.
@@ -152,14 +152,14 @@ class HybridSection(_Section):
     depth: int
 
 
-class FileEntry(_Section):
+class FileEntry(Stored):
     """The size in bytes and the SHA-256 of one file of the folder."""
 
     bytes: int
     sha256: str
 
 
-class Manifest(_Section):
+class Manifest(Stored):
     """The contents of `manifest.json`. The section named by `backend` always exists.
 
     A hybrid index also has the dense section of the dense index that it searches, if there is one.
@@ -167,6 +167,7 @@ class Manifest(_Section):
 
     format_version: int
     backend: Literal["dense", "bm25", "lucene", "hybrid"]
+    #: The number of passages.
     count: int
     corpus: CorpusSection
     dense: DenseSection | None = None
@@ -174,7 +175,9 @@ class Manifest(_Section):
     shard: ShardSection | None = None
     lucene: BM25Section | None = None
     hybrid: HybridSection | None = None
+    #: By path relative to the folder; all files but the manifest itself.
     files: dict[str, FileEntry]
+    #: The versions of the libraries, by name, for people.
     built_with: dict[str, str]
 
     @field_validator("files")
@@ -214,6 +217,7 @@ def describe_files(folder: Path, progress: bool = False) -> dict[str, FileEntry]
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write the manifest atomically, after all other files of the folder."""
     write_json(folder / MANIFEST, manifest.model_dump(exclude_none=True))
 
 
@@ -225,20 +229,20 @@ def replaced_folder(folder: Path) -> Path:
 def read_manifest(folder: Path) -> Manifest:
     """Return the folder's manifest. Raises UserError if the folder is not a finished index of this format."""
     path = folder / MANIFEST
-    rebuild = "Build one with: rag-r1 index build --corpus FILE --out DIR --backend bm25"
+    build_one = "Build one with: rag-r1 index build --corpus FILE --out DIR --backend bm25"
     if not folder.is_dir():
         if (replaced_folder(folder) / MANIFEST).is_file():
             move = f"mv {replaced_folder(folder)} {folder}"
             raise UserError(f"{folder}: a build that replaces this index has not ended. If none runs: {move}")
-        raise UserError(f"{folder}: no such folder. {rebuild}")
+        raise UserError(f"{folder}: no such folder. {build_one}")
     if not path.is_file():
-        raise UserError(f"{folder}: no {MANIFEST}, so this is not a finished index. {rebuild}")
+        raise UserError(f"{folder}: no {MANIFEST}, so this is not a finished index. {build_one}")
     try:
         data = read_json_file(path)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}). Check its rights.") from None
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not JSON ({error}). {rebuild}") from None
+        raise UserError(f"{path}: not JSON ({error}). {build_one}") from None
     version = data.get("format_version") if isinstance(data, dict) else None
     if version != FORMAT_VERSION:
         raise UserError(f"{path}: format version {version}, this server reads {FORMAT_VERSION}. {REBUILD}")

@@ -82,9 +82,11 @@ class PassageWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            self._flush()
-        self._writer.close()
+        try:
+            if kind is None:
+                self._flush()
+        finally:
+            self._writer.close()
 
     def add(self, passage: Passage, position: int) -> None:
         """Append the passage at this position of the corpus, counted from 1. Positions must increase."""

@@ -203,6 +203,7 @@ def _mismatch(section: EncoderSection, fresh: np.ndarray, imported: np.ndarray, 
     cosines = fresh @ (imported / np.maximum(lengths, 1e-9)[:, None]).T
     row_cosines = np.diagonal(cosines)
     rows = len(fresh)
+    # The margin is the error of 16 bits, so that the row of an equal or nearly equal passage does not count.
     matching = int((row_cosines >= cosines.max(axis=1) - 1e-3).sum())
     cosine = float(np.median(row_cosines))
     length = float(np.median(lengths))

@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from pydantic import BaseModel, ConfigDict
 from tqdm import tqdm
 
 from retrieval_server.encode import vector_files
@@ -33,7 +32,7 @@ from retrieval_server.errors import UserError
 from retrieval_server.folder.atomic import write_json
 from retrieval_server.folder.corpus import CorpusReader, write_passages
 from retrieval_server.folder.locks import exclusive_lock, named_lock
-from retrieval_server.folder.manifest import PASSAGES, CorpusSection, EncoderSection, sha256_of_file
+from retrieval_server.folder.manifest import PASSAGES, CorpusSection, EncoderSection, Stored, sha256_of_file
 from retrieval_server.folder.passages import PassageStore
 from retrieval_server.folder.row_layout import SUFFIXES, RowType
 from retrieval_server.json_limits import json_file_bytes
@@ -42,13 +41,7 @@ CORPUS = "corpus.json"
 _RECORD_NAME = re.compile(r"part-(\d{5})-of-(\d{5})\.json")
 
 
-class _Record(BaseModel):
-    """Base of the records in JSON files: immutable, and without unknown keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class CorpusRecord(_Record):
+class CorpusRecord(Stored):
     """The contents of `corpus.json`, which describes the `passages.arrow` beside it."""
 
     corpus: CorpusSection
@@ -56,7 +49,7 @@ class CorpusRecord(_Record):
     count: int
 
 
-class PartRecord(_Record):
+class PartRecord(Stored):
     """The description of a part's vectors, which is stored beside them."""
 
     corpus_sha256: str
@@ -121,7 +114,7 @@ class EncodedParts(NamedTuple):
     rows: RowType
 
 
-Record = TypeVar("Record", bound=_Record)
+Record = TypeVar("Record", bound=Stored)
 
 
 def prepare_corpus(reader: CorpusReader, folder: Path) -> CorpusRecord:
@@ -238,7 +231,8 @@ def check_parts(folder: Path, *, progress: bool = True) -> EncodedParts:
         if record.sha256 is None:
             raise refusal(part, "is not finished")
         start, stop = part.rows(corpus.count)
-        expected = (records or [record])[0].model_copy(
+        first = records[0] if records else record
+        expected = first.model_copy(
             update={"corpus_sha256": corpus.corpus.sha256, "start": start, "stop": stop}
         )
         if difference := _difference(record, expected):
@@ -279,7 +273,7 @@ def _difference(record: PartRecord, expected: PartRecord) -> str | None:
     return None
 
 
-def _write_record(path: Path, record: BaseModel) -> None:
+def _write_record(path: Path, record: Stored) -> None:
     write_json(path, record.model_dump(exclude_none=True))
 
 

@@ -85,6 +85,7 @@ def check_sources(command: ServeCommand) -> ServedSources:
 
 def _local_checks(command: ServeCommand, folders: Iterable[Path], resources: ExitStack) -> LocalSources:
     """Run the checks that need only this machine. Leaving `resources` closes the port. Raises UserError."""
+    # The results are in the order of the checks: one for each folder, then the others. The last two are None.
     *shards, web, listener, _, _ = check_all(
         *(partial(_check_index, command, folder) for folder in folders),
         partial(_open_web, command),

@@ -55,7 +55,9 @@ class ServedIndex:
     def __init__(self, name: str, options: EngineOptions, metrics: IndexMetrics):
         self.name = name
         self.metrics = metrics
+        #: None until the index is loaded.
         self.serving: LoadedIndex | None = None
+        #: Whether a reload is under way; `ReloadService` sets it.
         self.reloading = False
         self._options = options
         self._engines: set[Engine] = set()  # serving or draining

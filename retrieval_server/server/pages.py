@@ -57,8 +57,10 @@ class PageStore:
         return len(self._hashes)
 
     def get(self, url: str) -> dict[str, str] | None:
-        """Return the page as `{"url", "contents"}`, or None. MediaWiki's `/index.php/NAME` also finds a page
-        at `/index.php?title=NAME`."""
+        """Return the page as `{"url", "contents"}`, or None.
+
+        MediaWiki's `/index.php/NAME` also finds a page at `/index.php?title=NAME`.
+        """
         page = self._find(url)
         if page is None and "/index.php/" in url:
             page = self._find(url.replace("/index.php/", "/index.php?title=", 1))
@@ -100,8 +102,7 @@ class ServedPages:
 
 
 def check_pages(path: Path, max_lines: int = 1000) -> None:
-    """Raise UserError if the file does not exist or cannot be read, or one of its first `max_lines` lines is
-    not a page."""
+    """Raise UserError if the file cannot be read, or one of its first `max_lines` lines is not a page."""
     with _reading(path):
         if not path.is_file():
             raise UserError(f"--pages {path}: no such file. Give a JSONL file with 'url' and 'contents'.")

@@ -46,6 +46,7 @@ class Reloader:
         open_index: Callable[[IndexLocation], Source],
         root: Path | None = None,
     ):
+        #: Where each index is now, by its name; a reload changes it.
         self.locations = dict(locations)
         self._open = open_index
         self._roots = {

@@ -2,7 +2,8 @@
 
 The routes call `SearchService` with the queries or ids of one request. It checks the limits, passes the work
 to the engine of the requested index, and ends it when the client disconnects or the deadline passes. Every
-failure becomes a RequestError that is counted in the metrics.
+refusal, and every failure that a source announces (SearchFailedError), becomes a RequestError that is counted
+in the metrics.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class IndexResult(NamedTuple, Generic[Result]):
     items: list[Result]
     #: The name of the index that answered.
     index: str
+    #: Its version (LoadedIndex).
     version: int
 
 

@@ -23,7 +23,10 @@ class BreakerHold:
 
 
 class CircuitBreaker:
-    """Counts failures in a row. Any answer, even a refusal, shows that the engine is up."""
+    """Counts failures in a row. Any answer, even a refusal, shows that the engine is up.
+
+    After this many `failures` in a row the engine counts as down, and requests are refused for `cool_down_s`.
+    """
 
     def __init__(self, failures: int = 8, cool_down_s: float = 5.0):
         self.cool_down_s = cool_down_s

@@ -12,7 +12,10 @@ _MAX_BACKOFF_S = 8.0
 
 
 def backoff_seconds(first_s: float, attempt: int) -> float:
-    """Return the seconds to wait after attempt number `attempt`, from 0: `first_s`, doubled each time."""
+    """Return the seconds to wait after attempt number `attempt`, from 0.
+
+    They are `first_s`, doubled each time up to 8 s, plus or minus up to half of it.
+    """
     return min(first_s * 2**attempt, _MAX_BACKOFF_S) * random.uniform(0.5, 1.5)
 
 

@@ -9,8 +9,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.agent import FailurePolicy
 from rag_r1.agent.budget import EpisodeLimits
+from rag_r1.agent.failures import FOR_TRAINING, FailurePolicy
 from rag_r1.config.schema import RagR1Config, SamplerOptions, find_faults
 from rag_r1.rewards import RewardError, RewardSum
 from rag_r1.tools.retrieval.client import RetrieverConfig
@@ -81,7 +81,7 @@ def test_faults_of_right_options_are_none():
     ("recipe", "declared", "left_open"),
     [
         (DEFAULTS["rag_r1"]["agent"], EpisodeLimits(), set()),
-        (DEFAULTS["rag_r1"]["failures"], FailurePolicy.from_config({}), set()),
+        (DEFAULTS["rag_r1"]["failures"], FailurePolicy(**FOR_TRAINING), set()),
         (DEFAULTS["rag_r1"]["retriever"], RetrieverConfig(), {"tool", "url"}),
         (
             DEFAULTS["trainer"]["v1"]["sampler"]["sampler_kwargs"],

@@ -25,6 +25,7 @@ from rag_r1.protocols import Document, Protocol
 PARTS = ("thought", "call", "answer")
 #: The part to which the block that acts belongs, by the kind of the turn's action.
 _PART_OF_ACTION = {"search": "call", "call": "call", "answer": "answer"}
+#: [sum of the log-probs in nats, number of tokens] by part; a list, as in JSON.
 Logprobs = dict[str, list[float]]
 
 

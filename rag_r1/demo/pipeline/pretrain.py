@@ -72,8 +72,8 @@ def rows_of(
     tokenizer: TokenizerBase, protocol: Protocol, seed: int, part: int, step: int
 ) -> list[tuple[list[int], list[int]]]:
     """Return (token ids, mask) for each row of a step; `part` is the number of the phase, 0 or 1."""
-    kinds = SECOND_KINDS if part else ("one_hop",) if step < ONE_HOP_STEPS else KINDS
-    return batch(tokenizer, protocol, f"base-{seed}-{part}", step, kinds)
+    first_kinds = ("one_hop",) if step < ONE_HOP_STEPS else KINDS
+    return batch(tokenizer, protocol, f"base-{seed}-{part}", step, SECOND_KINDS if part else first_kinds)
 
 
 def weights_of(ids: Sequence[int], mask: Sequence[int], names: frozenset[int]) -> list[float]:

@@ -90,7 +90,8 @@ def check_claim(claim: str, better: str, other: str, scores: Mapping[str, Scores
     n_second_alone = sum(a < b for a, b in pairs)
     p = mcnemar(n_first_alone, n_second_alone)
     difference = mean(first) - mean(second)
-    verdict = "not shown" if p >= _SIGNIFICANCE else "holds" if difference > 0 else "the opposite holds"
+    direction = "holds" if difference > 0 else "the opposite holds"
+    verdict = direction if p < _SIGNIFICANCE else "not shown"
     return {
         "claim": claim,
         "models": [better, other],

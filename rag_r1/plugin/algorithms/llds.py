@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from verl.trainer.ppo.core_algos import agg_loss, get_policy_loss_fn, register_policy_loss
@@ -68,8 +68,8 @@ def llds_loss(
 ) -> tuple[torch.Tensor, dict[str, Any]]:
     """Return the loss of a micro-batch, a scalar, and its metrics.
 
-    All tensors have the shape (rows, tokens), and the log-probs are in nats. Raises ValueError if the actor's
-    `policy_loss` is not an LLDSConfig.
+    All tensors have the shape (rows, tokens), and the log-probs are in nats. `rollout_is_weights` weigh
+    veRL's loss and not the penalty. Raises ValueError if the actor's `policy_loss` is not an LLDSConfig.
     """
     if config is None or not isinstance(config.policy_loss, LLDSConfig):
         raise ValueError(
@@ -86,10 +86,10 @@ def llds_loss(
         rollout_is_weights=rollout_is_weights,
     )
     kept_tokens = response_mask.bool() & (advantages >= 0)
-    penalties, n_right, n_fallen = fallen_turns(old_log_prob, log_prob, kept_tokens)
+    fallen = fallen_turns(old_log_prob, log_prob, kept_tokens)
     if config.policy_loss.llds_coef:
         penalty = agg_loss(
-            loss_mat=penalties,
+            loss_mat=fallen.penalties,
             loss_mask=response_mask,
             loss_agg_mode=loss_agg_mode,
             **config.global_batch_info,
@@ -97,20 +97,24 @@ def llds_loss(
         loss = loss + config.policy_loss.llds_coef * penalty
     return loss, {
         **metrics,
-        "actor/llds_fallen_share": n_fallen / n_right if n_right else 0.0,
-        "actor/llds_right_turns": float(n_right),
-        "actor/llds_fallen_turns": float(n_fallen),
+        "actor/llds_fallen_share": fallen.n_fallen / fallen.n_right if fallen.n_right else 0.0,
+        "actor/llds_right_turns": float(fallen.n_right),
+        "actor/llds_fallen_turns": float(fallen.n_fallen),
     }
 
 
-def fallen_turns(
-    old_log_prob: torch.Tensor, log_prob: torch.Tensor, kept: torch.Tensor
-) -> tuple[torch.Tensor, int, int]:
-    """Return the penalty of each token, the number of runs of `kept`, and how many of these fell.
+class FallenTurns(NamedTuple):
+    """The fall of the right turns of a micro-batch."""
 
-    The penalty has the shape of all arguments, (rows, tokens), and a gradient for `log_prob` where it is
-    above 0.
-    """
+    #: The penalty of each token, (rows, tokens), with a gradient for the new log-probs where it is above 0.
+    penalties: torch.Tensor
+    #: The number of right turns, and how many of these fell.
+    n_right: int
+    n_fallen: int
+
+
+def fallen_turns(old_log_prob: torch.Tensor, log_prob: torch.Tensor, kept: torch.Tensor) -> FallenTurns:
+    """Return how far the turns that are runs of `kept` fell. All arguments have the shape (rows, tokens)."""
     fall = torch.where(kept, old_log_prob.detach() - log_prob, 0.0)
     begins_run = kept.clone()
     begins_run[:, 1:] &= ~kept[:, :-1]
@@ -120,4 +124,4 @@ def fallen_turns(
     run_falls.index_add_(0, run_numbers.flatten(), fall.detach().flatten())
     has_fallen = run_falls > 0
     has_fallen[0] = False
-    return torch.relu(fall) * has_fallen[run_numbers], len(run_falls) - 1, int(has_fallen.sum())
+    return FallenTurns(torch.relu(fall) * has_fallen[run_numbers], len(run_falls) - 1, int(has_fallen.sum()))

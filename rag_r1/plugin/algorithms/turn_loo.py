@@ -37,6 +37,11 @@ from verl.trainer.ppo.core_algos import register_adv_est
 NAME = "turn_loo"
 
 
+def uses_turn_loo(config: Any) -> bool:
+    """Return whether a composed configuration selects this estimator."""
+    return (config.get("algorithm") or {}).get("adv_estimator") == NAME
+
+
 @register_adv_est(NAME)
 def turn_loo_advantage(
     token_level_rewards: torch.Tensor,

@@ -21,7 +21,7 @@ from verl.plugin.platform import get_platform
 
 @hydra.main(config_path=None, version_base=None)
 def main(config: DictConfig) -> None:
-    """Trains. torchrun calls this in each of its processes."""
+    """Train. torchrun calls this in each of its processes."""
     get_platform().communication_backend_name()  # creates the default group, see platform.py
     try:
         verl_sft.SFTTrainer(config).fit()

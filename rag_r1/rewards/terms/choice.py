@@ -5,9 +5,9 @@ data_process/sources/exams.py writes them. Exact match alone does not work for l
 (`option B`), and it can be wrong: its normaliser removes `A` as an article, so `A, B` would equal the gold
 answer `B`. Here an answer is right if it is
 
-- the text of the right option, by exact match; - the right letter, with any brackets, punctuation or
-introducing word: `B`, `(B).`, `option B`, `答案：B`, `选B`,
-  also in full-width characters; or
+- the text of the right option, by exact match;
+- the right letter, with any brackets, punctuation or introducing word: `B`, `(B).`, `option B`, `答案：B`,
+  `选B`, also in full-width characters; or
 - the right letter followed by the text of its option: `B. text`.
 
 Several letters, or a letter with another text, are wrong. So is a lower-case letter, since `a` is a word in

@@ -53,10 +53,11 @@ def search_r1_format(
 
 def is_valid(trajectory: Trajectory, tags: Tags) -> bool:
     """Whether every turn is a thought and a search, and the last one a thought and an answer."""
-    *searches, last = trajectory.turns or [None]
+    if not trajectory.turns:
+        return False
+    *searches, last = trajectory.turns
     return (
-        last is not None
-        and all(turn.action == "search" and _is_pair(turn.text, tags, tags.search) for turn in searches)
+        all(turn.action == "search" and _is_pair(turn.text, tags, tags.search) for turn in searches)
         and last.action == "answer"
         and _is_pair(last.text, tags, tags.answer)
     )

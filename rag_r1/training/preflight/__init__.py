@@ -1,9 +1,9 @@
 """The preflight: all checks of a training that need no GPU, made before it starts.
 
-Each `check_*` is a function from the composed configuration to Problems. Its docstring says what it checks,
-and it yields a Problem for each fault. `preflight` calls all checks, including veRL's own
-`validate_config`, and reports all problems at once: a problem that one check finds does not prevent the
-others. Nothing is started or written.
+A `check_*` gets the composed configuration and returns a Problem for each fault; its docstring says what it
+checks. Some also return what later checks need, such as the tokenizer, or add notes and tables to the report.
+`preflight` calls all checks, including veRL's own `validate_config`, and reports all problems at once. A
+problem that one check finds only prevents those that would depend on it. Nothing is started or written.
 """
 
 from __future__ import annotations

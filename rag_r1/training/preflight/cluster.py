@@ -125,6 +125,7 @@ def _check_micro_batches(
     update_rows = int(node.ppo_mini_batch_size) * int(rollout.n)
     # Rows of a rank in a forward pass: veRL pads a batch to a multiple of the ranks and of an update's rows.
     padded_rows = math.lcm(ranks, update_rows) // ranks
+    # Each role that computes: its key and block, the prefix and the switch of its keys, and a rank's rows.
     forwards = [(role, node, "ppo_", "use_dynamic_bsz", update_rows // ranks)]
     if role == _ACTOR:
         forwards.append((_ROLLOUT, rollout, "log_prob_", "log_prob_use_dynamic_bsz", padded_rows))

@@ -21,7 +21,7 @@ from rag_r1.inference.tokenizer import check_vocabulary, why_not_loaded
 from rag_r1.io.bounded_json import read_json_file
 from rag_r1.io.errors import DataError
 from rag_r1.io.hub import hub_answers
-from rag_r1.options.problems import Problem, error, is_unset, plain, problem_of_fault, warning
+from rag_r1.options.problems import Problem, error, error_of, is_unset, plain, problem_of_fault, warning
 from rag_r1.protocols import ChatTemplateError, Protocol
 from rag_r1.runs.errors import RunError
 from rag_r1.sandbox.chat_template import refuse_empty_tokenizer, refuse_endless_files, refuse_endless_template
@@ -90,7 +90,7 @@ def _fault_of_check(key: str, check: Callable[..., None], *args: Any) -> Iterato
     try:
         check(*args)
     except RunError as fault:
-        yield error(key, *str(fault).rsplit(": ", 1))
+        yield error_of(key, fault)
 
 
 def _load_tokenizer(section: str, node: DictConfig) -> tuple[Any | None, Problem | None]:

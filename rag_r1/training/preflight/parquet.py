@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from rag_r1.data.rows import COLUMNS_READ, REQUIRED_COLUMNS, QuestionRow, read_rows, row_fault, usable_prompt
 from rag_r1.io.errors import DataError
-from rag_r1.options.problems import Problem, error, warning
+from rag_r1.options.problems import Problem, error, error_of, warning
 from rag_r1.sandbox.parquet import check_parquet
 
 #: The largest number of prompts of a file that are tokenised.
@@ -79,8 +79,7 @@ def column_problems(path: str) -> list[Problem]:
     try:
         check_parquet(path, COLUMNS_READ)
     except DataError as fault:
-        text, _, remedy = str(fault).removeprefix(f"{path}: ").rpartition(": ")
-        return [error(path, text, remedy)]
+        return [error_of(path, str(fault).removeprefix(f"{path}: "))]
     try:
         schema = pq.read_schema(path)
     except (pa.ArrowException, OSError) as fault:

@@ -15,7 +15,7 @@ from rag_r1.config.schema import SHOW_PASSAGES, RagR1Config
 from rag_r1.data.evidence import GoldEvidence
 from rag_r1.data.rows import QuestionRow, read_rows
 from rag_r1.io.errors import DataError
-from rag_r1.options.problems import Problem, error
+from rag_r1.options.problems import Problem, error, error_of
 from rag_r1.probes.passages import HOW_TO_MAKE, Passages, read_passages
 from rag_r1.probes.probes import NEED_GOLD, NEED_PASSAGES, applies, enough_random, topk_of
 from rag_r1.training.preflight.data import files_of
@@ -60,9 +60,7 @@ def _passages(settings: RagR1Config) -> tuple[Passages | None, list[Problem]]:
     try:
         return read_passages(settings.probe_passages), []
     except DataError as fault:
-        # Each message of `read_passages` ends with a colon and its remedy.
-        text, _, remedy = str(fault).rpartition(": ")
-        return None, [error(_FILE, text, remedy)]
+        return None, [error_of(_FILE, fault)]
 
 
 def _check_rows(config: DictConfig, settings: RagR1Config, passages: Passages | None) -> Iterator[Problem]:

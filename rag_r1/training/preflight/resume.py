@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rag_r1.inference.model_folders import newest_checkpoint
 from rag_r1.options.out_folder import check_out
-from rag_r1.options.problems import Problem, error, warning
+from rag_r1.options.problems import Problem, error, error_of, warning
 from rag_r1.sandbox.job_paths import path_argument
 from rag_r1.sandbox.worker_pool import JobError, JobLimits, LimitError, WorkerPool
 
@@ -47,8 +47,7 @@ def check_run_folder(config: DictConfig) -> Iterator[Problem]:
         if folder is not None:
             check_out(Path(str(folder)).expanduser(), flag="the folder")
     except ValueError as fault:
-        text, _, remedy = str(fault).rpartition(": ")
-        yield error("trainer.default_local_dir", text, remedy)
+        yield error_of("trainer.default_local_dir", fault)
 
 
 def resumed_from(config: DictConfig) -> Path | None:

@@ -15,7 +15,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from rag_r1.options.problems import Problem, warning
-from rag_r1.tools.retrieval.client import RetrieverConfig
+from rag_r1.tools.retrieval.options import RetrieverConfig
 
 _KEY = "rag_r1.retriever"
 

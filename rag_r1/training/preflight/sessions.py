@@ -128,4 +128,6 @@ def _refusal(key: str, value: Any, reason: str, allowed: Sequence[Any]) -> Probl
 
 
 def _yaml(value: Any) -> str:
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -59,7 +59,7 @@ def read_header(path: Path) -> FaissHeader:
     if dimension < 1 or rows < 0:
         raise UserError(f"{path}: not a readable FAISS index: {rows} x {dimension} values. Fetch it again.")
     needed_bytes = 4 * dimension * rows
-    if kind in _EXACT and metric in (0, 1):
+    if kind in _EXACT and metric in (0, 1):  # with other metrics the header also has their argument
         needed_bytes += _HEADER.size + _COUNT.size
     if kind in _UNCOMPRESSED and size < needed_bytes:
         raise UserError(

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,7 +88,8 @@ class Prefetch:
 
     def __init__(self, files: Sequence[Path], available: int | None = None):
         self._files = list(files)
-        self._sizes = dict(_file_sizes(self._files))
+        #: The size in bytes of each file, by its device and inode.
+        self._sizes = {(s.st_dev, s.st_ino): s.st_size for s in map(Path.stat, self._files)}
         self._size = sum(self._sizes.values())
         self._read_bytes = 0
         self._stop = threading.Event()
@@ -147,10 +148,3 @@ class Prefetch:
 #: The open prefetches of this process that have read, or are reading, their files.
 _reading: weakref.WeakSet[Prefetch] = weakref.WeakSet()
 _lock = threading.Lock()
-
-
-def _file_sizes(files: Sequence[Path]) -> Iterator[tuple[tuple[int, int], int]]:
-    """Yield the identity of each file, as device and inode, and its size in bytes."""
-    for path in files:
-        status = path.stat()
-        yield (status.st_dev, status.st_ino), status.st_size

@@ -22,6 +22,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from retrieval_server.errors import RequestError
 from retrieval_server.server.limits import ConnectionLimits
 
 #: Bytes of a request's line, headers and trailers. Browsers with many cookies send about 10,000.
@@ -50,8 +51,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._in_head = self._in_body = False  # which part of a request is arriving
         self._head_bytes = self._header_count = 0  # of the current request, as far as it is parsed
         self._unparsed = 0  # bytes since the parser last completed an element
-        #: Status, word and reason with which the current request is refused.
-        self._refusal: tuple[int, str, str] | None = None
+        #: The error with which the current request is refused.
+        self._refusal: RequestError | None = None
 
     # Called by the event loop.
 
@@ -122,7 +123,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._close()
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(*(self._refusal or (400, "bad_request", "this is not HTTP as the server speaks it")))
+        error = self._refusal or RequestError(400, "bad_request", "this is not HTTP as the server speaks it")
+        self._refuse(error.status, error.error, error.reason)
 
     # The limits.
 
@@ -136,7 +138,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             reason = f"there are more than {MAX_HEADERS} headers"
         else:
             return
-        self._refusal = (431, "headers_too_large", reason)
+        self._refusal = RequestError(431, "headers_too_large", reason)
         raise _HeadRefused(reason)
 
     def _start_read_timer(self) -> None:

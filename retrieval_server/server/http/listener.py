@@ -18,7 +18,7 @@ def listen(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-        listener.listen(2048)
+        listener.listen(2048)  # connections that may wait to be accepted, as in uvicorn
     except OSError as error:
         listener.close()
         raise UserError(_sentence(host, port, error)) from None

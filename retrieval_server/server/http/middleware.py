@@ -110,6 +110,7 @@ class BodyLimitMiddleware:
         received_bytes = 0
         reason = f"the body is larger than {self._max_bytes} bytes: send less at a time"
         declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
+        # Python refuses to convert thousands of digits, so a number that long is not converted.
         if len(declared) > 18 or (declared.isdigit() and int(declared) > self._max_bytes):
             return await error_response(413, "too_large", reason)(scope, receive, send)
 

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from retrieval_server.engine.metrics import Metrics
+from retrieval_server.errors import RequestError
 from retrieval_server.server.error_responses import error_response
 
 ANY_HOST = "*"
@@ -68,24 +69,24 @@ class OriginMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and (refusal := self._refusal(scope)):
-            status, error, reason = refusal
-            self._metrics.rejections.labels("", error).inc()
-            return await error_response(status, error, reason)(scope, receive, send)
+            self._metrics.rejections.labels("", refusal.error).inc()
+            answer = error_response(refusal.status, refusal.error, refusal.reason)
+            return await answer(scope, receive, send)
         await self._app(scope, receive, send)
 
-    def _refusal(self, scope: Scope) -> tuple[int, str, str] | None:
-        """Return status, word and reason of the refusal of a request; None if it is accepted."""
+    def _refusal(self, scope: Scope) -> RequestError | None:
+        """Return the error with which a request is refused; None if it is accepted."""
         hosts = _values(scope, b"host")
         # HTTP/1.0 has no Host header. Some load balancers check /health with it, but no browser uses it.
         is_named = len(hosts) == 1 or (not hosts and scope.get("http_version") == "1.0")
         if self._hosts is not None and not (is_named and all(map(self._hosts.serves, hosts))):
             name = repr(hosts[0][:100]) if len(hosts) == 1 else f"{len(hosts)} Host headers"
             reason = f"{name} is not a name of this server; if it should be: --allowed-host NAME"
-            return 421, "unknown_host", reason
+            return RequestError(421, "unknown_host", reason)
         if scope["method"] in _READING_METHODS or not self._is_foreign(scope, hosts):
             return None
         reason = "sent by a web page of another site; name its host with --allowed-host if that is meant"
-        return 403, "cross_origin", reason
+        return RequestError(403, "cross_origin", reason)
 
     def _is_foreign(self, scope: Scope, hosts: list[str]) -> bool:
         """Return whether a request comes from a page of another site."""

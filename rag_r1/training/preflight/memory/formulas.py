@@ -107,15 +107,15 @@ class RoleMemory:
         `backward` says whether gradients are computed."""
         shape, (q, kv) = self.shape, self.shape.attention
         fused = self.fused and not self.is_critic
-        copied_parameters = shape.embeddings + 2 * shape.layer
-        copies = copied_parameters * (2 + 4 * (backward and not self.adapters))
+        copies = (shape.embeddings + 2 * shape.layer) * (6 if backward and not self.adapters else 2)
         if self.nf4:
             copies = 2 * 2 * shape.hidden * shape.intermediate
         layer = 2 * tokens * (4 * shape.hidden + q + 2 * kv + 3 * shape.intermediate)
         activations = 2 * tokens * shape.layers * shape.hidden + 2 * layer
         if not self.checkpointed:
             activations = shape.layers * layer
-        logit_bytes = (FUSED_BYTES if fused else LOGIT_BYTES)[not backward]
+        trained_bytes, computed_bytes = FUSED_BYTES if fused else LOGIT_BYTES
+        logit_bytes = trained_bytes if backward else computed_bytes
         logit_tokens = min(tokens, FUSED_TOKENS) if fused else tokens
         parts = {
             "copies": copies,
