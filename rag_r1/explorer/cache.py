@@ -32,7 +32,8 @@ _FORMAT = 4
 #: DuckDB's memory limit, and the size at which its log is written into the file.
 _MEMORY_LIMIT, _CHECKPOINT_THRESHOLD = "140MB", "64MB"
 _ROW_GROUP_ROWS = 4096
-#: Columns of the table `trajectories` beside COLUMNS: file, position (lines.py) and bytes of the record.
+#: Columns of the table `trajectories` beside COLUMNS: file, position (record_files/lines.py) and bytes of
+#: the record.
 POSITION_COLUMNS = ("file_id", "base", "offset", "length")
 #: Columns of the table `files` with their types; they are the fields of FileState.
 FILE_COLUMNS = {

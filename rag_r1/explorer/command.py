@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl
 from pydantic import model_validator
 from pydantic_settings import CliPositionalArg
 
-from rag_r1.explorer.sources import Sources
+from rag_r1.explorer.record_files.sources import Sources
 from rag_r1.http_server.listening import check_port
 from rag_r1.io.atomic_files import write_text
 from rag_r1.io.errors import DataError

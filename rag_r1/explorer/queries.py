@@ -13,8 +13,8 @@ from typing import Any
 import duckdb
 
 from rag_r1.evaluation.failure_causes import CAUSES
-from rag_r1.explorer.file_state import FileState
 from rag_r1.explorer.filters import FilterError, Selection
+from rag_r1.explorer.record_files.file_state import FileState
 from rag_r1.explorer.rows import COLUMNS, json_row
 from rag_r1.explorer.store import Store
 

@@ -2,8 +2,8 @@
 
 If a run was interrupted and resumed, an episode may have been played twice. Only its last record counts, so a
 record can replace one in another file of the run. Therefore, if a file has shrunk, was replaced or has
-disappeared, all files of its run are read anew. One thread reads batches of rows (record_batches.py), while
-another one writes the batch before.
+disappeared, all files of its run are read anew. One thread reads batches of rows
+(record_files/batches.py), while another one writes the batch before.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import duckdb
 import pyarrow as pa
 
 from rag_r1.explorer.cache import FILE_COLUMNS, POSITION_COLUMNS, Cache
-from rag_r1.explorer.file_state import FileState, is_replaced
-from rag_r1.explorer.record_batches import Batch, BatchReader, PendingFile, Reading
+from rag_r1.explorer.record_files.batches import Batch, BatchReader, PendingFile, Reading
+from rag_r1.explorer.record_files.file_state import FileState, is_replaced
+from rag_r1.explorer.record_files.sources import RecordFile, Sources
 from rag_r1.explorer.rows import COLUMNS
-from rag_r1.explorer.sources import RecordFile, Sources
 from rag_r1.explorer.texts import REMOVE_ORPHANS, TextTables
 
 #: A run counts as growing for this number of seconds after its last write.

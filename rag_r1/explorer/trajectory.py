@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.evaluation.failure_causes import CAUSES, gold_positions
-from rag_r1.explorer.lines import Position, line_at
 from rag_r1.explorer.queries import Connection, fetch, rows
+from rag_r1.explorer.record_files.lines import Position, line_at
 from rag_r1.explorer.rows import COLUMNS, json_row
 from rag_r1.io.bounded_json import limited_lines, read_json_line
 from rag_r1.io.errors import DataError

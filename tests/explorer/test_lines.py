@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.explorer import lines as lines_module
-from rag_r1.explorer.lines import START, line_at, whole_lines
+from rag_r1.explorer.record_files import lines as lines_module
+from rag_r1.explorer.record_files.lines import START, line_at, whole_lines
 
 TEXTS = st.lists(st.binary(max_size=40).map(lambda data: data.replace(b"\n", b" ")), max_size=12)
 

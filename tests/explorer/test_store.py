@@ -288,7 +288,7 @@ def test_a_file_that_could_not_be_read_is_read_at_the_next_start(read, tmp_path,
 
     write(tmp_path / "trajectories" / "a.jsonl", [record("a")])
     with monkeypatch.context() as patched, closing(Store([tmp_path])) as store:
-        patched.setattr("rag_r1.explorer.record_batches.whole_lines", refused)
+        patched.setattr("rag_r1.explorer.record_files.batches.whole_lines", refused)
         assert store.refresh() and not store.refresh() and ids(store) == []
         assert [state.broken for state in store.files()] == [1]
     store = read(tmp_path)
@@ -314,9 +314,9 @@ def test_the_progress_is_in_bytes_of_the_file_and_counts_lines_without_a_record(
     write(tmp_path / name, [record("a"), {"no": "record"}, record("b")])
     write_rows, seen = Store._write, []
 
-    def noted(self, rows, states):
+    def noted(self, batch):
         seen.append((self.reading.bytes_done, self.reading.bytes_total))
-        write_rows(self, rows, states)
+        write_rows(self, batch)
 
     monkeypatch.setattr(Store, "_write", noted)
     with closing(Store([tmp_path])) as store:

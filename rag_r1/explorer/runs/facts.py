@@ -27,9 +27,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Literal, NamedTuple
 
-from rag_r1.explorer.lines import START, whole_lines
+from rag_r1.explorer.record_files.lines import START, whole_lines
+from rag_r1.explorer.record_files.sources import NOT_ENTERED, run_settings
 from rag_r1.explorer.runs.file_locks import FileKey, file_key, locked_files
-from rag_r1.explorer.sources import NOT_ENTERED, run_settings
 from rag_r1.io.bounded_json import limited_lines, read_json_file, read_json_line
 from rag_r1.io.bounded_yaml import read_yaml
 from rag_r1.io.ordinary_files import open_ordinary

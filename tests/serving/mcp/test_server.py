@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from rag_r1.http_server import request_body
 from rag_r1.http_server.idle_timeout import IdleTimeoutProtocol
 from rag_r1.http_server.listening import bind_socket
 from rag_r1.runs.errors import RunError
-from rag_r1.serving import middleware
 from rag_r1.serving.mcp import command as mcp_command
 from rag_r1.tools import make_tool
 from rag_r1.tools.mcp.tool import has_mcp
@@ -264,7 +264,7 @@ async def test_over_http_a_token_that_no_client_can_send_is_an_error(stub, monke
 async def over_http(stub, monkeypatch):
     """The port of `rag-r1 mcp --http`, with time limits of parts of a second."""
     monkeypatch.setattr(IdleTimeoutProtocol, "check_s", 0.2)
-    monkeypatch.setattr(middleware, "BODY_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(request_body, "BODY_TIMEOUT_S", 0.5)
     with bind_socket("127.0.0.1", 0) as free:
         port = free.getsockname()[1]
     async with open_server_of(stub) as server:

@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from rag_r1.explorer.lines import START, whole_lines
+from rag_r1.explorer.record_files.lines import START, whole_lines
 from rag_r1.io.bounded_json import read_json_file
 from rag_r1.runs.folder import PROVENANCE
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rag_r1.explorer.file_state import FileState, head_of
-from rag_r1.explorer.lines import Line, whole_lines
+from rag_r1.explorer.record_files.file_state import FileState, head_of
+from rag_r1.explorer.record_files.lines import Line, whole_lines
 from rag_r1.explorer.rows import row_of
 from rag_r1.io.bounded_json import read_json_line
 

@@ -10,8 +10,8 @@ import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rag_r1.explorer.lines import Position
-from rag_r1.explorer.sources import RecordFile
+from rag_r1.explorer.record_files.lines import Position
+from rag_r1.explorer.record_files.sources import RecordFile
 from rag_r1.io.ordinary_files import open_ordinary
 from rag_r1.protocols.actions import well_formed
 
