@@ -33,7 +33,7 @@ from rag_r1.demo.eval_spec import eval_arguments
 from rag_r1.demo.run import KEEP_POLICY, run_demo
 from rag_r1.demo.world import KINDS, demo_protocol, write_demo
 from rag_r1.evaluation import command
-from rag_r1.evaluation.probes.metrics import CONDITION_NAMES
+from rag_r1.evaluation.probes.verdict import CONDITION_NAMES
 from rag_r1.options.command_exit import command_main
 from rag_r1.probes.probes import PROBES
 from rag_r1.runs import markdown, pictures
