@@ -11,6 +11,8 @@ import shutil
 import sys
 from pathlib import Path
 
+from rag_r1.io.bounded_json import read_json_object
+
 #: The folder in which veRL's merger writes the adapters, in PEFT's format.
 ADAPTERS = "lora_adapter"
 
@@ -24,7 +26,9 @@ def main(folder: Path) -> None:
     from transformers import AutoModelForCausalLM
 
     base = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False)
-    model = get_peft_model(base, LoraConfig.from_pretrained(str(folder / ADAPTERS)))
+    saved = read_json_object(folder / ADAPTERS / "adapter_config.json")
+    config = LoraConfig(**{key: saved[key] for key in ("r", "lora_alpha", "target_modules")})
+    model = get_peft_model(base, config)
     weights = load_file(folder / ADAPTERS / "adapter_model.safetensors")
     keys = set_peft_model_state_dict(model, weights)
     if other := [*keys.unexpected_keys, *(name for name in keys.missing_keys if ".lora_" in name)]:
