@@ -175,11 +175,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"all checks passed: demo/{args.recipe} would be trained into {out}")
         return 0
     with recorded_settings("rag-r1 demo", args, out):
-        keep_policy = KEEP_POLICY[:1] if args.recipe == _OVER_NF4 else KEEP_POLICY
-        changes = [*keep_policy, *args.overrides]
+        changes = [*_keep_policy(args), *args.overrides]
         results = run_demo(args.recipe, out, args.seed, changes, args.timeout)
     _print_results(args, out, results)
     return 0
+
+
+def _keep_policy(args: DemoArguments) -> tuple[str, ...]:
+    """Return the overrides that save the trained policy. Adapters are saved in veRL's own form, which
+    `rag-r1 eval` merges; as a model they would have PEFT's names."""
+    if args.recipe == _OVER_NF4:
+        return KEEP_POLICY[:1]
+    if any(override.partition("=")[0].endswith(("lora_rank", "lora.rank")) for override in args.overrides):
+        return *KEEP_POLICY[:1], "actor_rollout_ref.actor.checkpoint.save_contents=[model]"
+    return KEEP_POLICY
 
 
 def _print_results(args: DemoArguments, out: Path, results: dict[str, Any]) -> None:

@@ -51,3 +51,21 @@ def test_a_dead_teacher_is_found_before_half_an_hour_of_pretraining(tmp_path, ca
     assert command.main(["--out", str(tmp_path / "out"), *teacher]) == 1
     message = capsys.readouterr().err
     assert "no teacher answers at http://127.0.0.1:9" in message and "--teacher-url" in message
+
+
+@pytest.mark.parametrize(
+    ("words", "contents"),
+    [
+        ([], ["hf_model"]),
+        (["actor_rollout_ref.model.lora_rank=8"], ["model"]),
+        (["--recipe", "grpo_nf4"], []),
+    ],
+)
+def test_the_policy_is_saved_as_what_an_evaluation_takes(words, contents, tmp_path, monkeypatch):
+    given = []
+    monkeypatch.setattr(run, "run_demo", lambda recipe, out, seed, changes, timeout: given.extend(changes))
+    monkeypatch.setattr(run, "_print_results", lambda *args: None)
+    monkeypatch.setattr(run, "_check_start", lambda args: tmp_path)
+    assert run.main(words) == 0
+    saved = [change.partition("=")[2] for change in given if "save_contents" in change]
+    assert saved == [f"[{name}]" for name in contents]
