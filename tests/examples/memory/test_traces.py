@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from examples.common.scripted_episodes import play
-from examples.memory.traces import MIXED, RIGHT, ScriptedMemory, scripted_rows
+from examples.memory.traces import MIXED, RIGHT, BehaviourRates, ScriptedMemory, scripted_rows
 from examples.memory.warm_start import (
     add_memory_tokens,
     memory_budget,
@@ -26,7 +26,7 @@ from rag_r1.tools import search_tools
 pytestmark = pytest.mark.slow  # a policy is loaded, and episodes are played
 
 MEMORY, PLAIN = "agentic_rag_en", "rag_r1/demo/agentic_rag_plain.yaml"
-ON = ({"on": 1.0}, {"on": 1.0})
+ON = BehaviourRates({"on": 1.0}, {"on": 1.0})
 
 
 @pytest.fixture(scope="module")
@@ -75,13 +75,14 @@ def test_with_room_for_all_pages_the_plain_protocol_answers_everything(setups):
 
 
 def test_the_plain_protocol_never_writes_a_summary_or_a_backtrack(setups):
-    both = ({"summary": 0.9, "early": 0.1}, {"backtrack": 0.9, "guess": 0.1})
+    both = BehaviourRates({"summary": 0.9, "early": 0.1}, {"backtrack": 0.9, "guess": 0.1})
     actions = Counter(turn.action for _, record, _ in episodes(setups[PLAIN], both) for turn in record.turns)
     assert set(actions) == {"search", "answer"}
 
 
 def test_a_turn_is_never_invalid_and_its_loss_is_on_what_the_script_wrote(setups):
-    played = episodes(setups[MEMORY], ({"summary": 0.5, "on": 0.5}, {"backtrack": 0.5, "on": 0.5}))
+    half = BehaviourRates({"summary": 0.5, "on": 0.5}, {"backtrack": 0.5, "on": 0.5})
+    played = episodes(setups[MEMORY], half)
     assert not any(turn.action == "invalid" for _, record, _ in played for turn in record.turns)
     rows = scripted_rows(setups[MEMORY], MIXED, "warm-0", 3)
     assert rows == scripted_rows(setups[MEMORY], MIXED, "warm-0", 3)
