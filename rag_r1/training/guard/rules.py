@@ -23,6 +23,8 @@ _HELD_OUT_LOSS = 0.1
 #: The initial entropy is the median of the first steps, of which there are so many. The usual norm of a
 #: gradient is not known before as many steps have passed.
 _START_STEPS = 4
+#: veRL's metric of how many updates the oldest weights of a trajectory are behind, at most in a step.
+_STALENESS = "training/off_policy/trajectory_staleness_worst/max"
 
 Rule = Callable[[History, GuardOptions, TrainingFacts], Iterator[Sign]]
 
@@ -129,18 +131,25 @@ def exploration_ends(history: History, options: GuardOptions, facts: TrainingFac
 
 
 def engine_disagrees(history: History, options: GuardOptions, facts: TrainingFacts) -> Iterator[Sign]:
-    """The engine generates with weights that differ from the actor's."""
+    """The engine generates with weights that differ from the actor's. Steps in which an asynchronous trainer
+    has trajectories of earlier weights do not count, since these differ without a fault."""
+    lags = history[_STALENESS] if facts.is_asynchronous else Series()
+    stale_steps = {step for step, lag in zip(lags.steps, lags.values, strict=True) if lag > 0}
     gaps = [("training/rollout_probs_diff_mean", options.probability_gap, "probabilities")]
     if facts.is_first_kl_zero:
         gaps.append(("actor/ppo_kl", options.stale_kl, "log-probs"))
     for name, limit, kind in gaps:
-        values = history[name].values[-options.window :]
-        if len(values) == options.window and history.now(name) is not None and min(map(abs, values)) > limit:
+        series = history[name]
+        if history.now(name) is None or history.step in stale_steps:
+            continue
+        fresh = [pair for pair in zip(series.steps, series.values, strict=True) if pair[0] not in stale_steps]
+        gaps_of_window = [abs(value) for _, value in fresh[-options.window :]]
+        if len(gaps_of_window) == options.window and min(gaps_of_window) > limit:
             text = (
-                f"the {kind} of engine and actor differ by {abs(values[-1]):.4f} ({name}), so the engine has "
-                "other weights"
+                f"the {kind} of engine and actor differ by {gaps_of_window[-1]:.4f} ({name}), so the engine "
+                "has other weights"
             )
-            yield Sign("engine", Verdict.ROLL_BACK, text, history[name].since(options.window))
+            yield Sign("engine", Verdict.ROLL_BACK, text, fresh[-options.window][0])
 
 
 def metrics_are_not_finite(history: History, options: GuardOptions, facts: TrainingFacts) -> Iterator[Sign]:

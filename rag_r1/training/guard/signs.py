@@ -62,6 +62,8 @@ class TrainingFacts:
     #: Whether the KL before a step's only update should be 0. It compares the actor with the engine's
     #: log-probs, so a larger KL means that the engine has other weights.
     is_first_kl_zero: bool = False
+    #: Whether trajectories may have been generated with earlier weights than those that they train.
+    is_asynchronous: bool = False
 
 
 @dataclass(frozen=True)

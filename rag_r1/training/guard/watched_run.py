@@ -73,4 +73,5 @@ def training_facts(config: Any) -> TrainingFacts:
         questions=config.data.train_batch_size if config.data.get("shuffle") else None,
         # With one update the policy has not moved, so only differences to the engine's log-probs are left.
         is_first_kl_zero=bool(correction.get("bypass_mode")) and updates <= 1,
+        is_asynchronous=str(config.trainer.v1.trainer_mode).endswith("_async"),
     )

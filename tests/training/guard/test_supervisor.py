@@ -90,6 +90,7 @@ def test_a_sign_in_a_batch_ends_the_training_before_it_is_learned_from(tmp_path,
     assert (second.first, second.ending) == (5, "finished")
 
 
+@pytest.mark.full
 def test_a_training_that_is_ended_while_it_writes_its_tracker_goes_on_from_a_whole_checkpoint(
     tmp_path, monkeypatch
 ):
@@ -99,6 +100,7 @@ def test_a_training_that_is_ended_while_it_writes_its_tracker_goes_on_from_a_who
     assert (first.ending, second.first, second.ending) == ("it hung", 4, "finished")
 
 
+@pytest.mark.full
 def test_a_sign_that_comes_back_climbs_the_ladder_and_then_stops_with_its_cause(tmp_path, monkeypatch):
     plan = {"steps": 12, "save": 1, "collapse": {"at": 5, "in": 99}, "wait": 0.3}
     ladder = [{"learning_rate": 0.5}, {"learning_rate": 0.5, "set": ["a=1"]}]
@@ -156,6 +158,7 @@ def test_a_killed_supervisor_ends_what_it_left_and_goes_on(tmp_path):
     assert [attempt.ending for attempt in Attempts(tmp_path).all] == ["the supervisor was ended", "finished"]
 
 
+@pytest.mark.full
 def test_a_supervisor_that_was_killed_while_it_went_back_does_so_at_its_next_start(tmp_path, monkeypatch):
     plan = {"steps": 12, "save": 1, "collapse": {"at": 7, "in": 1}, "wait": 0.3}
     made = supervisor(tmp_path, plan, monkeypatch)
