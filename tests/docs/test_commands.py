@@ -99,7 +99,13 @@ def test_the_commands_of_a_page_run_and_leave_what_it_says(page: str, clone: Pat
 
 
 @pytest.mark.slow  # trainings are composed
-@pytest.mark.parametrize("block", blocks(*SHELL), ids=str)
+@pytest.mark.parametrize(
+    "block",
+    [
+        pytest.param(block, id=str(block), marks=() if block.page == "README.md" else pytest.mark.full)
+        for block in blocks(*SHELL)
+    ],
+)
 def test_every_command_of_a_page_is_one_that_its_own_parser_takes(block: Fence, tmp_path: Path):
     write_files(block.page, tmp_path)
     check_block(block.text, tmp_path)
@@ -112,7 +118,7 @@ MEASURED = re.compile(
 )
 
 
-@pytest.mark.slow  # imports the benchmarks
+@pytest.mark.full  # imports the benchmarks
 @pytest.mark.parametrize("page", RESULTS, ids=lambda page: page.name)
 def test_the_commands_that_measured_the_results_are_still_taken(page: Path, tmp_path: Path):
     texts = [fence.text for fence in fences_of(page.name, page.read_text("utf-8")) if fence.language in SHELL]

@@ -104,7 +104,7 @@ def with_adapters(folder: Path) -> tuple[Path, Any]:
     return folder / "global_step_1", policy
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_adapters_are_added_to_their_base_in_32_bits(tmp_path):
     pytest.importorskip("verl")
     import torch

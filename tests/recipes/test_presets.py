@@ -12,7 +12,7 @@ from rag_r1.training.composition import compose_valid
 from rag_r1.training.preflight.settings import check_llds
 from tests.recipes.composed_recipes import compose_quickly, refusals, user_values, values_of
 
-pytestmark = pytest.mark.slow  # composing a recipe takes most of a second
+pytestmark = pytest.mark.full  # composing a recipe takes most of a second, and there are sixty
 
 ACTOR = "actor_rollout_ref.actor"
 LOSS = f"{ACTOR}.policy_loss"

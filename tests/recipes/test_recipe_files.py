@@ -120,7 +120,7 @@ def plain(config) -> dict:
     return OmegaConf.to_container(config, resolve=False)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("name", shipped_names("train", "sft"))
 def test_a_yaml_of_ones_own_builds_on_a_shipped_recipe_and_differs_in_what_it_changes(tmp_path, name):
     recipe = tmp_path / "mine.yaml"

@@ -170,6 +170,7 @@ def test_a_cpu_build_in_pips_find_links_is_taken_and_no_other_index_is_asked(
     assert not any(path.startswith("whl/") for path in project.index.asked)
 
 
+@pytest.mark.full
 def test_a_cpu_build_in_pips_extra_index_is_taken_and_the_rest_comes_from_the_first(project: Project):
     project.index.add("mirror", "torch", "2.13.0+cpu")
     project.index.add("mirror", "tiny", "0.9")

@@ -26,7 +26,7 @@ def test_every_recipe_that_trains_is_found_and_no_fragment_is():
     assert {name.partition("/")[0] for name in names}.isdisjoint({"platform", "rag_r1_defaults"})
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_the_readme_of_each_folder_has_the_table_of_its_recipes(folder):
     """If this fails: rag-r1 recipes table"""

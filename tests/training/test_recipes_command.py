@@ -123,7 +123,7 @@ def test_a_copy_differs_from_its_recipe_in_the_line_that_names_it(tmp_path, caps
     assert kind_of(target) in (kind_of(source), None)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["rag_r1/grpo", "demo/ppo_sq", "r1_searcher/stage1_qwen", "rag_r1/sft/demo"])
 def test_a_copy_composes_to_what_its_recipe_does_from_any_folder(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)

@@ -59,7 +59,7 @@ def test_this_environment_is_well_and_a_server_that_answers_is_named(server):
     assert text.endswith("all is well\n")
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("platform", ["", "cpu"])
 def test_a_plugin_that_verl_did_not_load_is_missing(platform):
     status, text = run_doctor(VERL_USE_EXTERNAL_PLUGINS="none", VERL_PLATFORM=platform)

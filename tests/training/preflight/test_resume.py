@@ -142,6 +142,7 @@ def test_a_checkpoint_that_would_take_for_ever_is_given_up(name, tmp_path):
     assert problem.level == "warning" and reason in problem.what
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_the_rate_is_found_in_what_verls_own_manager_saves(tmp_path):
     script = Path(__file__).parents[2] / "recipes" / "saved_checkpoint.py"
