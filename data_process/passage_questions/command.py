@@ -101,8 +101,9 @@ def write_questions(args: PassageQuestionsArguments) -> dict[str, Any]:
     rows, dropped = make_rows(passages, args.seed, args.per_kind, args.test_share, not args.no_progress)
     if not rows:
         raise DataError(
-            f"no question can be made of {len(passages):,} passages: the rules need passages that begin as "
-            'those of an encyclopedia do ("Title", then `Title is a 1979 film directed by ...`)'
+            f"{', '.join(map(str, args.corpus))}: no question can be made of {len(passages):,} passages: the "
+            'rules need passages that begin as those of an encyclopedia do ("Title", then `Title is a 1979 '
+            "film directed by ...`); give another --corpus, or let a model write them (`rag-r1 questions`)"
         )
     args.out.mkdir(parents=True, exist_ok=True)
     counts: dict[str, dict[str, int]] = {}

@@ -128,12 +128,17 @@ def _check_path(path: Path) -> None:
 def _export(args: ViewArguments, out: Path) -> int:
     """Write the static page to the file `out`; returns 0. Raises RunError if nothing can be selected."""
     # Imported here and in `_serve`, because they need optional packages, and `--help` must work without them.
+    from rag_r1.evaluation.failure_causes import CAUSES
     from rag_r1.explorer.export import export_page, select_trajectories
     from rag_r1.explorer.filters import FilterError, selection_of
     from rag_r1.explorer.store import Store
 
     try:
-        selection = selection_of(parse_qsl(args.select, keep_blank_values=True))
+        filters = parse_qsl(args.select, keep_blank_values=True)
+        causes = (*CAUSES, "none")
+        if unknown := [value for name, value in filters if name == "cause" and value not in causes]:
+            raise FilterError(f"cause: must be one of {', '.join(causes)}, not {unknown[0][:50]!r}")
+        selection = selection_of(filters)
         with closing(Store(args.paths)) as store:
             store.refresh()
             with store.cache.connection() as connection:
@@ -142,6 +147,7 @@ def _export(args: ViewArguments, out: Path) -> int:
                     raise RunError(
                         f"no trajectories in {', '.join(map(str, args.paths))}: give a run's folder"
                     )
+                out.absolute().parent.mkdir(parents=True, exist_ok=True)
                 write_text(out, export_page(connection, store.title, tids), private=True)
     except FilterError as error:
         raise RunError(f"--select: {error}") from error

@@ -39,6 +39,9 @@ def import_factory(path: str) -> Callable[[Path, Manifest], object]:
         sys.path.append(working_directory)
     try:
         return getattr(importlib.import_module(module_name), name)
+    except ModuleNotFoundError as error:
+        remedy = "Correct the name, install the package, or start the server in the folder of your module."
+        raise UserError(f"--backend {path}: there is no module {error.name}. {remedy}") from error
     except Exception as error:
         raise _failure(path, error) from error
 

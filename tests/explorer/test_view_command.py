@@ -17,7 +17,7 @@ from tests.explorer.made_records import record, write
 
 def test_a_page_of_the_selected_trajectories_is_written(tmp_path, capsys):
     write(tmp_path / "runs" / "a.jsonl", [record("a"), record("b", "x"), record("c", "y")])
-    out = tmp_path / "page.html"
+    out = tmp_path / "new" / "page.html"
     assert (
         main([str(tmp_path / "runs"), "--export", str(out), "--select", "right=false&source=hotpotqa"]) == 0
     )
@@ -25,11 +25,12 @@ def test_a_page_of_the_selected_trajectories_is_written(tmp_path, capsys):
     assert out.read_text(encoding="utf-8").count('"record":') == 2 and out.stat().st_mode & 0o077 == 0
 
 
-@pytest.mark.parametrize("select", ["cause=cut", "nothing=1", "step_min=x"])
+@pytest.mark.parametrize("select", ["cause=cut", "cause=cutt", "nothing=1", "step_min=x"])
 def test_a_selection_that_is_empty_or_wrong_is_one_sentence(tmp_path, capsys, select):
     write(tmp_path / "a.jsonl", [record("a")])
     assert main([str(tmp_path), "--export", str(tmp_path / "page.html"), "--select", select]) == 1
     (line,) = capsys.readouterr().err.splitlines()
+    assert ("must be one of" in line) == (select == "cause=cutt")
     assert line.startswith("error: --select") and not (tmp_path / "page.html").exists()
 
 

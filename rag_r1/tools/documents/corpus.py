@@ -193,7 +193,8 @@ def _check_result(
         lines = "".join(f"\n  {fault}" for fault in faults[:_MAX_NAMED])
         raise RunError(
             f"{folder}: {len(faults)} of {len(files)} files cannot be read; repair or remove them, or "
-            f"leave them out with skip_bad_files (in a command: --skip-bad-files):{lines}{suffix}"
+            "leave them out with skip_bad_files (in a command: --skip-bad-files; in `rag-r1 own`: "
+            f"documents.skip_bad_files=true):{lines}{suffix}"
         )
     if not passages:
         subject = "its only file holds" if len(files) == 1 else f"its {len(files)} files hold"
