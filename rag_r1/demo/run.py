@@ -36,7 +36,8 @@ from rag_r1.options.settings_file import recorded_settings
 from rag_r1.protocols import Protocol
 from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks, check_packages
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
-from rag_r1.training.composition import check_overrides
+from rag_r1.training.composition import check_overrides, compose_recipe
+from rag_r1.training.config_facts import adapter_rank
 from rag_r1.training.guard.bands import BandCheck
 from rag_r1.training.next_steps import after_demo
 from rag_r1.training.progress import train
@@ -45,6 +46,8 @@ from rag_r1.training.progress import train
 OUTPUTS = Path("outputs", "demo")
 #: Overrides that save only the policy of the last step, and only as a Hugging Face model.
 KEEP_POLICY = ("trainer.save_freq=1000000", "actor_rollout_ref.actor.checkpoint.save_contents=[hf_model]")
+#: The second of them for adapters, in veRL's own form, since a model with adapters would have PEFT's names.
+_KEEP_ADAPTERS = "actor_rollout_ref.actor.checkpoint.save_contents=[model]"
 #: The recipe that trains adapters over NF4 weights. It saves adapters instead of a model.
 _OVER_NF4 = "grpo_nf4"
 
@@ -175,20 +178,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"all checks passed: demo/{args.recipe} would be trained into {out}")
         return 0
     with recorded_settings("rag-r1 demo", args, out):
-        changes = [*_keep_policy(args), *args.overrides]
+        changes = [*_saved_policy(args), *args.overrides]
         results = run_demo(args.recipe, out, args.seed, changes, args.timeout)
     _print_results(args, out, results)
     return 0
 
 
-def _keep_policy(args: DemoArguments) -> tuple[str, ...]:
-    """Return the overrides that save the trained policy. Adapters are saved in veRL's own form, which
-    `rag-r1 eval` merges; as a model they would have PEFT's names."""
+def _saved_policy(args: DemoArguments) -> Sequence[str]:
+    """Return the overrides that save the trained policy in a form that an evaluation or export takes."""
     if args.recipe == _OVER_NF4:
         return KEEP_POLICY[:1]
-    if any(override.partition("=")[0].endswith(("lora_rank", "lora.rank")) for override in args.overrides):
-        return *KEEP_POLICY[:1], "actor_rollout_ref.actor.checkpoint.save_contents=[model]"
-    return KEEP_POLICY
+    config = compose_recipe(Recipe.find(f"demo/{args.recipe}"), args.overrides)
+    return [KEEP_POLICY[0], _KEEP_ADAPTERS] if adapter_rank(config) else KEEP_POLICY
 
 
 def _print_results(args: DemoArguments, out: Path, results: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from rag_r1.http_server.errors import ErrorReply, error_response
 #: Seconds after which the client of a stopping server may retry, since another server may then run.
 RETRY_S = 5
 #: The error of a request that is ended because the server stops.
-STOPPING = ErrorReply(503, "stopping", f"the server stops, and the chat with it: ask again in {RETRY_S} s")
+STOPPING = ErrorReply(503, "stopping", f"the server stops: ask again in {RETRY_S} s")
 
 
 async def call_until_stopped(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:

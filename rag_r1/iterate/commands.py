@@ -126,9 +126,9 @@ class StepCommands:
         if the recipe cannot be used, and ArgumentsError if the command would refuse the arguments."""
         retriever = self.plan.retriever
         assert retriever is not None  # else the loop has no such step
-        given = set(map(option_name, retriever.options))
+        own_names = set(map(option_name, retriever.options))
         options = {
-            **{name: value for name, value in read_recipe(retriever.recipe).items() if name not in given},
+            **{name: value for name, value in read_recipe(retriever.recipe).items() if name not in own_names},
             **retriever.options,
             "rows": rows / "train.jsonl",
             "corpus": rows / "passages.jsonl",

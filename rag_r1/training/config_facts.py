@@ -30,6 +30,11 @@ def is_separate(config: DictConfig) -> bool:
     return verls_mode(config.trainer.v1.trainer_mode) == "separate_async"
 
 
+def is_asynchronous(config: DictConfig) -> bool:
+    """Return whether trajectories may have been generated with earlier weights than those that they train."""
+    return verls_mode(config.trainer.v1.trainer_mode) in ("colocate_async", "separate_async")
+
+
 def needs_critic(config: DictConfig) -> bool:
     """Return whether a critic is trained."""
     enabled = config.critic.enable

@@ -14,7 +14,7 @@ from typing import Any
 
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.run_defaults import SEARCH_URL, config_file, validation_arguments
-from rag_r1.inference.model_folders import newest_checkpoint
+from rag_r1.inference.model_folders import ADAPTER_META, newest_checkpoint
 from rag_r1.training.config_facts import adapter_rank, is_nf4
 
 #: Names of files with trajectory records (rag_r1/agent/records.py).
@@ -70,8 +70,7 @@ def after_demo(out: Path, checkpoint: Path | None, base: Path | None = None) -> 
         return [*lines, f"the trained adapters: {checkpoint}", exported, _export_nf4(checkpoint, str(base))]
     corpus = str(out / "data" / "corpus.jsonl")
     actor = checkpoint / "actor"
-    has_adapters = (actor / "lora_train_meta.json").exists()  # of `key=value` arguments
-    policy = actor if has_adapters else f"a Hugging Face model: {actor / 'huggingface'}"
+    policy = actor if (actor / ADAPTER_META).exists() else f"a Hugging Face model: {actor / 'huggingface'}"
     return [
         *lines,
         f"the trained policy, {policy}",

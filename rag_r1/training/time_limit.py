@@ -84,8 +84,8 @@ def check_resume(config: Any) -> Iterator[Problem]:
     if (mode := config.trainer.get("resume_mode")) != "auto":
         text = f"is {mode}, so each start would begin at the same step"
         yield error("trainer.resume_mode", text, "set it to auto")
-    elif config.trainer.get("resume_from_path"):  # veRL's fine-tuning prefers it to its own checkpoints
-        yield error("trainer.resume_from_path", "each start would begin from it", "set it to null")
+    elif config.trainer.get("resume_from_path"):
+        yield error("trainer.resume_from_path", "fine-tuning begins from it at each start", "set it to null")
 
 
 def remove_older_checkpoints(folder: Path, keep: int | None) -> None:

@@ -58,6 +58,7 @@ def test_a_dead_teacher_is_found_before_half_an_hour_of_pretraining(tmp_path, ca
     [
         ([], ["hf_model"]),
         (["actor_rollout_ref.model.lora_rank=8"], ["model"]),
+        (["actor_rollout_ref.model.lora_rank=0"], ["hf_model"]),
         (["--recipe", "grpo_nf4"], []),
     ],
 )

@@ -106,7 +106,7 @@ def with_adapters(folder: Path) -> tuple[Path, Any]:
 
 @pytest.mark.full
 def test_adapters_are_added_to_their_base_in_32_bits(tmp_path):
-    pytest.importorskip("verl")
+    pytest.importorskip("verl", reason="left out: verl is not installed")
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -114,13 +114,12 @@ def test_adapters_are_added_to_their_base_in_32_bits(tmp_path):
     folder = model_folder(checkpoint, tmp_path / "into")
     assert folder == tmp_path / "into" / "merged_global_step_1" and not (folder / "lora_adapter").exists()
     merged = AutoModelForCausalLM.from_pretrained(folder).eval()
-    assert merged.dtype == torch.float32
     ids = torch.tensor([[1, 5, 9, 2, 7, 30, 12, 4]])
     with torch.no_grad():
         difference = (merged(ids).logits - policy(ids).logits).abs().max()
         with policy.disable_adapter():
             assert (merged(ids).logits - policy(ids).logits).abs().max() > 100 * difference
-    assert difference < 1e-4
+    assert difference < 1e-4 and merged.dtype == torch.float32
 
 
 @pytest.mark.slow
@@ -164,7 +163,7 @@ def sharded(folder: Path) -> tuple[Path, dict]:
 
 @pytest.mark.slow
 def test_shards_are_merged_once_and_again_if_they_have_changed(tmp_path):
-    pytest.importorskip("verl")
+    pytest.importorskip("verl", reason="left out: verl is not installed")
     from tests.e2e.export_checks import it_is_the_same_model
 
     checkpoint, weights = sharded(tmp_path / "run")
@@ -247,7 +246,7 @@ class Program:
 @pytest.mark.slow
 @pytest.mark.parametrize("legacy", [False, True])
 def test_a_program_in_a_shard_is_not_run_and_the_way_to_merge_ones_own_is_named(tmp_path, legacy):
-    pytest.importorskip("verl")
+    pytest.importorskip("verl", reason="left out: verl is not installed")
     import torch
 
     run = checkpoints(tmp_path / "run", exported=False)

@@ -26,6 +26,7 @@ from tests.recipes.test_published import PUBLISHED
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ["recipes/rag_r1/sft/qwen_7b", "recipes/rag_r1/sft/demo"]
+MICRO_BATCH = "data.micro_batch_size_per_gpu"
 
 
 def rows(count: int, words: str = "a") -> list[SftRow]:
@@ -89,10 +90,7 @@ def test_all_is_well_with_data_that_fits(data, model_folder):
         (["data.train_batch_size=128"], ["data.train_files", "data.val_files"]),
         (["data.train_batch_size=32"], ["data.val_files"]),
         (["trainer.n_gpus_per_node=3"], ["data.train_batch_size"]),
-        (
-            ["data.use_dynamic_bsz=false", "data.micro_batch_size_per_gpu=3"],
-            ["data.micro_batch_size_per_gpu"],
-        ),
+        (["data.use_dynamic_bsz=false", f"{MICRO_BATCH}=3"], [MICRO_BATCH]),
         (["data.max_length=8"], ["data.max_length", "data.max_length"]),
         (["data.max_token_len_per_gpu=100"], ["data.max_token_len_per_gpu"]),
         (["data.val_files=null"], ["trainer.test_freq"]),

@@ -7,6 +7,7 @@ that the weight files are complete (weights.py).
 
 from rag_r1.inference.model_folders.hub import is_hub_name, local_model
 from rag_r1.inference.model_folders.model_folder import (
+    ADAPTER_META,
     TRACKER,
     checkpoint_name,
     model_folder,
@@ -16,6 +17,7 @@ from rag_r1.inference.model_folders.shard_merge import has_weights
 from rag_r1.inference.model_folders.weights import check_weights, tensors_of
 
 __all__ = [
+    "ADAPTER_META",
     "TRACKER",
     "check_weights",
     "checkpoint_name",

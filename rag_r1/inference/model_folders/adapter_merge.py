@@ -29,8 +29,7 @@ def main(folder: Path) -> None:
     saved = read_json_object(folder / ADAPTERS / "adapter_config.json")
     config = LoraConfig(**{key: saved[key] for key in ("r", "lora_alpha", "target_modules")})
     model = get_peft_model(base, config)
-    weights = load_file(folder / ADAPTERS / "adapter_model.safetensors")
-    keys = set_peft_model_state_dict(model, weights)
+    keys = set_peft_model_state_dict(model, load_file(folder / ADAPTERS / "adapter_model.safetensors"))
     if other := [*keys.unexpected_keys, *(name for name in keys.missing_keys if ".lora_" in name)]:
         sys.exit(f"the adapters do not fit the model: {other[0]}")
     for path in folder.glob("*.safetensors*"):

@@ -21,6 +21,8 @@ from rag_r1.runs.errors import RunError
 
 #: Names the last complete checkpoint in veRL's folder of checkpoints.
 TRACKER = "latest_checkpointed_iteration.txt"
+#: Beside the shards of a checkpoint with adapters: their rank and alpha.
+ADAPTER_META = "lora_train_meta.json"
 _STEP = re.compile(r"global_step_(\d+)")
 
 
@@ -40,7 +42,7 @@ def model_folder(path: Path, into: Path) -> Path:
         return path
     checkpoint = _checkpoint(path)
     state = checkpoint / "actor" if (checkpoint / "actor").is_dir() else checkpoint
-    has_adapters = (state / "lora_train_meta.json").exists()
+    has_adapters = (state / ADAPTER_META).exists()
     if has_weights(state / "huggingface") and not has_adapters:  # else with PEFT's names of the weights
         check_weights(state / "huggingface")
         return state / "huggingface"
@@ -53,9 +55,8 @@ def model_folder(path: Path, into: Path) -> Path:
         )
     if has_adapters and has_only_adapters(shards[0]):
         raise RunError(
-            f"{state} has adapters without the model that they belong to: over weights in nf4 export both "
-            "(`rag-r1 model export-nf4 --merged`), else merge them with peft's merge_and_unload; then give "
-            "that folder, or serve both yourself and give --base-url"
+            f"{state} has adapters only: merge them into their model (over nf4 `rag-r1 model export-nf4 "
+            "--merged`, else peft's merge_and_unload) and give that folder, or serve both and give --base-url"
         )
     return merged_model(state, shards, into / f"merged_{checkpoint.name}")
 

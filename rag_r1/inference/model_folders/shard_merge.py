@@ -106,8 +106,7 @@ def _merge(state: Path, target: Path) -> None:
     if (target / adapter_merge.ADAPTERS).is_dir():
         process = _run(["-m", adapter_merge.__name__, str(target)])
         if process.returncode:
-            output = last_lines(process.stdout)
-            raise RunError(f"the adapters of {state} cannot be added to its weights:\n{output}")
+            raise RunError(f"{state}: its adapters cannot be merged:\n{last_lines(process.stdout)}")
 
 
 def _run(words: Sequence[str]) -> subprocess.CompletedProcess[str]:

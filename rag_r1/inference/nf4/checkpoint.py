@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rag_r1.inference.model_folders import ADAPTER_META
 from rag_r1.io.atomic_files import first_line_of
 from rag_r1.io.bounded_json import read_json_file
 from rag_r1.runs.errors import RunError
@@ -18,7 +19,6 @@ from rag_r1.runs.errors import RunError
 if TYPE_CHECKING:
     from torch import Tensor
 
-_META = "lora_train_meta.json"
 _RANK_0 = "model_world_size_*_rank_0.pt"
 #: The name of the adapter within the name of a weight in memory; PEFT's own files leave it out.
 _ADAPTER_NAME = ".default."
@@ -62,12 +62,12 @@ def read_adapters(checkpoint: Path) -> SavedAdapters:
 
     state = checkpoint / "actor" if (checkpoint / "actor").is_dir() else checkpoint
     files = sorted(state.glob(_RANK_0))
-    if len(files) != 1 or not (state / _META).is_file():
+    if len(files) != 1 or not (state / ADAPTER_META).is_file():
         raise RunError(
             f"{checkpoint} is not a checkpoint of adapters: give a folder global_step_N of the training"
         )
     try:
-        meta = read_json_file(state / _META)
+        meta = read_json_file(state / ADAPTER_META)
         rank, alpha = int(meta["r"]), int(meta["lora_alpha"])
         saved = torch.load(files[0], map_location="cpu", weights_only=True)
     except (OSError, EOFError, ValueError, KeyError, TypeError, RuntimeError, pickle.PickleError) as error:

@@ -139,17 +139,15 @@ def engine_disagrees(history: History, options: GuardOptions, facts: TrainingFac
     if facts.is_first_kl_zero:
         gaps.append(("actor/ppo_kl", options.stale_kl, "log-probs"))
     for name, limit, kind in gaps:
-        series = history[name]
-        if history.now(name) is None or history.step in stale_steps:
-            continue
-        fresh = [pair for pair in zip(series.steps, series.values, strict=True) if pair[0] not in stale_steps]
-        gaps_of_window = [abs(value) for _, value in fresh[-options.window :]]
-        if len(gaps_of_window) == options.window and min(gaps_of_window) > limit:
+        pairs = zip(history[name].steps, history[name].values, strict=True)
+        window = [(step, abs(gap)) for step, gap in pairs if step not in stale_steps][-options.window :]
+        is_whole = len(window) == options.window and window[-1][0] == history.step
+        if is_whole and min(gap for _, gap in window) > limit:
             text = (
-                f"the {kind} of engine and actor differ by {gaps_of_window[-1]:.4f} ({name}), so the engine "
-                "has other weights"
+                f"the {kind} of engine and actor differ by {window[-1][1]:.4f} ({name}), so the engine has "
+                "other weights"
             )
-            yield Sign("engine", Verdict.ROLL_BACK, text, fresh[-options.window][0])
+            yield Sign("engine", Verdict.ROLL_BACK, text, window[0][0])
 
 
 def metrics_are_not_finite(history: History, options: GuardOptions, facts: TrainingFacts) -> Iterator[Sign]:

@@ -15,6 +15,7 @@ from typing import Any
 from rag_r1.config.guard import GuardOptions
 from rag_r1.options.declare import options_from
 from rag_r1.options.problems import plain
+from rag_r1.training.config_facts import is_asynchronous
 from rag_r1.training.guard.signs import TrainingFacts
 
 
@@ -73,5 +74,5 @@ def training_facts(config: Any) -> TrainingFacts:
         questions=config.data.train_batch_size if config.data.get("shuffle") else None,
         # With one update the policy has not moved, so only differences to the engine's log-probs are left.
         is_first_kl_zero=bool(correction.get("bypass_mode")) and updates <= 1,
-        is_asynchronous=str(config.trainer.v1.trainer_mode).endswith("_async"),
+        is_asynchronous=is_asynchronous(config),
     )

@@ -11,6 +11,8 @@ import sys
 import numpy as np
 import pytest
 
+from retrieval_server.errors import UserError
+from retrieval_server.search.custom_backend import import_factory
 from retrieval_server.search.index_source import IndexSource
 from retrieval_server.search.options import OpenOptions
 
@@ -123,3 +125,8 @@ def test_its_answers_depend_neither_on_the_batch_nor_but_for_their_number_on_top
 def test_a_learned_weight_finds_a_word_that_is_not_in_the_query(source):
     (results,) = answers(source, ["ship"], 20)
     assert {key for key, _ in results[:10]} == {f"river-{i}" for i in range(10)}, "they have barges"
+
+
+def test_a_module_that_is_not_there_is_named_with_what_to_do():
+    with pytest.raises(UserError, match="there is no module no_such_module. Correct the name, install"):
+        import_factory("no_such_module:open_index")

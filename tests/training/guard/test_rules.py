@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import pytest
 from hypothesis import example, given
@@ -155,6 +154,7 @@ def test_a_policy_that_tries_nothing_new_is_noted_and_no_more(name, healthy, end
     assert verdicts(seen(steps(FEWER, **{name.replace("/", "__"): series})))["exploration"][1] is NOTE
 
 
+SYNCHRONOUS = TrainingFacts(is_first_kl_zero=True)
 ASYNCHRONOUS = TrainingFacts(is_first_kl_zero=True, is_asynchronous=True)
 #: Trajectories of earlier weights in all steps but the first and the fifth.
 LAGGING = {"training__off_policy__trajectory_staleness_worst__max": [0, 1, 1, 1, 0, 1]}
@@ -169,19 +169,11 @@ LAGGING = {"training__off_policy__trajectory_staleness_worst__max": [0, 1, 1, 1,
             {"engine": (4, ROLL_BACK)},
         ),
         ({"training__rollout_probs_diff_mean": [1e-3, 0.05, 1e-3]}, TrainingFacts(), {}),
-        (
-            {"actor__ppo_kl": [1e-5, 0.01, -0.01]},
-            TrainingFacts(is_first_kl_zero=True),
-            {"engine": (3, ROLL_BACK)},
-        ),
+        ({"actor__ppo_kl": [1e-5, 0.01, -0.01]}, SYNCHRONOUS, {"engine": (3, ROLL_BACK)}),
         ({"actor__ppo_kl": [1e-5, 0.01, -0.01]}, TrainingFacts(), {}),
         ({**LAGGING, "actor__ppo_kl": [*[0.01] * 4, 1e-5]}, ASYNCHRONOUS, {}),
         ({**LAGGING, "actor__ppo_kl": [0.01] * 5}, ASYNCHRONOUS, {"engine": (5, ROLL_BACK)}),
-        (
-            {**LAGGING, "actor__ppo_kl": [0.01] * 4},
-            replace(ASYNCHRONOUS, is_asynchronous=False),
-            {"engine": (2, ROLL_BACK)},
-        ),
+        ({**LAGGING, "actor__ppo_kl": [0.01] * 4}, SYNCHRONOUS, {"engine": (2, ROLL_BACK)}),
     ],
 )
 def test_an_engine_with_other_weights_is_known_by_its_probabilities(series, facts, expected):

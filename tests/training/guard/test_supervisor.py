@@ -237,13 +237,18 @@ def test_what_it_needs_is_asked_for_before_it_starts(change, where, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    ("changes", "is_zero"),
-    [([], True), (["actor_rollout_ref.actor.ppo_mini_batch_size=4"], False), (["preset=llds"], False)],
+    ("changes", "is_zero", "is_asynchronous"),
+    [
+        ([], True, False),
+        (["actor_rollout_ref.actor.ppo_mini_batch_size=4"], False, False),
+        (["preset=llds"], False, False),
+        (["trainer.v1.trainer_mode=search_separate_async"], True, True),
+    ],
 )
-def test_what_is_watched_is_read_from_the_composed_recipe(changes, is_zero, tmp_path):
+def test_what_is_watched_is_read_from_the_composed_recipe(changes, is_zero, is_asynchronous, tmp_path):
     folder = f"trainer.default_local_dir={tmp_path}"
     run = WatchedRun.from_config(compose_recipe(Recipe(RECIPES, "demo/grpo"), [folder, *changes]))
     assert WatchedRun.from_json(run.to_json()) == run
     assert (run.folder, run.rate, run.records) == (tmp_path, 3e-4, tmp_path / "trajectories")
-    assert run.facts == TrainingFacts({"em": 1.0, "turn_cost": -0.05}, 16, is_first_kl_zero=is_zero)
+    assert run.facts == TrainingFacts({"em": 1.0, "turn_cost": -0.05}, 16, is_zero, is_asynchronous)
     assert run.options == GuardOptions()

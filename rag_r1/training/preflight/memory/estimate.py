@@ -82,10 +82,9 @@ def memory_of(
 
 def sft_memory_of(config: DictConfig, shape: ModelShape, gpu_bytes: float = H100_BYTES) -> MemoryEstimate:
     """Estimate the memory of a composed recipe of `rag-r1 sft`, which offloads nothing and has no vLLM."""
-    data = config.data
-    tokens = int(data.max_token_len_per_gpu)
-    if not data.use_dynamic_bsz:
-        tokens = int(data.micro_batch_size_per_gpu) * int(data.max_length)
+    tokens = int(config.data.max_token_len_per_gpu)
+    if not config.data.use_dynamic_bsz:
+        tokens = int(config.data.micro_batch_size_per_gpu) * int(config.data.max_length)
     role = _role_memory(config, shape, config.model, config.engine.model_dtype)
     parts = {
         **role.parameter_parts,
