@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rag_r1.io.atomic_files import atomic_file
+from rag_r1.io.atomic_files import atomic_file, first_line_of
 from rag_r1.options.command_exit import command_main
 from rag_r1.runs.errors import RunError
 
@@ -62,8 +62,7 @@ def _load(path: Path) -> dict[str, Any]:
         with torch.serialization.safe_globals(allowed):
             return torch.load(path, weights_only=True, map_location="cpu")
     except Exception as error:  # torch raises errors of many types for a damaged file, some without a text
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise RunError(f"{path} cannot be read: {reason}") from error
+        raise RunError(f"{path} cannot be read: {first_line_of(error)}") from error
 
 
 def _save(state: dict[str, Any], path: Path) -> None:

@@ -151,7 +151,7 @@ def check_batches(config: DictConfig, train_rows: int, validation_rows: int) -> 
         yield error("trainer.total_training_steps", text, remedy)
     if not data.use_dynamic_bsz:
         if (rows := batch // processes) % int(data.micro_batch_size_per_gpu):
-            text = f"{rows} rows per process cannot be divided into {data.micro_batch_size_per_gpu}"
+            text = f"{rows} rows of a process cannot be divided into micro-batches of this size"
             yield error("data.micro_batch_size_per_gpu", text, f"set it to a divisor of {rows}")
     elif int(data.max_token_len_per_gpu) < int(data.max_length):
         text = f"{data.max_token_len_per_gpu} tokens cannot hold a row of data.max_length={data.max_length}"
