@@ -63,6 +63,7 @@ class PeakMeter:
     def __init__(self) -> None:
         import torch
 
+        gc.collect()  # or the blocks would seem to use less by what they collect
         self._gpu = torch.cuda if torch.cuda.is_available() else None
         self._base = 0.0 if self._gpu else _resident()
 
