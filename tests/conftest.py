@@ -5,6 +5,8 @@ is no failure. `HYPOTHESIS_PROFILE` changes that for those that name no number: 
 `tests/run.sh` sets for these tiers, make it 1,000, and `quick`, of the tier `unit`, 10. Where an example
 takes long, property_limits.py has a limit for all tiers but `nightly`.
 
+A test that takes long is `slow` or `full`, marked or not: durations.txt has the seconds (durations.py).
+
 A test run that is told to end (SIGTERM, as from `timeout` or `kill`) ends its tests first, so that no
 training or server that they started is left running.
 """
@@ -18,6 +20,8 @@ import pytest
 from hypothesis import settings
 
 from retrieval_server.encode.cpu_settings import set_mkl_reproducible
+from tests.durations import FULL
+from tests.durations import read as read_durations
 
 #: A check that fails shows its values, as an assertion in a test does.
 CHECKS = (
@@ -72,6 +76,15 @@ def interruptible():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their markers
+def pytest_collection_modifyitems(items):
+    durations = read_durations()
+    for item in items:
+        seconds = durations.get(item.nodeid.partition("[")[0])
+        if seconds and not any(item.get_closest_marker(tier) for tier in ("e2e", "nightly")):
+            item.add_marker("full" if seconds >= FULL else "slow")
 
 
 def pytest_collection_finish():

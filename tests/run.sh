@@ -49,11 +49,13 @@ export HF_HUB_OFFLINE=1 RAY_USAGE_STATS_ENABLED=0 OMP_WAIT_POLICY=passive
 # Each module is compiled once, not by every process that a test starts.
 unset PYTHONDONTWRITEBYTECODE
 
-results=$(mktemp -d "${TMPDIR:-/tmp}/rag-r1-tests.XXXXXX") || exit 1
+# With TEST_RESULTS=DIR, the JUnit files of the processes are there afterwards.
+results=$(mktemp -d "${TMPDIR:-/tmp}/rag-r1-tests.XXXXXX") && mkdir -p "${TEST_RESULTS:-$results}" || exit 1
 children=()
 # shellcheck disable=SC2317
 finish() {
   [ "${#children[@]}" -eq 0 ] || kill "${children[@]}" 2>/dev/null
+  [ -z "${TEST_RESULTS:-}" ] || cp "$results"/*.xml "$TEST_RESULTS"
   rm -rf "$results"
 }
 trap finish EXIT

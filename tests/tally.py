@@ -1,13 +1,15 @@
 """Adds up the results that one or several pytest processes wrote into a folder, for tests/run.sh.
 
 Each writes NAME.xml (JUnit) and, unless no test was selected, NAME.status (its exit status). A process that
-was killed writes no XML, or half of one, and counts as one failure. The tests that failed are named at the
-end, as there are many outputs above; the last line is the total, `N passed, N failed, N skipped`.
+was killed writes no XML, or half of one, and counts as one failure. At the end, as there are many outputs
+above, are the seconds of the folders that took most, and the tests that failed; the last line is the total,
+`N passed, N failed, N skipped`.
 """
 
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
@@ -57,8 +59,21 @@ def failed(folder: Path) -> list[str]:
     return sorted(names)
 
 
+def seconds(folder: Path) -> Counter[str]:
+    """The seconds that the tests of each folder took, trainings included."""
+    total: Counter[str] = Counter()
+    for root in written(folder):
+        for case in root.iter("testcase"):
+            total[case.get("classname", "").removeprefix("tests.").partition(".")[0]] += float(
+                case.get("time", 0)
+            )
+    return total
+
+
 def main(folder: str) -> int:
     counts, status = tally(Path(folder))
+    if dearest := [f"{name} {took:.0f}" for name, took in seconds(Path(folder)).most_common(8) if took >= 1]:
+        print("seconds:", ", ".join(dearest))
     for name in failed(Path(folder)):
         print(f"failed: {name}")
     print(", ".join(f"{number} {name}" for name, number in counts.items()))

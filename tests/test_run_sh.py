@@ -12,11 +12,12 @@ import shutil
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from tests import tally
+from tests import durations, tally
 
 TESTS = Path(__file__).parent
 
@@ -157,6 +158,22 @@ def test_installation(): assert os.environ["HYPOTHESIS_PROFILE"] == "nightly"
 """
 
 
+def test_a_run_updates_the_seconds_of_the_functions_that_it_had(tmp_path):
+    times = {"test_a[1]": 1.5, "test_a[2]": 1, "test_b": 0.1, "test_d": 3}
+    cases = "".join(f'<testcase classname="tests.x.test_y" name="{n}" time="{t}"/>' for n, t in times.items())
+    (tmp_path / "first.xml").write_text(f"<testsuites><testsuite>{cases}</testsuite></testsuites>")
+    (tmp_path / "trainings.xml").write_text((tmp_path / "first.xml").read_text())
+    names = {letter: f"tests/x/test_y.py::test_{letter}" for letter in "abcd"}
+    old = {names["b"]: 5.0, names["c"]: 7.0, "tests/gone.py::test_gone": 9.0}
+    shorter = Counter({names["d"]: 2.5})
+    new = durations.updated(old, [durations.measured(tmp_path), shorter], set(names.values()))
+    assert new == {names["a"]: 2.5, names["c"]: 7.0, names["d"]: 2.5}
+
+
+def test_every_function_with_a_duration_exists():
+    assert set(durations.read()) <= durations.functions(TESTS)
+
+
 @pytest.fixture
 def project(tmp_path) -> Path:
     """A project of six tests, with the real run.sh."""
@@ -205,6 +222,21 @@ def run(project: Path, *arguments: str, **variables: str) -> tuple[str, int]:
 )
 def test_a_tier_runs_its_tests_and_the_last_line_counts_them(project, arguments, passed):
     assert run(project, *arguments) == (f"{passed} passed, 0 failed, 0 skipped", 0)
+
+
+@pytest.mark.slow
+def test_a_function_that_takes_long_is_in_the_tier_of_its_seconds(project):
+    for name in ("__init__.py", "conftest.py", "durations.py"):
+        shutil.copy(TESTS / name, project / "tests" / name)
+    rows = "# a machine\n3.0 tests/test_it.py::test_slow\n0.5 tests/test_it.py::test_unit\n"
+    (project / "tests" / "durations.txt").write_text(rows + "9.0 tests/test_it.py::test_training\n")
+    assert [run(project, *tier)[0].split()[0] for tier in (["unit"], [], ["full"])] == ["0", "2", "5"]
+
+
+@pytest.mark.slow
+def test_the_files_of_a_run_are_kept_where_they_are_asked_for(project, tmp_path):
+    run(project, "unit", TEST_RESULTS=str(tmp_path / "kept"))
+    assert sum(durations.measured(tmp_path / "kept").values()) > 0
 
 
 @pytest.mark.slow
