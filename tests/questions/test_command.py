@@ -337,9 +337,10 @@ def test_the_teachers_key_goes_with_another_model_there_and_not_to_another_addre
     assert reader.bodies and reader.keys == {None}
 
 
-def test_a_server_of_another_corpus_is_refused(served: Served, tmp_path, capsys):
+@pytest.mark.parametrize("words", [[], ["--check-only"]])
+def test_a_server_of_another_corpus_is_refused(words, served: Served, tmp_path, capsys):
     with Retriever({"elsewhere": "Another corpus."}) as other:
-        assert run(served.words(tmp_path / "run", "--retriever-url", other.url)) == 1
+        assert run(served.words(tmp_path / "run", "--retriever-url", other.url, *words)) == 1
     assert "finds no passage of --corpus" in capsys.readouterr().err
 
 
@@ -349,6 +350,21 @@ def test_every_server_that_is_dead_is_named(served: Served, tmp_path, capsys):
     assert run(words) == 1
     message = capsys.readouterr().err
     assert message.count(dead) == 2 and "--base-url" in message and "--retriever-url" in message
+
+
+@pytest.mark.parametrize("words", [[], ["--check-only"]])
+def test_faults_of_files_and_servers_are_reported_together(words, served: Served, tmp_path, capsys):
+    rows = served.corpus.read_text().splitlines()
+    (tmp_path / "corpus.jsonl").write_text("\n".join([*rows, "not JSON"]))
+    (tmp_path / "prompt.txt").write_text("Answer.")
+    servers = [f"http://127.0.0.1:{port}" for port in (2, 3, 4)]
+    teacher, reader, search = servers
+    urls = ["--base-url", f"{teacher}/v1", "--reader-url", f"{reader}/v1", "--retriever-url", search]
+    files = ["--corpus", str(tmp_path / "corpus.jsonl"), "--prompt", str(tmp_path / "prompt.txt")]
+    assert run(served.words(tmp_path / "run", *urls, *files, *words)) == 1
+    message = capsys.readouterr().err
+    faults = ["5 problems", f"corpus.jsonl, line {len(rows) + 1}", "the prompt has no {question}", *servers]
+    assert [text for text in faults if text not in message] == []
 
 
 @pytest.mark.parametrize(
