@@ -67,7 +67,7 @@ def check_launch(args: ChatAgentArguments, checks: Sequence[Callable[[], Any]] =
         else:
             _check_agent(args, checks, start_checks)
         if args.documents is not None:
-            is_read = bool(start_checks.problems) or getattr(args, "check_only", False)
+            is_read = args.is_partial or bool(start_checks.problems) or getattr(args, "check_only", False)
             start_checks.run(_check_documents, args.documents, args.skip_bad_files, is_read=is_read)
 
 
