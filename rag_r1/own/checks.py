@@ -81,11 +81,14 @@ def check_plan(artifacts: OwnArtifacts, folder: PipelineFolder, knows_teacher: b
             checks.run(lambda: asyncio.run(_try_models(plan, folder)))
 
 
-def file_problems(artifacts: OwnArtifacts) -> list[str]:
-    """Return the problems of the files that a plan names."""
-    checks = StartChecks()
+def other_problems(artifacts: OwnArtifacts) -> list[str]:
+    """Return the problems of the files that a plan names, and of its servers if it does not contradict
+    itself."""
+    checks, folder = StartChecks(), PipelineFolder(artifacts.out)
     _check_files(artifacts, checks)
-    checks.run(check_documents, artifacts, PipelineFolder(artifacts.out))
+    checks.run(check_documents, artifacts, folder)
+    if not any(_contradictions(artifacts.plan)):
+        checks.run(lambda: asyncio.run(_try_models(artifacts.plan, folder)))
     return checks.problems
 
 

@@ -206,7 +206,7 @@ def plan_of(args: OwnArguments) -> OwnPlan:
     of the defaults. The flags and words of the command line then change it, and if it names a model, its
     recipes are chosen. Raises StartError with all problems.
     """
-    from rag_r1.own.checks import file_problems
+    from rag_r1.own.checks import other_problems
     from rag_r1.own.sizes import with_recipes
 
     earlier_plan = args.out / PLAN
@@ -216,7 +216,7 @@ def plan_of(args: OwnArguments) -> OwnPlan:
     except PlanError as error:
         problems = error.problems
         if error.readable is not None:
-            problems += file_problems(OwnArtifacts(error.readable, Path(realpath(args.out))))
+            problems += other_problems(OwnArtifacts(error.readable, Path(realpath(args.out))))
         raise StartError(problems) from error
     return plan if plan.policy.model is None else with_recipes(plan)
 

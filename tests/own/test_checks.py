@@ -95,6 +95,27 @@ def test_a_prompt_of_the_policy_is_named_by_its_key(tmp_path):
     assert any(problem.startswith("policy.prompt ") for problem in problems(tmp_path, policy=policy))
 
 
+def test_a_wrong_key_hides_neither_documents_nor_a_server(tmp_path, capsys):
+    (tmp_path / "latin.txt").write_bytes("Käse".encode("latin-1"))
+    teacher = ["--teacher", "http://127.0.0.1:9/v1", "--teacher-model", "m"]
+    words = [str(tmp_path), "--model", MODEL, *teacher, "--out", str(tmp_path / "out"), "grpo.stepz=3"]
+    assert command.main(words) == 1
+    message = capsys.readouterr().err
+    named = ("3 problems", "latin.txt", "http://127.0.0.1:9/v1", "grpo.stepz")
+    assert [text for text in named if text not in message] == []
+
+
+@pytest.mark.slow
+def test_documents_are_read_with_check_only_also_without_questions_to_write(tmp_path, capsys):
+    (tmp_path / "latin.txt").write_bytes("Käse".encode("latin-1"))
+    questions = tmp_path / "q.jsonl"
+    questions.write_text('{"question": "Who?", "golden_answers": ["she"]}\n')
+    words = [str(tmp_path), "--model", MODEL, "--skip", "sft", "--out", str(tmp_path / "out"), "--check-only"]
+    words += ["--platform", "cpu", "--questions", str(questions), "--test-questions", str(questions)]
+    assert command.main(words) == 1
+    assert "latin.txt" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_neither_a_contradiction_nor_a_wrong_key_hides_what_is_wrong_with_files(tmp_path, capsys):
     none = tmp_path / "none"
