@@ -48,9 +48,9 @@ PLANTED = {
         ["late.jsonl, line 2", "--out file"],
     ),
     "questions": (
-        f"--corpus none.tsv bad.jsonl --base-url {DEAD}/v1 --teacher-model m --protocol none "
+        f"--corpus late.jsonl --base-url {DEAD}/v1 --teacher-model m --protocol none "
         f"--prompt none.txt --retriever-url {ALSO_DEAD} --out file",
-        ["none.tsv", "bad.jsonl, line 1", "'none'", "none.txt", DEAD, ALSO_DEAD, "--out file"],
+        ["late.jsonl, line 2", "'none'", "none.txt", DEAD, ALSO_DEAD, "--out file"],
     ),
     "sft-data": (
         "--traces none --traces bad.jsonl --published none.json --model ./none_m --protocol none "
@@ -121,8 +121,8 @@ PLANTED = {
     "iterate": ("--recipe none --out file", ["'none'", "--out file"]),
     "own": (
         f"notes --model ./none_m --teacher {DEAD}/v1 --teacher-model m --questions none.jsonl "
-        "--test-questions bad.jsonl --out file",
-        ["latin.txt", "./none_m", DEAD, "none.jsonl", "bad.jsonl", "--out file"],
+        "--test-questions bad.jsonl grpo.stepz=3 --out file",
+        ["latin.txt", "./none_m", DEAD, "none.jsonl", "bad.jsonl", "grpo.stepz", "--out file"],
     ),
 }
 #: Of commands with flags that take a value: a wrong one, beside which the planted problems are reported too.

@@ -352,21 +352,6 @@ def test_every_server_that_is_dead_is_named(served: Served, tmp_path, capsys):
     assert message.count(dead) == 2 and "--base-url" in message and "--retriever-url" in message
 
 
-@pytest.mark.parametrize("words", [[], ["--check-only"]])
-def test_faults_of_files_and_servers_are_reported_together(words, served: Served, tmp_path, capsys):
-    rows = served.corpus.read_text().splitlines()
-    (tmp_path / "corpus.jsonl").write_text("\n".join([*rows, "not JSON"]))
-    (tmp_path / "prompt.txt").write_text("Answer.")
-    servers = [f"http://127.0.0.1:{port}" for port in (2, 3, 4)]
-    teacher, reader, search = servers
-    urls = ["--base-url", f"{teacher}/v1", "--reader-url", f"{reader}/v1", "--retriever-url", search]
-    files = ["--corpus", str(tmp_path / "corpus.jsonl"), "--prompt", str(tmp_path / "prompt.txt")]
-    assert run(served.words(tmp_path / "run", *urls, *files, *words)) == 1
-    message = capsys.readouterr().err
-    faults = ["5 problems", f"corpus.jsonl, line {len(rows) + 1}", "the prompt has no {question}", *servers]
-    assert [text for text in faults if text not in message] == []
-
-
 @pytest.mark.parametrize(
     ("words", "named"),
     [
