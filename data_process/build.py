@@ -99,6 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(args.out / _POOL)) from error
         raise DataError(f"{args.out / _POOL}: {error}: check that disk, or choose another --out") from error
     _print_summary(args.out, summary)
+    for line in _shortages(entries, summary):
+        print(f"warning: {line}", file=sys.stderr)
     return 0
 
 
@@ -240,17 +242,22 @@ def _print_summary(out: Path, summary: dict[str, Any]) -> None:
 
 
 def _print_source(source: dict[str, Any]) -> None:
-    """Print the counts of a source, and notes on too few rows and on repeated ids."""
+    """Print the counts of a source, and a note on repeated ids."""
     print(
         f"  {source['name']}: {source['written']} of {source['read']} rows ({source['duplicates']} "
         f"duplicates removed, {source['overlap_with_test']} removed that are in test, "
         f"{source['not_drawn']} not drawn, {source['malformed']} malformed rows left out)"
     )
-    if source["asked"] and source["written"] < source["asked"]:
-        counts = f"{source['written']} rows, although {source['asked']} were asked for"
-        print(f"note: {source['name']}: {counts}", file=sys.stderr)
     if note := _repeated_ids_note(source):
         print(note, file=sys.stderr)
+
+
+def _shortages(entries: Sequence[MixEntry], summary: dict[str, Any]) -> Iterator[str]:
+    """Yield a line for each entry of the mixture that has fewer rows than it asks for."""
+    for entry, source in zip(entries, summary["sources"], strict=True):
+        if entry.take is not None and source["written"] < entry.take:
+            counts = f"{source['written']} rows, although {entry.take} were asked for"
+            yield f"{entry.label}: {counts}: ask for no more, or give more questions"
 
 
 def _repeated_ids_note(source: dict[str, Any]) -> str | None:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,8 @@ class MixEntry:
     take: int | None = None
     #: Number of questions that are joined in a row.
     join: int = 1
+    #: The flag or the line of the YAML file that holds the entry, as messages name it.
+    label: str = field(default="", compare=False)
 
     @property
     def hub(self) -> HubSplit:
@@ -185,4 +187,4 @@ def _entry(label: str, split: str, values: MixEntryOptions) -> MixEntry:
             f"{label}: {kind.name} has no {FLAGS[split]} split on the Hub that is known here: give a file"
         )
     file = Path(values.file) if values.file else None
-    return MixEntry(split, kind, name, file, values.hub_split, values.take, values.join)
+    return MixEntry(split, kind, name, file, values.hub_split, values.take, values.join, label)

@@ -71,12 +71,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         epilog=EPILOG,
         check=_check_start,
     )
-    _check_start(args)
+    passages = _check_start(args)
     if args.check_only:
         print(f"all checks passed: questions would be written into {args.out}")
         return 0
     with recorded_settings(COMMAND, args):
-        summary = write_questions(args)
+        summary = write_questions(args, passages)
     for split, counts in summary["splits"].items():
         listed = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
         print(f"{args.out / split}.jsonl: {sum(counts.values()):,} questions ({listed})")
@@ -85,19 +85,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _check_start(args: PassageQuestionsArguments) -> None:
-    """Raise StartError with the problems of the corpus and of --out."""
+def _check_start(args: PassageQuestionsArguments) -> list[Passage]:
+    """Return the passages of the corpus. Raises StartError with its problems and those of --out."""
     with StartChecks() as checks:
         checks.run_on_all(lambda paths: check_first_rows(Corpus(paths)), args.corpus)
+        has_files = not checks.problems  # else one fault of a file would be reported twice
+        passages = checks.run(read_passages, args.corpus, not args.no_progress) if has_files else None
         checks.run(check_out, args.out, COMMAND)
+    return passages or []
 
 
-def write_questions(args: PassageQuestionsArguments) -> dict[str, Any]:
-    """Make the questions, write the files in `args.out` and return the summary.
-
-    Raises DataError for a row that is not a passage, or if no question can be made.
-    """
-    passages = read_passages(args.corpus, not args.no_progress)
+def write_questions(args: PassageQuestionsArguments, passages: Sequence[Passage]) -> dict[str, Any]:
+    """Make questions of these passages, write the files in `args.out` and return the summary. Raises
+    DataError if no question can be made."""
     rows, dropped = make_rows(passages, args.seed, args.per_kind, args.test_share, not args.no_progress)
     if not rows:
         raise DataError(

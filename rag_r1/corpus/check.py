@@ -63,9 +63,8 @@ class CheckResult:
 def check_start(args: CheckArguments) -> CorpusInputs:
     """Check files, folder and servers, and return the content of the files.
 
-    The servers are tried only if files and folder are all right, and without --check-only only those of which
-    no earlier run has left results. Raises StartError with all problems of files and folder, and RunError if
-    a server does not answer.
+    Without --check-only, only the servers are tried of which no earlier run has left results. Raises
+    StartError with all problems.
     """
     with StartChecks() as checks:
         checks.run(check_out, args.out, "rag-r1 corpus check")
@@ -74,14 +73,19 @@ def check_start(args: CheckArguments) -> CorpusInputs:
         )
         if args.redirects:
             checks.run(check_redirects, args.redirects)
+        checks.run(_try_servers, args)
     assert inputs is not None  # otherwise the block has raised StartError
+    return inputs
+
+
+def _try_servers(args: CheckArguments) -> None:
+    """Send one request to each server that the check asks. Raises RunError if one does not answer."""
     attempts = [
         try_server(server.config, server.flag)
         for server in args.servers()
         if args.check_only or not server.results_file.exists()
     ]
     asyncio.run(try_servers(*attempts))
-    return inputs
 
 
 def check_corpus(

@@ -15,7 +15,7 @@ from typing import Any
 from rag_r1.config.recipes import Recipe, RecipeError
 from rag_r1.config.schema import RagR1Config
 from rag_r1.evaluation.validation_limits import validation_limits
-from rag_r1.inference.model_folders import check_weights
+from rag_r1.inference.model_folders import check_weights, has_weights
 from rag_r1.iterate.commands import StepCommands
 from rag_r1.iterate.plan import LoopPlan, option_name
 from rag_r1.iterate.server import manifest_facts
@@ -70,10 +70,10 @@ def _missing_files(plan: LoopPlan) -> Iterator[str]:
     yield from _failures("index.first: ", RunError, manifest_facts, Path(plan.index.first))
     if plan.has_fixed_served_agent:
         return
-    if Path(plan.agent.model).is_dir():
+    if has_weights(Path(plan.agent.model)):
         yield from _failures("agent.model: ", RunError, check_weights, Path(plan.agent.model))
     else:
-        yield f"agent.model: {plan.agent.model} is not a folder: give that of a model (hf download makes it)"
+        yield f"agent.model: {plan.agent.model} is not the folder of a model: give one (hf download makes it)"
 
 
 def _failures(

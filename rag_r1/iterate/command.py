@@ -85,8 +85,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out = args.out.resolve()
     steps = Loop(plan, out, args.rounds).steps()
     if args.check_only:
-        if plan.server.url is not None:
-            LoopServer(plan.server, out).check()
         _print_steps(steps, PipelineFolder(out), plan.server.url or UNKNOWN_URL)
         print(f"all checks passed: {len(steps)} steps would be run in {out}")
         return 0
@@ -103,18 +101,27 @@ def _checked_plan(args: IterateArguments) -> LoopPlan:
     """Return the plan in the recipe after all checks. Raises StartError with all problems."""
     with StartChecks() as checks:
         checks.run(check_out, args.out, "rag-r1 iterate")
-        plan = checks.run(_plan_of, args.recipe, args.overrides)
+        plan = checks.run(_plan_of, args.recipe, args.overrides, tries_server=args.check_only)
     assert plan is not None  # else StartChecks has raised
     return plan
 
 
-def _plan_of(recipe: Path, overrides: Sequence[str]) -> LoopPlan:
-    """Return the plan in a recipe after checking it. Raises StartError with all problems."""
+def _plan_of(recipe: Path, overrides: Sequence[str], *, tries_server: bool) -> LoopPlan:
+    """Return the plan in a recipe after checking it, and if `tries_server` also whether a server answers at
+    its server.url. Raises StartError with all problems."""
+    problems = []
     try:
         plan = read_plan(find_file(recipe, ".yaml"), overrides)
     except PlanError as error:
-        raise StartError(error.problems) from error
-    if problems := [f"{recipe}: {problem}" for problem in find_problems(plan)]:
+        plan, problems = error.readable, error.problems
+    if plan is not None:
+        problems += [f"{recipe}: {problem}" for problem in find_problems(plan)]
+        if tries_server and plan.server.url is not None:
+            try:
+                LoopServer(plan.server, Path()).check()
+            except RunError as error:
+                problems.append(str(error))
+    if problems:
         raise StartError(problems)
     return plan
 

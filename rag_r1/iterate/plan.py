@@ -172,7 +172,7 @@ _OPTIONAL = ("data", "retriever")
 
 def read_plan(path: Path, overrides: Sequence[str] = ()) -> LoopPlan:
     """Read the plan in a YAML file, with the changes given by words of the command line. Raises PlanError
-    with all problems."""
+    with all problems, and with a plan of the sections that are right if only optional ones are wrong."""
     sections = load_sections(path, _SECTIONS)
     problems = [problem for override in overrides if (problem := change_key(sections, override))]
     specs, faults = read_sections(path, sections, _SECTIONS, _OPTIONAL)
@@ -180,7 +180,8 @@ def read_plan(path: Path, overrides: Sequence[str] = ()) -> LoopPlan:
     if not problems:
         problems = [f"{path}: {problem}" for problem in _contradictions(specs)]
     if problems:
-        raise PlanError(problems)
+        is_readable = specs.keys() >= _SECTIONS.keys() - {*_OPTIONAL}
+        raise PlanError(problems, LoopPlan(**dict.fromkeys(_OPTIONAL) | specs) if is_readable else None)
     return LoopPlan(**specs)
 
 

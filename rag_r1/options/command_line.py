@@ -112,6 +112,11 @@ class Arguments(BaseSettings):
     #: Whether wrong arguments were left out, so that the others could be checked (wrong_arguments.py).
     _is_partial: bool = PrivateAttr(False)
 
+    @property
+    def is_partial(self) -> bool:
+        """Whether wrong arguments were left out, and only the problems of the others are looked for."""
+        return self._is_partial
+
     @classmethod
     def settings_customise_sources(cls, settings_cls: Any, init_settings: Any, **others: Any) -> tuple:
         """Restrict the sources to the values that are passed in. pydantic-settings adds the command line

@@ -35,7 +35,7 @@ from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import StartChecks, StartError, try_servers
 from rag_r1.runs.steps import PipelineFolder
 from rag_r1.system.installation import require
-from rag_r1.tools.documents.corpus import document_files
+from rag_r1.tools.documents.corpus import count_passages, document_files
 from rag_r1.training.composition import check_composition, check_overrides
 
 
@@ -81,11 +81,22 @@ def check_plan(artifacts: OwnArtifacts, folder: PipelineFolder, knows_teacher: b
             checks.run(lambda: asyncio.run(_try_models(plan, folder)))
 
 
-def file_problems(artifacts: OwnArtifacts) -> list[str]:
-    """Return the problems of the files that a plan names."""
-    checks = StartChecks()
+def other_problems(artifacts: OwnArtifacts) -> list[str]:
+    """Return the problems of the files that a plan names, and of its servers if it does not contradict
+    itself."""
+    checks, folder = StartChecks(), PipelineFolder(artifacts.out)
     _check_files(artifacts, checks)
+    checks.run(check_documents, artifacts, folder)
+    if not any(_contradictions(artifacts.plan)):
+        checks.run(lambda: asyncio.run(_try_models(artifacts.plan, folder)))
     return checks.problems
+
+
+def check_documents(artifacts: OwnArtifacts, folder: PipelineFolder) -> None:
+    """Read the documents, unless the step that does so is finished. Raises RunError if that fails."""
+    documents = artifacts.plan.documents
+    if documents.folder is not None and folder.seconds("documents") is None:
+        count_passages(Path(documents.folder), skip_bad_files=documents.skip_bad_files)
 
 
 def _check_files(artifacts: OwnArtifacts, checks: StartChecks) -> None:

@@ -183,7 +183,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def check_start(args: OwnArguments) -> OwnArtifacts:
     """Read the plan and check it; returns it with its paths. Raises StartError with all problems."""
     # Imported here, because it needs optional packages, and `--help` must work without them.
-    from rag_r1.own.checks import check_plan, with_teacher_name
+    from rag_r1.own.checks import check_documents, check_plan, with_teacher_name
 
     add_working_directory()
     with StartChecks() as checks:
@@ -193,6 +193,9 @@ def check_start(args: OwnArguments) -> OwnArtifacts:
             artifacts = OwnArtifacts(named_plan or plan, Path(realpath(args.out)))
             folder = PipelineFolder(artifacts.out)
             checks.run(check_plan, artifacts, folder, knows_teacher=named_plan is not None)
+            # The forecast reads the documents, too, but only if nothing is wrong and questions are written.
+            if checks.problems or args.is_partial or (args.check_only and not plan.writes_questions):
+                checks.run(check_documents, artifacts, folder)
     return artifacts  # always bound here: without a plan, StartChecks has raised at the end of the block
 
 
@@ -203,7 +206,7 @@ def plan_of(args: OwnArguments) -> OwnPlan:
     of the defaults. The flags and words of the command line then change it, and if it names a model, its
     recipes are chosen. Raises StartError with all problems.
     """
-    from rag_r1.own.checks import file_problems
+    from rag_r1.own.checks import other_problems
     from rag_r1.own.sizes import with_recipes
 
     earlier_plan = args.out / PLAN
@@ -213,7 +216,7 @@ def plan_of(args: OwnArguments) -> OwnPlan:
     except PlanError as error:
         problems = error.problems
         if error.readable is not None:
-            problems += file_problems(OwnArtifacts(error.readable, Path(realpath(args.out))))
+            problems += other_problems(OwnArtifacts(error.readable, Path(realpath(args.out))))
         raise StartError(problems) from error
     return plan if plan.policy.model is None else with_recipes(plan)
 

@@ -7,11 +7,12 @@ step refused, with the reasons, and lists what was not verified.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rag_r1.io.atomic_files import write_json, write_text
+from rag_r1.questions.documents import SPLITS
 from rag_r1.questions.drafts import REASONS, STEP_OF, Outcome
 from rag_r1.questions.rows import QUESTIONS, REFUSED
 from rag_r1.runs.markdown import Page, cell, integer
@@ -147,6 +148,19 @@ def _add_models(page: Page, card: Mapping[str, Any]) -> None:
         ],
         "llrrrr",
     )
+
+
+def summary_lines(card: Mapping[str, Any]) -> Iterator[str]:
+    """Yield lines about what was refused and kept, and about the usage of the models."""
+    for name, step in card["steps"].items():
+        if step["refused"]:
+            yield f"{name}: {step['refused']:,} of {step['reached']:,} refused"
+    counts = ", ".join(f"{card['rows'][split]:,} in {split}" for split in SPLITS)
+    yield f"kept: {card['kept']:,} of {card['seeds']:,} ({counts})"
+    for name, usage in card["usage"].items():
+        cost = f", cost {usage['cost']:.4g}" if usage["cost"] else ""
+        tokens = f"{usage['prompt_tokens']:,} prompt tokens, {usage['completion_tokens']:,} generated tokens"
+        yield f"{name}: {usage['requests']:,} answers, {tokens}{cost}"
 
 
 def _percent(share: float | None) -> str:

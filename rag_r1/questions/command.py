@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -22,20 +23,21 @@ from rag_r1.corpus.inputs import check_first_rows
 from rag_r1.corpus.reader import Corpus
 from rag_r1.data.files.near_duplicates import require_library
 from rag_r1.evaluation.report.summary import stop_message
-from rag_r1.inference.client import base_address
 from rag_r1.io.terminal_text import terminal_text
 from rag_r1.options.command_exit import ExitStatus
 from rag_r1.options.command_line import From0, From0Count, Positive, Share, argument
 from rag_r1.options.declare import Constraint
 from rag_r1.options.server_address import Address
 from rag_r1.protocols import load_with_prompt, protocol_names
-from rag_r1.questions.documents import SPLITS
-from rag_r1.questions.run import QuestionsResult, plan_questions, retriever_of, write_questions
+from rag_r1.questions.card import summary_lines
+from rag_r1.questions.documents import PassagePool
+from rag_r1.questions.run import QuestionsResult, plan_questions, read_corpus, retriever_of, write_questions
+from rag_r1.questions.search import try_search
 from rag_r1.questions.seeds import KINDS, KindName
 from rag_r1.questions.spec import ModelSpec, QuestionsSpec, RequestLimits, Verification
 from rag_r1.rollouts.agent_arguments import COST, MODEL_SERVER, SAMPLING
 from rag_r1.rollouts.arguments import EndpointArguments, json_body
-from rag_r1.rollouts.checks import try_first_search
+from rag_r1.rollouts.checks import begin_checks
 from rag_r1.rollouts.command_run import read_and_run
 from rag_r1.rollouts.server_check import check_endpoint, check_replies
 from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks, try_servers
@@ -234,58 +236,54 @@ async def make_questions(args: QuestionsArguments) -> int:
     """
     spec = args.spec()
     check_model = check_replies if args.check_only else check_endpoint
-    await check_start(spec, None if args.estimate else check_model)
+    pool = check_start(spec, None if args.estimate else check_model)
     if args.check_only:
         asks_models = not (args.estimate or args.trust_env)
         servers = "all servers answer" if asks_models else "the search answers, the models were not asked"
         print(f"all checks passed: questions would be written into {args.out}, {servers}")
         return 0
     if args.estimate:
-        await plan_questions(spec)
+        await plan_questions(spec, pool=pool)
         return 0
-    result = await write_questions(spec)
+    result = await write_questions(spec, pool=pool)
     _print_summary(args.out, result)
     return ExitStatus.STOPPED if result.stopped or result.card["open"] else ExitStatus.DONE
 
 
-async def check_start(spec: QuestionsSpec, check_server: Callable[..., Any] | None) -> None:
-    """Check files and settings first, and then all servers.
+def check_start(spec: QuestionsSpec, check_server: Callable[..., Any] | None) -> PassagePool | None:
+    """Check the corpus, the prompt and all servers. Returns the corpus; None if its files are unknown.
 
-    `check_server` is called for each model server; None leaves these unchecked. Raises RunError with all
-    problems of files and settings; if there are none, with all servers that do not answer.
+    `check_server` is called for each model server; None leaves these unchecked. Raises StartError with all
+    problems.
     """
+    pool = None
     with StartChecks() as checks:
         checks.run_on_all(lambda paths: check_first_rows(Corpus(paths)), spec.corpus)
+        if spec.corpus and not checks.problems:  # else one fault of a file would be reported twice
+            pool = checks.run(read_corpus, spec)
         checks.run(load_with_prompt, spec.protocol, None)
         if spec.prompt is not None:  # a wrong protocol must not hide a fault of the prompt
             checks.run(load_with_prompt, "rag_r1_mq", spec.prompt)
         if spec.verification.similarity:
             checks.run(require_library)
-    models = {"--base-url": spec.teacher, **({"--reader-url": spec.reader} if spec.reader else {})}
-    attempts = [
-        asyncio.to_thread(
-            check_server, base_address(model.url), model.key_variable, "model server", flag, model.model
-        )
-        for flag, model in models.items()
-        if check_server is not None
-        and not spec.limits.trust_env  # a host name may be known to the proxy only
-    ]
-    retriever = {"url": spec.retriever_url, "wire": spec.wire, "topk": retriever_of(spec).topk}
-    await try_servers(*attempts, try_first_search(retriever, spec.retriever_url))
+        models = {"--base-url": spec.teacher, **({"--reader-url": spec.reader} if spec.reader else {})}
+        attempts: list[Callable[[], Any]] = [
+            partial(check_server, model.url, model.key_variable, "model server", flag, model.model)
+            for flag, model in models.items()
+            if check_server is not None
+            and not spec.limits.trust_env  # a host name may be known to the proxy only
+        ]
+        attempts.append(lambda: asyncio.run(try_servers(try_search(retriever_of(spec), pool))))
+        for attempt in begin_checks(*attempts):
+            checks.run(attempt)
+    return pool
 
 
 def _print_summary(out: Path, result: QuestionsResult) -> None:
     """Print what was refused and kept, the usage of the models, and what to do next."""
     card = result.card
-    for name, step in card["steps"].items():
-        if step["refused"]:
-            print(f"{name}: {step['refused']:,} of {step['reached']:,} refused")
-    counts = ", ".join(f"{card['rows'][split]:,} in {split}" for split in SPLITS)
-    print(f"kept: {card['kept']:,} of {card['seeds']:,} ({counts})")
-    for name, usage in card["usage"].items():
-        cost = f", cost {usage['cost']:.4g}" if usage["cost"] else ""
-        tokens = f"{usage['prompt_tokens']:,} prompt tokens, {usage['completion_tokens']:,} generated tokens"
-        print(f"{name}: {usage['requests']:,} answers, {tokens}{cost}")
+    for line in summary_lines(card):
+        print(line)
     print(f"{out}: data_card.md says what the questions are made of and what nobody has verified")
     if result.stopped:
         print(stop_message(result.stopped, f"{card['open']:,} drafts are open"))

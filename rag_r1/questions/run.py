@@ -33,7 +33,13 @@ from rag_r1.questions.prompts import Prompts
 from rag_r1.questions.readings import CHECKS, STANDALONE
 from rag_r1.questions.rows import without_duplicates, write_files
 from rag_r1.questions.rules import refused_by_rule, unreachable
-from rag_r1.questions.search import JournaledSearch, SearchFailedError, neighbours_of
+from rag_r1.questions.search import (
+    QUERY_CHARS,
+    JournaledSearch,
+    SearchFailedError,
+    check_corpus,
+    neighbours_of,
+)
 from rag_r1.questions.seeds import Seed, SeedPlan
 from rag_r1.questions.spec import QuestionsSpec
 from rag_r1.rollouts.concurrency import JobPool, without_waiting
@@ -46,10 +52,6 @@ from rag_r1.tools.retrieval.options import RetrieverConfig
 
 #: Number of concurrent searches, each of which is one request.
 _SEARCH_CONCURRENCY = 32
-#: The query for passages that are similar to a given one consists of its first characters.
-_QUERY_CHARS = 300
-#: Number of passages that are searched for to see whether the server has this corpus.
-_PROBE_PASSAGES = 5
 #: A search returns so many passages more than the wanted neighbours, since it also finds the draft's own.
 _EXTRA_PASSAGES = 6
 
@@ -68,32 +70,38 @@ class QuestionsResult:
     stopped: str | None = None
 
 
-async def write_questions(spec: QuestionsSpec, say: Say = print) -> QuestionsResult:
+async def write_questions(
+    spec: QuestionsSpec, say: Say = print, pool: PassagePool | None = None
+) -> QuestionsResult:
     """Write and verify questions, or resume an interrupted run in the same folder.
 
-    `say` prints the lines of the forecast. Raises RunError for a problem that the user can solve.
+    `say` prints the lines of the forecast. `pool` is the corpus, which is read here if it is None. Raises
+    RunError for a problem that the user can solve.
     """
-    async with _open_run(spec) as run:
+    async with _open_run(spec, pool) as run:
         outcomes = await run.drafts(await run.seeds(say))
         return run.finish(await run.verify_all(outcomes))
 
 
-async def plan_questions(spec: QuestionsSpec, say: Say = print) -> list[Seed]:
+async def plan_questions(
+    spec: QuestionsSpec, say: Say = print, pool: PassagePool | None = None
+) -> list[Seed]:
     """Draw the seeds and print the forecast with `say`, without a request to a model, and without writing to
-    `spec.out`, so that a run with other settings can follow. Raises RunError."""
+    `spec.out`, so that a run with other settings can follow. `pool` is that of `write_questions`. Raises
+    RunError."""
     with TemporaryDirectory() as folder:
-        async with _open_run(replace(spec, out=Path(folder))) as run:
+        async with _open_run(replace(spec, out=Path(folder)), pool) as run:
             return await run.seeds(say)
 
 
 @asynccontextmanager
-async def _open_run(spec: QuestionsSpec) -> AsyncIterator[QuestionsRun]:
+async def _open_run(spec: QuestionsSpec, pool: PassagePool | None) -> AsyncIterator[QuestionsRun]:
     """Open the run in its folder, which stays locked until the `with` block ends. Raises RunError."""
     try:
         if spec.verification.similarity:
             require_library()
         protocol = load_with_prompt(spec.protocol, spec.prompt)
-        pool = read_pool(spec.corpus, spec.seed, spec.test_share, spec.most_passages)
+        pool = pool or read_corpus(spec)
     except ValueError as error:  # from the missing package, the protocol or the corpus
         raise RunError(str(error)) from error
     async with AsyncExitStack() as resources:
@@ -127,6 +135,11 @@ async def _open(
     return QuestionsRun(spec, pool, Links(pool), protocol, prompts, settings, folder, cache, search, stop)
 
 
+def read_corpus(spec: QuestionsSpec) -> PassagePool:
+    """Read the passages from which the questions of a run are written. Raises DataError."""
+    return read_pool(spec.corpus, spec.seed, spec.test_share, spec.most_passages)
+
+
 def retriever_of(spec: QuestionsSpec) -> RetrieverConfig:
     """Return the options of the client with which the run searches."""
     rules = spec.verification
@@ -157,7 +170,7 @@ class QuestionsRun:
         Raises RunError if no seed can be drawn, or if the retrieval server has another corpus.
         """
         spec = self.spec
-        await self._check_corpus()
+        await check_corpus(self.search, self.pool, spec.retriever_url)
         plan = SeedPlan(self.links, spec.kinds, spec.per_kind, spec.seed, spec.obscure_share)
         starts = plan.needs_similar()
         jobs = [partial(self._similar, passage) for passage in starts]
@@ -252,25 +265,10 @@ class QuestionsRun:
     async def _similar(self, passage: SourcePassage) -> list[str]:
         """Search for similar passages; returns their ids, best first. Raises RunError if the search fails."""
         try:
-            [documents] = await self.search([passage.contents[:_QUERY_CHARS]])
+            [documents] = await self.search([passage.contents[:QUERY_CHARS]])
         except SearchFailedError as error:
             raise RunError(f"a search has failed ({error}): run the same command again to go on") from error
         return [document.id for document in documents]
-
-    async def _check_corpus(self) -> None:
-        """Raise RunError if the first passages of the corpus find no passage of it, or the search fails."""
-        probes = self.pool.passages[:_PROBE_PASSAGES]
-        try:
-            results = await self.search([passage.contents[:_QUERY_CHARS] for passage in probes])
-        except SearchFailedError as error:
-            raise RunError(
-                f"the retrieval server does not answer ({error}): run the same command again"
-            ) from error
-        if not any(document.id in self.pool.by_id for documents in results for document in documents):
-            raise RunError(
-                f"--retriever-url {self.spec.retriever_url} finds no passage of --corpus: build the index "
-                "of this corpus (`rag-r1 index build`) and serve it"
-            )
 
     async def _run_jobs(
         self,

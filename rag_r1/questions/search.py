@@ -9,13 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from rag_r1.protocols import Document, Failure
-from rag_r1.questions.documents import SourcePassage, is_copy
+from rag_r1.questions.documents import PassagePool, SourcePassage, is_copy
+from rag_r1.rollouts.checks import try_first_search
 from rag_r1.runs.cancel_token import CancelToken
+from rag_r1.runs.errors import RunError
 from rag_r1.runs.json_lines import JsonLinesFile, LinePosition
 from rag_r1.tools.retrieval.client import RetrievalClient, RetrieverConfig
+
+#: The query for passages that are similar to a given one consists of its first characters.
+QUERY_CHARS = 300
+#: Number of passages that are searched for to see whether the server has this corpus.
+_PROBE_PASSAGES = 5
 
 
 class SearchFailedError(Exception):
@@ -65,6 +73,36 @@ class JournaledSearch:
         if not isinstance(line["documents"], list):
             raise TypeError("`documents` is not a list")
         self._positions[line["query"]] = position
+
+
+async def check_corpus(search: JournaledSearch, pool: PassagePool, url: str) -> None:
+    """Raise RunError if the first passages of the corpus find no passage of it, or the search fails. `url` is
+    the address of the server."""
+    probes = pool.passages[:_PROBE_PASSAGES]
+    try:
+        results = await search([passage.contents[:QUERY_CHARS] for passage in probes])
+    except SearchFailedError as error:
+        raise RunError(
+            f"the retrieval server does not answer ({error}): run the same command again"
+        ) from error
+    if not any(document.id in pool.by_id for documents in results for document in documents):
+        raise RunError(
+            f"--retriever-url {url} finds no passage of --corpus: build the index of this corpus (`rag-r1 "
+            "index build`) and serve it"
+        )
+
+
+async def try_search(config: RetrieverConfig, pool: PassagePool | None) -> None:
+    """Search once, and if there is a corpus also for passages of it. Raises RunError."""
+    retriever = {"url": config.url, "wire": config.wire, "topk": config.topk}
+    await try_first_search(retriever, config.url)
+    if pool is not None:
+        with TemporaryDirectory() as folder:
+            search = JournaledSearch(config, Path(folder) / "searches.ndjson", CancelToken())
+            try:
+                await check_corpus(search, pool, config.url)
+            finally:
+                await search.close()
 
 
 def neighbours_of(

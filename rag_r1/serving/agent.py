@@ -20,7 +20,6 @@ from typing import Any
 
 from rag_r1.agent import Observer, Trajectory
 from rag_r1.config.agent_setup import AgentSetup
-from rag_r1.config.schema import RagR1Config
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.target import check_tokens, resolve_model
 from rag_r1.evaluation.validation_limits import validation_limits
@@ -28,7 +27,7 @@ from rag_r1.inference.client import Endpoint
 from rag_r1.inference.streaming import OnText
 from rag_r1.io.atomic_files import error_text
 from rag_r1.options.import_path import add_working_directory
-from rag_r1.rollouts.checks import all_problems, run_in_thread, try_first_search
+from rag_r1.rollouts.checks import all_problems, check_search, run_in_thread, try_first_search
 from rag_r1.rollouts.engine_factory import TokenUnit, engine_maker
 from rag_r1.rollouts.requests import EpisodeRequest
 from rag_r1.rollouts.response_format import IDS, requires_token_ids, response_format
@@ -131,28 +130,27 @@ class ChatAgent:
         return Endpoint(endpoint_options(self.args, self.args.base_url, self.args.api_key_env), CancelToken())
 
 
-def check_agent(args: EvalArguments, checks: Sequence[Callable[[], Any]] = ()) -> RagR1Config:
-    """Check an agent's arguments and files before anything is started, and return its configuration. `checks`
-    are further checks of the command. Raises RunError for a single problem, StartError for several ones."""
+def check_agent(args: EvalArguments, checks: Sequence[Callable[[], Any]] = ()) -> None:
+    """Check an agent's arguments and files before anything is started. `checks` are further checks of the
+    command. Raises RunError for a single problem, StartError for several ones."""
     add_working_directory()
     limits = validation_limits(args.protocol)
     try:
         with all_problems(args, limits, checks):
-            config, tokens, _ = prepare_agent(args, limits, validation=True)
+            _, tokens, _ = prepare_agent(args, limits, validation=True)
             check_tokens(args, tokens)
             for check in checks:
                 check()
     except (ValueError, OSError) as error:
         raise RunError(error_text(error)) from error
-    return config
 
 
-def try_agent_servers(args: EvalArguments, config: RagR1Config, *, search: bool = True) -> None:
+def try_agent_servers(args: EvalArguments, *, search: bool = True) -> None:
     """Send one request to each server of the agent that is already running: to the retrieval server, unless
     `search` is false, and to the model's server if there is a --base-url. Raises RunError or StartError."""
     attempts: list[Awaitable[Any]] = []
     if search:
-        attempts.append(try_first_search(config.validation_retriever, args.retriever_url))
+        attempts.append(asyncio.to_thread(check_search, args, validation_limits(args.protocol)))
     if args.base_url is not None:
         attempts.append(asyncio.to_thread(_try_model, args, args.base_url))
     run_in_thread(try_servers(*attempts))

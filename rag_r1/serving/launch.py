@@ -32,7 +32,7 @@ from rag_r1.runs.start_checks import FAULTS, StartChecks
 from rag_r1.serving.agent import check_agent, try_agent_servers
 from rag_r1.serving.arguments import ChatAgentArguments, to_eval_arguments
 from rag_r1.serving.page import PageInfo, model_name
-from rag_r1.tools.documents.corpus import document_files, index_folder
+from rag_r1.tools.documents.corpus import count_passages, document_files, index_folder
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 
 #: Folders below --out that are written anew at each start. Their names are unusual, because --out may be a
@@ -54,31 +54,45 @@ class LaunchedAgent:
 
 
 def check_launch(args: ChatAgentArguments, checks: Sequence[Callable[[], Any]] = ()) -> None:
-    """Check the arguments before anything is started. `checks` are further checks of the command. For the
-    demo, which has its own model and search, only --out and `checks` are checked. Raises RunError for a
-    single problem, StartError for several ones."""
+    """Check the arguments and the servers that run already, before anything is started. `checks` are further
+    checks of the command. For the demo, which has its own model and search, only --out and `checks` are
+    checked. Raises StartError with all problems.
+
+    Documents are read if something else is wrong, and with --check-only. Otherwise the start reads them."""
     checks = [partial(check_out, args.out), *checks]
-    if args.documents is not None:
-        checks.append(partial(_check_documents, args.documents))
-    if args.demo or args.model is None:  # without a model, the arguments are wrong already
-        with StartChecks() as start_checks:
+    with StartChecks() as start_checks:
+        if args.demo or args.model is None:  # without a model, the arguments are wrong already
             for check in checks:
                 start_checks.run(check)
-        return
+        else:
+            _check_agent(args, checks, start_checks)
+        if args.documents is not None:
+            is_read = args.is_partial or bool(start_checks.problems) or getattr(args, "check_only", False)
+            start_checks.run(_check_documents, args.documents, args.skip_bad_files, is_read=is_read)
+
+
+def _check_agent(
+    args: ChatAgentArguments, checks: Sequence[Callable[[], Any]], start_checks: StartChecks
+) -> None:
+    """Check the agent together with these checks of the command, and its servers."""
     evaluation = to_eval_arguments(args)
     if args.base_url is None:
         [model_check] = begin_checks(partial(resolve_model, evaluation))
-        checks.append(model_check)
+        checks = [*checks, model_check]
         with suppress(*FAULTS):
             evaluation = model_check()
-    config = check_agent(evaluation, checks)
-    try_agent_servers(evaluation, config, search=args.documents is None)
+    start_checks.run(check_agent, evaluation, checks)
+    start_checks.run(try_agent_servers, evaluation, search=args.documents is None)
 
 
-def _check_documents(folder: Path) -> None:
-    """Raise RunError for a folder of --documents that cannot be used."""
+def _check_documents(folder: Path, skip_bad_files: bool, *, is_read: bool) -> None:
+    """Raise RunError for a folder of --documents that cannot be used. Unless it `is_read`, only the names of
+    its files are checked."""
     try:
-        document_files(folder)
+        if is_read:
+            count_passages(folder, skip_bad_files=skip_bad_files)
+        else:
+            document_files(folder)
     except RunError as error:
         raise RunError(f"--documents {error}") from error
 

@@ -174,6 +174,7 @@ def check_stages(
     because `rag-r1 train` checks that stage itself. The model of a later stage does not exist yet, so each
     stage is checked with the initial model of the first. Raises RunError naming the stages with problems.
     """
+    out = Path(realpath(out))
     numbers = range(1, len(recipes) + 1)
     open_stages = [n for n in numbers if all_stages or not (out / f"stage{n}" / "finished").exists()]
     if len(open_stages) < 2 and not all_stages:
@@ -229,7 +230,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         StagesArguments, arguments, prog="rag-r1 stages", description=_DESCRIPTION, check=check_start
     )
     check_start(args)
-    check_stages(args.recipe, Path(realpath(args.out)), args.overrides, run_check, all_stages=args.check_only)
     if args.check_only:
         print(f"all checks passed: {len(args.recipe)} stages would be trained into {args.out}")
         return 0
@@ -239,12 +239,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def check_start(args: StagesArguments) -> None:
-    """Raise StartError with all faults of the arguments. `check_stages` checks the configurations."""
+    """Raise StartError with all faults of the arguments. The faults of the stages are printed before."""
     with StartChecks() as checks:
         checks.run(check_out, args.out, "rag-r1 stages")
-        for recipe in args.recipe:
-            checks.run(Recipe.find, recipe)
+        found = [recipe for recipe in args.recipe if checks.run(Recipe.find, recipe) is not None]
         checks.run(check_stage_overrides, args.overrides, len(args.recipe))
+        all_stages = args.check_only or args.is_partial or bool(checks.problems)
+
+        def check_found(recipe: str, overrides: Sequence[str]) -> int:
+            return run_check(recipe, overrides) if recipe in found else 0
+
+        checks.run(check_stages, args.recipe, args.out, args.overrides, check_found, all_stages=all_stages)
 
 
 if __name__ == "__main__":

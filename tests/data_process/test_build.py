@@ -167,6 +167,16 @@ def test_bad_rows_are_counted_over_all_sources_and_left_out_if_wanted(tmp_path, 
     assert "left out: 2 bad rows" in capsys.readouterr().err
 
 
+def test_fewer_rows_than_were_asked_for_are_a_warning_with_the_flag(tmp_path, files, capsys):
+    mix = tmp_path / "mix.yaml"
+    mix.write_text(f"validation: [{{source: nq, file: {files['dev']}, take: 7}}]")
+    flag = f"nq={files['nq']}@99"
+    assert run(tmp_path / "out", "--train", flag, "--mix", str(mix), "--overlap", "keep") == 0
+    warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")]
+    assert len(warnings) == 2 and f"--mix {mix}, validation, entry 1: 2 rows" in warnings[0]
+    assert f"--train {flag}: 6 rows, although 99 were asked for" in warnings[1]
+
+
 def test_several_questions_in_a_row(tmp_path, files):
     mix = tmp_path / "mix.yaml"
     mix.write_text(f"train: [{{source: nq, file: {files['nq']}, join: 2, take: 2}}]")

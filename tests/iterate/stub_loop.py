@@ -77,6 +77,7 @@ class StubLoop:
         python.chmod(0o755)
         (folder / "model").mkdir()
         (folder / "model" / "config.json").write_text("{}")
+        (folder / "model" / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
         (folder / "first").mkdir()
         encoder = {"name": "first", "separator": "[SEP]", "max_length": 64, "query_prefix": ""}
         manifest = {"count": 3, "corpus": {"sha256": "0"}, "dense": {"encoder": encoder}}

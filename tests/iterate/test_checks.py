@@ -86,6 +86,17 @@ def test_check_only_asks_the_server(loop, capsys):
     assert "http://127.0.0.1:9" in message and "server.url" in message
 
 
+def test_a_wrong_key_hides_neither_files_nor_the_server(loop, capsys):
+    loop.plan["retriever"]["recip"] = "x"
+    loop.plan["server"]["url"] = "http://127.0.0.1:9"
+    (loop.folder / "test.jsonl").unlink()
+    (loop.folder / "model" / "model.safetensors").unlink()
+    assert loop.run("--check-only") == 1
+    message = capsys.readouterr().err
+    named = ["retriever.recip", "evaluation.questions", "agent.model", "http://127.0.0.1:9", "4 error(s)"]
+    assert [name for name in named if name not in message] == []
+
+
 def test_files_that_are_not_there_are_told_together(loop, capsys):
     for name in ("train.jsonl", "test.jsonl", "corpus.jsonl", "first/manifest.json"):
         (loop.folder / name).unlink()

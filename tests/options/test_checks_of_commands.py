@@ -27,8 +27,12 @@ _OF_AGENT = ["'none'", "none.txt", "./none_t", "rag_r1.agent.max_trns"]
 #: The words of each command, and the problems that are planted in them. `{port}` is in use.
 PLANTED = {
     "corpus check": (
-        "--questions none.jsonl bad.jsonl --corpus none.tsv bad.jsonl --redirects none.txt --out file",
-        ["none.jsonl", "bad.jsonl, row 1", "none.tsv", "bad.jsonl, line 1", "none.txt", "--out file"],
+        "--questions none.jsonl bad.jsonl --corpus none.tsv bad.jsonl --redirects none.txt --out file "
+        f"--retriever-url {DEAD} --bm25-url {ALSO_DEAD}",
+        [
+            *("none.jsonl", "bad.jsonl, row 1", "none.tsv", "bad.jsonl, line 1", "none.txt", "--out file"),
+            *(DEAD, ALSO_DEAD),
+        ],
     ),
     "probe-passages": (
         "--questions none.jsonl bad.jsonl --corpus none.tsv bad.jsonl --out file/p.json",
@@ -40,13 +44,13 @@ PLANTED = {
         ["'none'", "none.txt", "none.json", "--train trivia", "bad.jsonl: row 1", "entry 2", "--out file"],
     ),
     "passage-questions": (
-        "--corpus none.tsv bad.jsonl --out file",
-        ["none.tsv", "bad.jsonl, line 1", "--out file"],
+        "--corpus late.jsonl --out file",
+        ["late.jsonl, line 2", "--out file"],
     ),
     "questions": (
-        f"--corpus none.tsv bad.jsonl --base-url {DEAD}/v1 --teacher-model m --protocol none "
-        "--prompt none.txt --out fine",
-        ["none.tsv", "bad.jsonl, line 1", "'none'", "none.txt"],
+        f"--corpus late.jsonl --base-url {DEAD}/v1 --teacher-model m --protocol none "
+        f"--prompt none.txt --retriever-url {ALSO_DEAD} --out file",
+        ["late.jsonl, line 2", "'none'", "none.txt", DEAD, ALSO_DEAD, "--out file"],
     ),
     "sft-data": (
         "--traces none --traces bad.jsonl --published none.json --model ./none_m --protocol none "
@@ -55,19 +59,25 @@ PLANTED = {
     ),
     "sft": (
         "--recipe rag_r1/sft/qwen_7b --data none model.pth=1 optim.lrr=1 model.path=./none_m "
-        "trainer.default_local_dir=file",
-        ["model.pth", "optim.lrr", "./none_m", "none/train.parquet", "trainer.default_local_dir"],
+        "trainer.default_local_dir=file data.protocol=none_p",
+        ["model.pth", "optim.lrr", "./none_m", "none/train.parquet", "trainer.default_local_dir", "none_p"],
     ),
     "stages": (
         "--recipe none --recipe grop --out file stage3:a=1 b",
         ["'none'", "'grop'", "stage3:a=1", "b is not key=value", "--out file"],
     ),
     "serve": (
-        f"--model m --base-url {DEAD}/v1 --port {{port}} --out file {_AGENT}",
-        ["port {port}", "--out file", *_OF_AGENT],
+        f"--model m --base-url {DEAD}/v1 --retriever-url {ALSO_DEAD} --port {{port}} --out file {_AGENT}",
+        ["port {port}", "--out file", *_OF_AGENT, DEAD, ALSO_DEAD],
     ),
-    "mcp": (f"--http {{port}} {_AGENT}", ["port {port}", *_OF_AGENT]),
-    "chat": (f"--model m --base-url {DEAD}/v1 --out file {_AGENT}", ["--out file", *_OF_AGENT]),
+    "mcp": (
+        f"--model m --base-url {DEAD}/v1 --retriever-url {ALSO_DEAD} --http {{port}} {_AGENT}",
+        ["port {port}", *_OF_AGENT, DEAD, ALSO_DEAD],
+    ),
+    "chat": (
+        f"--model m --base-url {DEAD}/v1 --documents notes --out file {_AGENT}",
+        ["--out file", *_OF_AGENT, DEAD, "latin.txt"],
+    ),
     "eval report": (
         "broken --answerable none.txt --supporting none.jsonl --out file",
         ["provenance.json: started", "line 1", "none.txt", "none.jsonl", "--out file"],
@@ -76,8 +86,7 @@ PLANTED = {
         "none broken broken_too --out file",
         ["no run in none", "provenance.json: started", "broken: ", "broken_too: ", "--out file"],
     ),
-    # What else can be wrong with a document or a recipe is known only when it is read, which is the work.
-    "documents": ("--folder none --out file", ["none does not exist", "--out file"]),
+    "documents": ("--folder notes --out file", ["latin.txt", "--out file"]),
     "model export-nf4": (
         "none --base ./none_m --out file",
         ["none is not a checkpoint", "--base ./none_m", "--out file"],
@@ -111,9 +120,9 @@ PLANTED = {
     ),
     "iterate": ("--recipe none --out file", ["'none'", "--out file"]),
     "own": (
-        f"none_d --model ./none_m --teacher {DEAD}/v1 --teacher-model m --questions none.jsonl "
-        "--test-questions bad.jsonl --out file",
-        ["none_d", "./none_m", DEAD, "none.jsonl", "bad.jsonl", "--out file"],
+        f"notes --model ./none_m --teacher {DEAD}/v1 --teacher-model m --questions none.jsonl "
+        "--test-questions bad.jsonl grpo.stepz=3 --out file",
+        ["latin.txt", "./none_m", DEAD, "none.jsonl", "bad.jsonl", "grpo.stepz", "--out file"],
     ),
 }
 #: Of commands with flags that take a value: a wrong one, beside which the planted problems are reported too.
@@ -157,6 +166,9 @@ def place(tmp_path, monkeypatch) -> Path:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(json.dumps(value) + "\n")
     (tmp_path / "mix.yaml").write_text("train: [{source: nq, file: bad.jsonl}, {source: nq, n: 5}]")
+    (tmp_path / "late.jsonl").write_text((tmp_path / "corpus.jsonl").read_text() + "no JSON\n")
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "latin.txt").write_bytes("Käse".encode("latin-1"))
     (tmp_path / "binary").write_bytes(bytes(range(128, 256)) * 30)
     (tmp_path / "file").touch()
     return tmp_path
@@ -249,8 +261,7 @@ def right(place) -> Path:
     trajectory, _ = played([SEARCH, ANSWER])
     write_records(place / "traces" / "records.jsonl", [as_record(trajectory, "Danube")])
     tokenizer().save_pretrained(place / "model")
-    (place / "notes").mkdir()
-    (place / "notes" / "a.txt").write_text("Paris lies on the Seine.")
+    (place / "notes" / "latin.txt").write_text("Paris lies on the Seine.")
     return place
 
 
@@ -297,7 +308,8 @@ def test_each_dead_server_is_one_sentence_with_its_address_and_the_command_that_
     words, place, capsys
 ):
     assert main(shlex.split(words)) == 1
-    first, *faults = capsys.readouterr().err.splitlines()
+    lines = [line for line in capsys.readouterr().err.splitlines() if line]
+    first, *faults = [line for line in lines if not line.startswith("reading corpus")]
     assert first == "error: 2 problems:" and len(faults) == 2
     for address in (DEAD, ALSO_DEAD):
         [fault] = [fault for fault in faults if address in fault]

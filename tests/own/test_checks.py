@@ -96,15 +96,28 @@ def test_a_prompt_of_the_policy_is_named_by_its_key(tmp_path):
 
 
 @pytest.mark.slow
+def test_documents_are_read_with_check_only_also_without_questions_to_write(tmp_path, capsys):
+    (tmp_path / "latin.txt").write_bytes("Käse".encode("latin-1"))
+    questions = tmp_path / "q.jsonl"
+    questions.write_text('{"question": "Who?", "golden_answers": ["she"]}\n')
+    words = [str(tmp_path), "--model", MODEL, "--skip", "sft", "--out", str(tmp_path / "out"), "--check-only"]
+    words += ["--platform", "cpu", "--questions", str(questions), "--test-questions", str(questions)]
+    assert command.main(words) == 1
+    assert "latin.txt" in capsys.readouterr().err
+
+
+@pytest.mark.slow
 def test_neither_a_contradiction_nor_a_wrong_key_hides_what_is_wrong_with_files(tmp_path, capsys):
-    none = tmp_path / "none"
+    none, docs = tmp_path / "none", tmp_path / "docs"
+    docs.mkdir()
+    (docs / "latin.txt").write_bytes("Käse".encode("latin-1"))
     files = ["--model", str(none), "--questions", str(none / "q.jsonl"), "--out", str(tmp_path / "out")]
     for words, own in ([], "teacher.url"), (["grpo.stepz=3", "traces.samples=x"], "grpo.stepz"):
-        assert command.main([str(none / "docs"), *files, *words, "--check-only"]) == 1
+        assert command.main([str(docs), *files, *words, "--check-only"]) == 1
         message = capsys.readouterr().err
         named = (
             own,
-            f"{none}/docs does not exist",
+            "latin.txt",
             f"{none}/q.jsonl",
             f"{none} is not the folder of a model",
         )

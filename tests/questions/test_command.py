@@ -337,9 +337,10 @@ def test_the_teachers_key_goes_with_another_model_there_and_not_to_another_addre
     assert reader.bodies and reader.keys == {None}
 
 
-def test_a_server_of_another_corpus_is_refused(served: Served, tmp_path, capsys):
+@pytest.mark.parametrize("words", [[], ["--check-only"]])
+def test_a_server_of_another_corpus_is_refused(words, served: Served, tmp_path, capsys):
     with Retriever({"elsewhere": "Another corpus."}) as other:
-        assert run(served.words(tmp_path / "run", "--retriever-url", other.url)) == 1
+        assert run(served.words(tmp_path / "run", "--retriever-url", other.url, *words)) == 1
     assert "finds no passage of --corpus" in capsys.readouterr().err
 
 

@@ -47,6 +47,16 @@ def test_a_folder_of_documents_that_is_not_there_is_named_beside_other_problems(
     assert "./none" in message
 
 
+def test_documents_are_read_by_check_only(tmp_path, capsys):
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "latin.txt").write_bytes("Käse".encode("latin-1"))
+    words = ["--engine", "chat", "--model", "m", "--documents", str(tmp_path / "notes")]
+    words += ["--out", str(tmp_path / "out"), "--port", "0"]
+    with JsonStub(lambda asked: {"data": [{"id": "m"}]}) as stub:
+        assert command.main([*words, "--base-url", f"{stub.url}/v1", "--check-only"]) == 1
+    assert "latin.txt" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("is_served_here", [True, False])
 def test_the_tokenizer_is_checked_before_the_start(is_served_here, tmp_path, capsys):

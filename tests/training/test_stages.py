@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from rag_r1.runs.errors import RunError
+from rag_r1.training import stages
 from rag_r1.training.stages import check_stages, main, run_stages, stage_overrides
 
 RECIPES = ["recipes/one", "recipes/two"]
@@ -198,6 +199,17 @@ def test_a_training_that_outlives_a_killed_command_keeps_its_folder(tmp_path):
 def test_the_command_names_what_is_wrong(tmp_path, capsys):
     assert main(["--recipe", "r", "--out", str(tmp_path), "stage2:a=1"]) == 1
     assert "there is no stage 2" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_used_hides_nothing_of_the_stages(tmp_path, monkeypatch, capsys):
+    checked = []
+    monkeypatch.setattr(stages, "run_check", lambda recipe, overrides: bool(checked.append(recipe)) or 1)
+    (tmp_path / "file").touch()
+    recipes = ["--recipe", "rag_r1/grpo", "--recipe", "none"]
+    assert main([*recipes, "--out", str(tmp_path / "file")]) == 1
+    message = capsys.readouterr().err
+    assert checked == ["rag_r1/grpo"] and "there is no recipe 'none'" in message
+    assert "file is a file" in message and "the problems above, of stage 1" in message
 
 
 def test_every_stage_that_is_left_is_checked_before_the_first_is_trained(tmp_path):

@@ -28,7 +28,7 @@ from rag_r1.options.declare import Constraint, options_from
 from rag_r1.options.server_address import FIRST_ANSWER_S, Address
 from rag_r1.rollouts.agent_arguments import AgentSelection, shared_arguments
 from rag_r1.runs.errors import OtherServerError, RunError
-from rag_r1.runs.start_checks import CHECK_ONLY, try_servers
+from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks, try_servers
 from rag_r1.system.installation import pip_command
 from rag_r1.tools.mcp.tool import McpFailure, McpOptions, has_mcp, tool_entries
 
@@ -115,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def check_start(args: McpArguments) -> None:
-    """Check the arguments, then the servers. Raises RunError for a single problem, StartError for several.
+    """Check the arguments and the servers. Raises StartError with all problems.
 
     A retrieval server that does not answer yet only causes a warning, since each search reports it later. It
     is an error if there is a model, which needs the search from the start, or with --check-only. Another
@@ -125,13 +125,15 @@ def check_start(args: McpArguments) -> None:
 
     checks = [partial(check_port, "127.0.0.1", args.http, "--http")] if args.http is not None else []
     evaluation = _eval_arguments(args)
-    config = check_agent(evaluation, checks)
-    try:
-        try_agent_servers(evaluation, config)
-    except RunError as error:
-        if args.base_url is not None or args.check_only or isinstance(error, OtherServerError):
-            raise
-        print(f"warning: {error}", file=sys.stderr)
+    with StartChecks() as found:
+        found.run(check_agent, evaluation, checks)
+        try:
+            try_agent_servers(evaluation)
+        except RunError as error:
+            if args.base_url is not None or args.check_only or isinstance(error, OtherServerError):
+                found.add(error)
+            else:
+                print(f"warning: {error}", file=sys.stderr)
 
 
 def _check_quietly(args: McpArguments) -> None:

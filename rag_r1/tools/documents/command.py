@@ -50,14 +50,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = read_arguments(
         DocumentsArguments, arguments, prog="rag-r1 documents", description=_DESCRIPTION, check=_check_start
     )
-    _check_start(args)
-    progress = not args.no_progress
+    passages = _check_start(args)
     if args.check_only:
-        passages = count_passages(args.folder, progress, skip_bad_files=args.skip_bad_files)
         print(f"all checks passed: {passages:,} passages for {args.out}")
         return 0
     with recorded_settings("rag-r1 documents", args):
-        corpus = index_folder(args.folder, args.out, progress, skip_bad_files=args.skip_bad_files)
+        corpus = index_folder(args.folder, args.out, not args.no_progress, skip_bad_files=args.skip_bad_files)
     with corpus.open("rb") as lines:  # an unchanged corpus was not written again, so its lines are counted
         print(f"{sum(1 for _ in lines):,} passages: {terminal_text(str(corpus), 4000)}")
     out = args.out.resolve()
@@ -74,11 +72,16 @@ def _skipped_line(folder: Path, skipped: Sequence[Path]) -> str:
     return f"not read (supported are {', '.join(ENDINGS)}): {paths}{suffix}"
 
 
-def _check_start(args: DocumentsArguments) -> None:
-    """Raise StartError, which names everything that is wrong."""
+def _check_start(args: DocumentsArguments) -> int | None:
+    """Check the folders, and read the documents with --check-only or if something else is wrong. Returns the
+    number of passages, if it is known. Raises StartError, which names everything that is wrong."""
     with StartChecks() as checks:
-        checks.run(document_files, args.folder)
         checks.run(check_out, args.out, "rag-r1 documents")
+        if args.check_only or args.is_partial or checks.problems:
+            progress, skips = not args.no_progress, args.skip_bad_files
+            return checks.run(count_passages, args.folder, progress, skip_bad_files=skips)
+        checks.run(document_files, args.folder)
+    return None
 
 
 if __name__ == "__main__":

@@ -54,9 +54,10 @@ def preflight_sft(config: DictConfig) -> PreflightReport:
     tokenizer, problems = check_model(config, "model")
     report.problems += problems
     rows = {key: _read_rows(config, key, report) for key in ("train_files", "val_files")}
-    if rows["train_files"]:
+    names_protocol = config.data.custom_cls.name == DATASET and config.data.get("protocol") is not None
+    if rows["train_files"] or names_protocol:
         _check_rows(config, rows, None if wrong else tokenizer, report)
-        if not wrong:
+        if rows["train_files"] and not wrong:
             report.problems += check_batches(config, len(rows["train_files"]), len(rows["val_files"]))
     if "hf_model" not in config.checkpoint.save_contents:
         text = "has no hf_model, so no model is exported that `rag-r1 train` could start from"
@@ -70,7 +71,7 @@ def _check_rows(
     config: DictConfig, rows: Mapping[str, list[SftRow]], tokenizer: Any | None, report: PreflightReport
 ) -> None:
     """Check that all rows were made for one protocol and, if there is a tokenizer, that it suits them.
-    `rows` has the rows of each key of `data`."""
+    `rows` has the rows of each key of `data`. Without rows, the protocol alone is checked."""
     try:
         protocol = protocol_of_rows(list(chain.from_iterable(rows.values())), config.data.get("protocol"))
     except DataError as fault:
