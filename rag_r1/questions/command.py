@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import model_validator
 
@@ -37,7 +37,7 @@ from rag_r1.rollouts.agent_arguments import COST, MODEL_SERVER, SAMPLING
 from rag_r1.rollouts.arguments import EndpointArguments, json_body
 from rag_r1.rollouts.checks import try_first_search
 from rag_r1.rollouts.command_run import read_and_run
-from rag_r1.rollouts.server_check import check_endpoint, check_replies
+from rag_r1.rollouts.server_check import check_replies
 from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks, try_servers
 from rag_r1.tools.retrieval.wire import WIRES
 
@@ -233,8 +233,7 @@ async def make_questions(args: QuestionsArguments) -> int:
     run cannot be opened.
     """
     spec = args.spec()
-    check_model = check_replies if args.check_only else check_endpoint
-    await check_start(spec, None if args.estimate else check_model)
+    await check_start(spec, asks_models=not args.estimate)
     if args.check_only:
         asks_models = not (args.estimate or args.trust_env)
         servers = "all servers answer" if asks_models else "the search answers, the models were not asked"
@@ -248,11 +247,11 @@ async def make_questions(args: QuestionsArguments) -> int:
     return ExitStatus.STOPPED if result.stopped or result.card["open"] else ExitStatus.DONE
 
 
-async def check_start(spec: QuestionsSpec, check_server: Callable[..., Any] | None) -> None:
-    """Check files and settings first, and then all servers.
+async def check_start(spec: QuestionsSpec, *, asks_models: bool) -> None:
+    """Check files and settings first, and then all servers, the models' only if `asks_models` is set.
 
-    `check_server` is called for each model server; None leaves these unchecked. Raises RunError with all
-    problems of files and settings; if there are none, with all servers that do not answer.
+    Raises RunError with all problems of files and settings; if there are none, with all servers that do not
+    answer.
     """
     with StartChecks() as checks:
         checks.run_on_all(lambda paths: check_first_rows(Corpus(paths)), spec.corpus)
@@ -264,11 +263,12 @@ async def check_start(spec: QuestionsSpec, check_server: Callable[..., Any] | No
     models = {"--base-url": spec.teacher, **({"--reader-url": spec.reader} if spec.reader else {})}
     attempts = [
         asyncio.to_thread(
-            check_server, base_address(model.url), model.key_variable, "model server", flag, model.model
+            check_replies,
+            *(base_address(model.url), model.key_variable, "model server", flag, model.model),
+            model_flag="--teacher-model" if model is spec.teacher else "--reader-model",
         )
         for flag, model in models.items()
-        if check_server is not None
-        and not spec.limits.trust_env  # a host name may be known to the proxy only
+        if asks_models and not spec.limits.trust_env  # a host name may be known to the proxy only
     ]
     retriever = {"url": spec.retriever_url, "wire": spec.wire, "topk": retriever_of(spec).topk}
     await try_servers(*attempts, try_first_search(retriever, spec.retriever_url))
