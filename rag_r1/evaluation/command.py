@@ -21,7 +21,7 @@ from pathlib import Path
 
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.options.command_exit import CommandError, command_main
-from rag_r1.options.command_line import read_arguments
+from rag_r1.options.command_line import names_flag, read_arguments
 from rag_r1.options.suggestions import did_you_mean
 from rag_r1.runs.errors import RunError
 
@@ -72,11 +72,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments and arguments[0] in _SUBCOMMANDS:
         return import_module(_SUBCOMMANDS[arguments[0]]).main(arguments[1:])
     parse = partial(read_arguments, EvalArguments, prog=COMMAND, description=_DESCRIPTION, check=_check)
-    if not arguments or not _is_run(arguments[0]):
-        return run(parse(arguments))
+    is_run = bool(arguments) and _is_run(arguments[0])
+    words = arguments[1:] if is_run else arguments
+    # Not among the checks of EvalArguments, because a settings file names an address beside every index.
+    if all(names_flag(words, flag) for flag in ("--serve-index", "--retriever-url")):
+        fault = "--serve-index starts a retrieval server: leave out --retriever-url, or --serve-index"
+        parse = partial(parse, faults=[fault])
+    if not is_run:
+        return run(parse(words))
     from rag_r1.evaluation.run_defaults import defaults_of
 
-    words = arguments[1:]
     try:
         defaults = defaults_of(Path(arguments[0]))
     except RunError as error:

@@ -36,7 +36,7 @@ from rag_r1.inference.rate_limit import RateLimiter
 from rag_r1.inference.strict_replies import with_own_keys
 from rag_r1.rollouts.arguments import EndpointArguments
 from rag_r1.rollouts.concurrency import JobPool
-from rag_r1.rollouts.server_check import check_endpoint
+from rag_r1.rollouts.server_check import check_replies
 from rag_r1.rollouts.session import endpoint_options
 from rag_r1.runs.cancel_token import CancelToken
 from rag_r1.runs.response_cache import ResponseCache
@@ -50,10 +50,11 @@ _MAX_TOKENS = 16
 
 
 def check_judge(args: PolicyArguments) -> None:
-    """Raise RunError if no server answers at --judge-url, or if that server lacks the judge's model. A judge
+    """Raise RunError if no judge answers at --judge-url, or if that server lacks the judge's model. A judge
     behind a proxy (--trust-env) is not checked, since this machine may not reach the server itself."""
     if args.judge_url is not None and not args.trust_env:
-        check_endpoint(args.judge_url, args.judge_api_key_env, "judge", "--judge-url", args.judge_model)
+        server = (args.judge_url, args.judge_api_key_env, "judge", "--judge-url", args.judge_model)
+        check_replies(*server, model_flag="--judge-model")
 
 
 @dataclass(frozen=True)

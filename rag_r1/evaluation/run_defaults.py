@@ -18,6 +18,7 @@ from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.inference.model_folders import newest_checkpoint
 from rag_r1.io.bounded_yaml import YamlError, read_yaml
 from rag_r1.options.argument_values import ArgumentsError
+from rag_r1.options.command_line import names_flag
 from rag_r1.options.settings_file import SETTINGS, read_settings
 from rag_r1.runs.errors import RunError
 from rag_r1.system.installation import pip_command
@@ -58,9 +59,9 @@ class RunDefaults:
         """Complete the arguments that the command line `words` and these defaults have made together. The
         run's index is dropped if the command line names a retrieval server; the run's tokenizer is added if
         the model is served at --base-url."""
-        # The flag may also be shortened, or stand in a settings file.
+        # The address may also stand in a settings file.
         is_other_url = args.retriever_url != self.values.get("retriever_url", SEARCH_URL)
-        is_named = is_other_url or any(word.startswith("--retriever-url") for word in words)
+        is_named = is_other_url or names_flag(words, "--retriever-url")
         if args.serve_index is not None and is_named:
             args = args.changed(serve_index=None)
         if args.base_url is not None and args.tokenizer is None and self.tokenizer is not None:

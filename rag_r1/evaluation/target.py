@@ -37,20 +37,17 @@ def resolve_model(args: Args) -> Args:
     Without --base-url, a model on the Hub is downloaded, and the shards of a checkpoint are merged into the
     folder of the run. Both are also done with --check-only, since the checks read the files of the model.
 
-    Raises RunError if no model server answers at --base-url, or if that server does not have the model, for
-    which a chat endpoint is asked only with --check-only. With --trust-env, which means that it may be behind
-    a proxy, the server is not asked at all. Without --base-url, raises it for unbalanced quotation marks in
-    --vllm-options, and if the model cannot be downloaded or merged, is incomplete, or has no readable
-    config.json.
+    Raises RunError if no model server answers at --base-url, or if that server does not have the model. With
+    --trust-env, which means that it may be behind a proxy, the server is not asked at all. Without
+    --base-url, raises it for unbalanced quotation marks in --vllm-options, and if the model cannot be
+    downloaded or merged, is incomplete, or has no readable config.json.
     """
     if args.base_url is not None:
         own_tokenizer = args.tokenizer or args.model
         if args.trust_env:  # behind a proxy, this machine may not reach the server itself
             return args if args.engine == "chat" else _with_limits(args, None, tokenizer=own_tokenizer)
         if args.engine == "chat":
-            # Not checked before a run: the list may lack the model, and its first request shows a fault.
-            name = args.model if args.check_only else None
-            check_endpoint(args.base_url, args.api_key_env, "model server", "--base-url", name)
+            check_endpoint(args.base_url, args.api_key_env, "model server", "--base-url", args.model)
             return args
         model_tokens = _context_of_server(args.base_url, args.model, args.api_key_env)
         return _with_limits(args, model_tokens, tokenizer=own_tokenizer)

@@ -4,7 +4,8 @@ A request is sent once the rate limiter admits it (rate_limit.py) and a slot is 
 are handled differently:
 
 - Transient errors are retried with exponential back-off and jitter: refused and broken connections,
-  time-outs, HTTP statuses 5xx and 429 (whose Retry-After delays all requests), and malformed answers.
+  time-outs, HTTP statuses 5xx except 501, and 429 (whose Retry-After delays all requests), and malformed
+  answers.
 - After the last attempt, or if the endpoint rejects this particular request, `EngineFailure` is raised. The
   agent core then ends the episode with an engine failure.
 - Errors that affect every request end the run, which can be resumed: a wrong key or address, an account
@@ -52,7 +53,7 @@ Result = TypeVar("Result")
 _ACCOUNT_STATUSES = {401, 402}
 #: Statuses that concern the address if the endpoint has never answered. After a first answer they concern the
 #: request alone (moderation, for example).
-_ADDRESS_STATUSES = {403, 404, 405}
+_ADDRESS_STATUSES = {403, 404, 405, 501}
 
 
 class EngineFailure(Exception):

@@ -14,6 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from http import HTTPStatus
 from typing import TypeVar
 
 Result = TypeVar("Result")
@@ -74,7 +75,7 @@ async def with_retries(policy: RetryPolicy, send: Callable[[], Awaitable[Result]
 
 def is_transient(status: int) -> bool:
     """Return whether a request that received this HTTP status may succeed later."""
-    return status in _TRANSIENT_STATUSES or status >= 500
+    return status in _TRANSIENT_STATUSES or (status >= 500 and status != HTTPStatus.NOT_IMPLEMENTED)
 
 
 def retry_after(headers: Mapping[str, str] | None) -> float:

@@ -233,6 +233,12 @@ def read_arguments(
     parser.error("; ".join(faults) if check is None else listed(faults))
 
 
+def names_flag(words: Sequence[str], flag: str) -> bool:
+    """Return whether a command line that can be read names a flag, which may be shortened."""
+    names = (word.partition("=")[0] for word in words if word.startswith("--"))
+    return any(len(name) > 2 and flag.startswith(name) for name in names)
+
+
 def _other_faults(
     cls: type[ArgumentsType],
     values: Mapping[str, Any],

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from rag_r1.own.training_steps import sft_overrides
 from rag_r1.protocols import load_with_prompt
 from rag_r1.rollouts.one_shot import PASSAGES_FIELD
 from rag_r1.rollouts.requests import read_questions
-from rag_r1.rollouts.server_check import check_endpoint
+from rag_r1.rollouts.server_check import check_endpoint, check_replies
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import StartChecks, StartError, try_servers
 from rag_r1.runs.steps import PipelineFolder
@@ -217,10 +217,11 @@ async def _try_models(plan: OwnPlan, folder: PipelineFolder) -> None:
     if writes_questions and plan.reading is not None:
         models["--reader"] = plan.reading
 
-    def attempt(url: str, key_variable: str, flag: str, model: str | None) -> Awaitable[object]:
-        return asyncio.to_thread(check_endpoint, url, key_variable, "model server", flag, model)
-
-    attempts = [attempt(spec.url, spec.key_variable, flag, spec.model) for flag, spec in models.items()]
+    servers = [
+        (spec.url, spec.key_variable, "model server", flag, spec.model, "chat", f"{flag}-model")
+        for flag, spec in models.items()
+    ]
     if plan.policy.url is not None:
-        attempts.append(attempt(plan.policy.url, "OPENAI_API_KEY", "policy.url", plan.policy.model))
-    await try_servers(*attempts)
+        model = (str(plan.policy.model), "completions", "policy.model")
+        servers.append((plan.policy.url, "OPENAI_API_KEY", "model server", "policy.url", *model))
+    await try_servers(*(asyncio.to_thread(check_replies, *server) for server in servers))

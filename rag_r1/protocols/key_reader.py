@@ -2,7 +2,8 @@
 
 A `KeyReader` takes typed keys out of one mapping of the file. It is an error to take a key that is missing,
 or whose value has another type or is not allowed. Keys that are left when `finish` is called are unknown,
-which is an error, too. So a misspelt key is never silently replaced by a default.
+which is an error, too. So a misspelt key is never silently replaced by a default. `raise_faults` names all
+errors of a file at once.
 """
 
 from __future__ import annotations
@@ -19,10 +20,24 @@ class ProtocolError(ValueError):
 
 class KeyReader:
     """Reads one mapping of a file. `source` names the file and `prefix` the place of the mapping in it (such
-    as `prompt.`); the ProtocolError that every method may raise names both."""
+    as `prompt.`).
 
-    def __init__(self, data: dict, source: str, prefix: str = ""):
+    Faults are collected, so that `raise_faults` can name all at once. In place of a missing or wrong value
+    the methods return an empty one, or the first that is allowed.
+    """
+
+    def __init__(self, data: dict, source: str, prefix: str = "", faults: list[str] | None = None):
         self.data, self.source, self.prefix = dict(data), source, prefix
+        #: Messages without the name of the file, shared by the readers of a file.
+        self.faults = [] if faults is None else faults
+        self._absent_keys: list[str] = []
+
+    def section(self, key: str) -> KeyReader:
+        """Take a mapping; returns its reader. The keys of a mapping that is not there are not reported."""
+        n_faults = len(self.faults)
+        data = self.take(key, dict)
+        faults = self.faults if len(self.faults) == n_faults else []
+        return KeyReader(data, self.source, f"{self.prefix}{key}.", faults)
 
     def take(
         self, key: str, kind: type, default: Any = None, one_of: tuple = (), contains: tuple = ()
@@ -33,36 +48,52 @@ class KeyReader:
         The value must have the type `kind`, be among `one_of` and contain one of the texts in `contains`, if
         these are given.
         """
+        if key not in self.data:
+            self._absent_keys.append(key)
         value = self.data.pop(key, None)
         value = default if value is None else value
-        name = f"{self.source}: {self.prefix}{key}"
         if value is None:
-            raise ProtocolError(f"{name} is missing")
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise ProtocolError(f"{name} must be {_TYPE_NAMES[kind]}, not {value!r}")
-        if one_of and value not in one_of:
-            raise ProtocolError(f"{name} must be one of {', '.join(one_of)}, not {value!r}")
-        if contains and not any(part in value for part in contains):
-            raise ProtocolError(f"{name} must contain {' or '.join(contains)}")
-        return value
+            fault = "is missing"
+        elif not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            fault = f"must be {_TYPE_NAMES[kind]}, not {value!r}"
+        elif one_of and value not in one_of:
+            fault = f"must be one of {', '.join(one_of)}, not {value!r}"
+        elif contains and not any(part in value for part in contains):
+            fault = f"must contain {' or '.join(contains)}"
+        else:
+            return value
+        self.add(key, fault)
+        return one_of[0] if one_of else kind()
 
     def take_tag(self, key: str) -> tuple[str, str]:
         """Take a tag; returns its opening and its closing string."""
+        n_faults = len(self.faults)
         tag = self.take(key, list)
-        if len(tag) != 2 or not all(isinstance(part, str) and part.strip() for part in tag):
-            raise ProtocolError(f"{self.source}: {self.prefix}{key} must be [opening, closing], not {tag!r}")
-        return tag[0], tag[1]
+        if len(tag) == 2 and all(isinstance(part, str) and part.strip() for part in tag):
+            return tag[0], tag[1]
+        if len(self.faults) == n_faults:
+            self.add(key, f"must be [opening, closing], not {tag!r}")
+        return "", ""
 
     def take_subset(self, key: str, allowed: tuple[str, ...]) -> tuple[str, ...]:
         """Take a list of some of the words in `allowed`; returns all of them if the key is missing."""
         words = self.take(key, list, default=list(allowed))
         if not words or not all(word in allowed for word in words):
-            raise ProtocolError(
-                f"{self.source}: {self.prefix}{key} must list some of {', '.join(allowed)}, not {words!r}"
-            )
+            self.add(key, f"must list some of {', '.join(allowed)}, not {words!r}")
         return tuple(words)
 
+    def add(self, key: str, fault: str) -> None:
+        """Add a fault of a key."""
+        self.faults.append(f"{self.prefix}{key} {fault}")
+
     def finish(self) -> None:
-        """Raise ProtocolError if a key was not taken, and so is unknown."""
-        if self.data:
-            raise ProtocolError(f"{self.source}: unknown key {self.prefix}{next(iter(self.data))}")
+        """Add a fault for each key that was not taken, and so is unknown. It names the keys that the file
+        does not have, one of which may be meant."""
+        hint = f" (one of {', '.join(self._absent_keys)} may be meant)" if self._absent_keys else ""
+        self.faults += [f"unknown key {self.prefix}{key}{hint}" for key in self.data]
+
+    def raise_faults(self) -> None:
+        """Raise ProtocolError, with the name of the file and all faults, if there are any."""
+        if self.faults:
+            remedy = "correct the keys; `extends: rag_r1_mq` takes those that are missing from that protocol"
+            raise ProtocolError(f"{self.source}: {'; '.join(self.faults)}: {remedy}")

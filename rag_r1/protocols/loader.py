@@ -153,17 +153,15 @@ def _from_dict(data: dict[str, Any], source: str) -> Protocol:
     """Return the protocol with these keys. Raises ProtocolError, which names the file `source` and the
     key."""
     keys = KeyReader(data, source)
-    prompt = KeyReader(keys.take("prompt", dict), source, "prompt.")
-    tags = KeyReader(keys.take("tags", dict), source, "tags.")
-    observation = KeyReader(keys.take("observation", dict), source, "observation.")
-    call_format = _call_format(keys, source)
+    prompt, tags, observation = map(keys.section, ("prompt", "tags", "observation"))
+    call_format = _call_format(keys)
     blocks = []
     for name, role in _REQUIRED_BLOCKS.items():
         call = call_format if role == "call" else None
         blocks.append(Block(*tags.take_tag(name), name, role, stop=role in ACTING, call=call))
     for name, block in keys.take("blocks", dict, default={}).items():
         if block is not None:  # null removes a block of the extended protocol
-            blocks.append(_custom_block(str(name), block, source, call_format))
+            blocks.append(_custom_block(str(name), block, keys, call_format))
     protocol = Protocol(
         name=keys.take("name", str),
         source=keys.take("source", str, default=""),
@@ -180,11 +178,12 @@ def _from_dict(data: dict[str, Any], source: str) -> Protocol:
     )
     for reader in (keys, prompt, tags, observation):
         reader.finish()
+    keys.raise_faults()
     check_protocol(protocol, source)
     return protocol
 
 
-def _call_format(keys: KeyReader, source: str) -> CallFormat:
+def _call_format(keys: KeyReader) -> CallFormat:
     """Return how calls are written in the search block."""
     white_space = keys.take("query_white_space", str, default="keep", one_of=("keep", "fold"))
     return CallFormat(
@@ -192,7 +191,7 @@ def _call_format(keys: KeyReader, source: str) -> CallFormat:
         max_calls=keys.take("max_queries", int),
         removed_characters=keys.take("query_delete", str, default=""),
         fold_white_space=white_space == "fold",
-        names=_tool_names(keys.take("tools", dict, default={}), source),
+        names=_tool_names(keys),
     )
 
 
@@ -209,27 +208,29 @@ def _observation_format(keys: KeyReader) -> ObservationFormat:
     )
 
 
-def _tool_names(data: dict, source: str) -> tuple[tuple[str, str], ...]:
-    """Return the pairs (name in calls, registered tool) of the mapping `tools:`. Raises ProtocolError."""
-    data = {name: tool for name, tool in data.items() if tool is not None}
+def _tool_names(keys: KeyReader) -> tuple[tuple[str, str], ...]:
+    """Return the pairs (name in calls, registered tool) of the mapping `tools:`."""
+    data = {name: tool for name, tool in keys.take("tools", dict, default={}).items() if tool is not None}
     if not all(isinstance(text, str) and text.strip() for pair in data.items() for text in pair):
-        raise ProtocolError(f"{source}: tools must be {{name in a call: registered tool}}, not {data!r}")
+        keys.add("tools", f"must be {{name in a call: registered tool}}, not {data!r}")
     return tuple(data.items())
 
 
-def _custom_block(name: str, data: Any, source: str, call_format: CallFormat) -> Block:
+def _custom_block(name: str, data: Any, protocol_keys: KeyReader, call_format: CallFormat) -> Block:
     """Return a block under `blocks:`. Its limit of calls and the cleaning of queries are those of the search
-    block. Raises ProtocolError."""
+    block. Faults are added to those of the protocol."""
+    faults = protocol_keys.faults
     if not isinstance(data, dict):
-        raise ProtocolError(f"{source}: blocks.{name} must be {{tags, role, ...}}, not {data!r}")
+        protocol_keys.add(f"blocks.{name}", f"must be {{tags, role, ...}}, not {data!r}")
+        data, faults = {}, []
     if name in _REQUIRED_BLOCKS:
-        raise ProtocolError(f"{source}: blocks.{name}: the name is already used under `tags`; choose another")
-    keys = KeyReader(data, source, f"blocks.{name}.")
+        protocol_keys.add(f"blocks.{name}:", "the name is already used under `tags`; choose another")
+    keys = KeyReader(data, protocol_keys.source, f"blocks.{name}.", faults)
     tag = keys.take_tag("tags")
     role = keys.take("role", str, one_of=tuple(role for role in ROLES if role != "observation"))
     stop = keys.take("stop", bool, default=role in ACTING)
     if role in ACTING and not stop:
-        raise ProtocolError(f"{source}: blocks.{name}.stop: a generation always ends after a {role}")
+        keys.add("stop:", f"a generation always ends after a {role}")
     call = None
     if role == "call":
         syntax = keys.take("syntax", str, default="single", one_of=SYNTAXES)

@@ -39,7 +39,7 @@ from rag_r1.rollouts.agent_arguments import COST, MODEL_SERVER, SAMPLING
 from rag_r1.rollouts.arguments import EndpointArguments, json_body
 from rag_r1.rollouts.checks import begin_checks
 from rag_r1.rollouts.command_run import read_and_run
-from rag_r1.rollouts.server_check import check_endpoint, check_replies
+from rag_r1.rollouts.server_check import check_replies
 from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks, try_servers
 from rag_r1.tools.retrieval.wire import WIRES
 
@@ -235,8 +235,7 @@ async def make_questions(args: QuestionsArguments) -> int:
     run cannot be opened.
     """
     spec = args.spec()
-    check_model = check_replies if args.check_only else check_endpoint
-    pool = check_start(spec, None if args.estimate else check_model)
+    pool = check_start(spec, asks_models=not args.estimate)
     if args.check_only:
         asks_models = not (args.estimate or args.trust_env)
         servers = "all servers answer" if asks_models else "the search answers, the models were not asked"
@@ -250,11 +249,10 @@ async def make_questions(args: QuestionsArguments) -> int:
     return ExitStatus.STOPPED if result.stopped or result.card["open"] else ExitStatus.DONE
 
 
-def check_start(spec: QuestionsSpec, check_server: Callable[..., Any] | None) -> PassagePool | None:
-    """Check the corpus, the prompt and all servers. Returns the corpus; None if its files are unknown.
+def check_start(spec: QuestionsSpec, *, asks_models: bool) -> PassagePool | None:
+    """Check the corpus, the prompt and all servers, the models' only if `asks_models` is set.
 
-    `check_server` is called for each model server; None leaves these unchecked. Raises StartError with all
-    problems.
+    Returns the corpus; None if its files are unknown. Raises StartError with all problems.
     """
     pool = None
     with StartChecks() as checks:
@@ -268,10 +266,13 @@ def check_start(spec: QuestionsSpec, check_server: Callable[..., Any] | None) ->
             checks.run(require_library)
         models = {"--base-url": spec.teacher, **({"--reader-url": spec.reader} if spec.reader else {})}
         attempts: list[Callable[[], Any]] = [
-            partial(check_server, model.url, model.key_variable, "model server", flag, model.model)
+            partial(
+                check_replies,
+                *(model.url, model.key_variable, "model server", flag, model.model),
+                model_flag="--teacher-model" if model is spec.teacher else "--reader-model",
+            )
             for flag, model in models.items()
-            if check_server is not None
-            and not spec.limits.trust_env  # a host name may be known to the proxy only
+            if asks_models and not spec.limits.trust_env  # a host name may be known to the proxy only
         ]
         attempts.append(lambda: asyncio.run(try_servers(try_search(retriever_of(spec), pool))))
         for attempt in begin_checks(*attempts):

@@ -108,6 +108,8 @@ class RolloutArguments(EndpointArguments, AgentSelection, EpisodeTokens, _Questi
 
     #: Whether the command uses the model's own tokenizer if --tokenizer is missing.
     finds_tokenizer: ClassVar[bool] = False
+    #: The flag with the name of the model, for messages.
+    model_flag: ClassVar[str] = "--model"
 
     tokenizer: str | None = argument(
         "folder or Hub name of the model's tokenizer; without it a token counts as 4 characters",

@@ -129,10 +129,8 @@ def check_servers(args: RolloutArguments, defaults: Mapping[str, Any], url: str,
     for a command that contacts no server while it reads its arguments. Raises StartError."""
     server_checks = [partial(check_search, args, defaults)]
     if not args.trust_env:  # behind a proxy, this machine may not reach the server itself
-        key_variable, engine = args.api_key_env, args.engine
-        server_checks.append(
-            partial(check_replies, url, key_variable, "model server", "--base-url", model, engine)
-        )
+        model_server = (url, args.api_key_env, "model server", "--base-url", model)
+        server_checks.append(partial(check_replies, *model_server, args.engine, args.model_flag))
     with StartChecks() as checks:
         for check in begin_checks(*server_checks):
             checks.run(check)

@@ -13,7 +13,7 @@ from typing import Any
 from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.inference.client import Endpoint, EngineFailure
 from rag_r1.inference.engines.completions import returns_token_ids
-from rag_r1.rollouts.server_check import check_endpoint
+from rag_r1.rollouts.server_check import check_endpoint, check_replies
 from rag_r1.runs.errors import RunError
 
 #: The forms of an endpoint's answers. The run's settings record the form as `answers`.
@@ -21,19 +21,29 @@ CHAT, IDS, TEXT = "chat", "token ids", "text"
 
 
 async def response_format(
-    engine: str, endpoint: Endpoint, model: str, extra_body: Mapping[str, Any], setup: AgentSetup
+    engine: str,
+    endpoint: Endpoint,
+    model: str,
+    extra_body: Mapping[str, Any],
+    setup: AgentSetup,
+    *,
+    model_flag: str = "--model",
 ) -> str:
-    """Return CHAT, IDS or TEXT, the form of the endpoint's answers to the requests of an engine. Raises
-    RunError if the endpoint does not have the engine's API, or if no model server answers."""
+    """Return CHAT, IDS or TEXT, the form of the endpoint's answers to the requests of an engine. `model_flag`
+    is the option with the model's name. Raises RunError if the endpoint does not have the engine's API, or if
+    no model server answers."""
     if engine == "chat" and setup.protocol.turns == "chat":
         raise RunError(
             f"--engine chat cannot play the protocol {setup.protocol.name}: its turns and tools are "
             "put into the model's chat template here; use --engine completions"
         )
+    if engine == "chat":
+        requires_token_ids(setup, CHAT)  # raises an error if it does, before the server is asked
     if not endpoint.options.trust_env:  # behind a proxy, this machine may not reach the server itself
         key_variable = endpoint.options.key_variable
+        check = check_replies if engine == "chat" else check_endpoint  # the other engine is tried below
         await asyncio.to_thread(
-            check_endpoint, endpoint.base, key_variable, "model server", "--base-url", model
+            check, endpoint.base, key_variable, "model server", "--base-url", model, model_flag=model_flag
         )
     if engine == "chat":
         return CHAT

@@ -3,8 +3,8 @@
 The check fails if the server cannot be reached, does not answer in time or does not speak HTTP. It also fails
 if the server refuses the key (HTTP 401), or answers with a server error, a redirection, a web page, or JSON
 that is not a list of models. Other refusals are accepted, because many servers have no list of models.
-`--check-only` then sends one minimal request (`check_replies`); without it, a fault of such a server shows at
-the first episode.
+`check_replies` then requests a single token, since a server of another kind may refuse the list in the same
+way, and since some servers show their list to everybody, but answer only to a key.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from rag_r1.inference.client import base_address
 from rag_r1.io.bounded_http import bounded_http_client
 from rag_r1.io.bounded_json import read_json
 from rag_r1.io.errors import TooLargeError
+from rag_r1.io.retry import is_transient
 from rag_r1.io.terminal_text import terminal_text
 from rag_r1.options.server_address import other_answer_fault, server_fault, web_page_fault
 from rag_r1.rollouts.provenance_facts import MAX_ANSWER_VALUES, TIMEOUT_S, get_body, get_json
@@ -36,11 +37,16 @@ _MIN_REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
 _REFUSAL_STATUSES = {402, 403, 404, 405}
 
 
+class _PassingFaultError(RunError):
+    """A fault that a working server may have for a while: it is slow or overloaded."""
+
+
 def check_endpoint(
-    url: str, key_variable: str, server: str, flag: str, model: str | None = None
+    url: str, key_variable: str, server: str, flag: str, model: str | None = None, model_flag: str = "--model"
 ) -> Mapping[str, Any]:
     """Return the entries of a server's list of models, by name; empty if it has no list. `server` is its
-    name in messages, such as "judge", and `flag` the option with its address.
+    name in messages, such as "judge", `flag` the option with its address, and `model_flag` the one with the
+    model's name.
 
     Raises RunError if no model server answers at the address, or if its list lacks `model`."""
     address = base_address(url)
@@ -48,25 +54,36 @@ def check_endpoint(
     models = _models(body, server, address, flag) if status == 200 and body is not None else {}
     if models and model is not None and model not in models:
         names = ", ".join(terminal_text(name, 200) for name in list(models)[:5])
-        raise RunError(f"{address} has no model {model!r}, but {names}: correct the model's name")
+        raise RunError(f"{address} has no model {model!r}, but {names}: correct {model_flag}")
     return models
 
 
 def check_replies(
-    url: str, key_variable: str, server: str, flag: str, model: str, engine: str = "chat"
+    url: str,
+    key_variable: str,
+    server: str,
+    flag: str,
+    model: str,
+    engine: str = "chat",
+    model_flag: str = "--model",
 ) -> None:
-    """Call `check_endpoint` and, if the server lists no models, request a single token from the engine's API.
-    Raises RunError, except for complaints about the request itself, since a run sends other keys."""
-    if check_endpoint(url, key_variable, server, flag, model):
-        return
+    """Call `check_endpoint`, and request a single token from the engine's API. Raises RunError, except for
+    complaints about the request itself, since a run sends other keys. A server that has listed its models
+    may load one first, or be overloaded: such faults are left to the run, which retries."""
+    models = check_endpoint(url, key_variable, server, flag, model, model_flag)
     address = base_address(url)
     path, prompt = _MIN_REQUESTS[engine]
     payload = {"model": model, "max_tokens": 1, **prompt}
-    status, body = _send(address, path, payload, key_variable, server, flag)
+    try:
+        status, body = _send(address, path, payload, key_variable, server, flag)
+    except _PassingFaultError:
+        if models:
+            return
+        raise
     if status in _REFUSAL_STATUSES:
         text = terminal_text((body or b"").decode("utf-8", "replace"), 200)
         answer = f"HTTP {status} to a request for the model {model!r} at /{path} ({text})"
-        raise RunError(f"{address} answers with {answer}: correct {flag}, or the model's name")
+        raise RunError(f"{address} answers with {answer}: correct {flag} or {model_flag}")
 
 
 def _send(
@@ -80,14 +97,14 @@ def _send(
             status, body = get_body(client, f"{address}/{path}", payload)
     except httpx.TimeoutException as error:
         detail = f"no answer within {TIMEOUT_S:g} s"
-        raise RunError(server_fault(server, address, detail, _START, flag)) from error
+        raise _PassingFaultError(server_fault(server, address, detail, _START, flag)) from error
     except httpx.LocalProtocolError as error:  # its message may contain the key
         raise RunError(
             f"the {server} at {address} was not asked ({type(error).__name__}): the key in ${key_variable} "
             "may have a line break or another control character; correct it"
         ) from None
     except (httpx.NetworkError, httpx.ProtocolError) as error:
-        raise RunError(server_fault(server, address, str(error), _START, flag)) from error
+        raise _PassingFaultError(server_fault(server, address, str(error), _START, flag)) from error
     except httpx.DecodingError as error:
         raise RunError(web_page_fault(server, address, flag)) from error
     except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError):
@@ -99,7 +116,8 @@ def _send(
         raise RunError(other_answer_fault(server, address, f"HTTP {status}, which leads elsewhere", flag))
     if status >= 500:
         text = terminal_text((body or b"").decode("utf-8", "replace"), 200)
-        raise RunError(other_answer_fault(server, address, f"HTTP {status}: {text}".rstrip(": "), flag))
+        error_type = _PassingFaultError if is_transient(status) else RunError
+        raise error_type(other_answer_fault(server, address, f"HTTP {status}: {text}".rstrip(": "), flag))
     return status, body
 
 

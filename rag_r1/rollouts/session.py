@@ -12,11 +12,10 @@ episode is masked. Requests are retried by the clients of the two servers, not b
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import hashlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +34,6 @@ from rag_r1.rollouts.engine_factory import TokenUnit, agent_setup, engine_maker
 from rag_r1.rollouts.requests import QuestionSet, questions_hash, read_questions
 from rag_r1.rollouts.response_format import requires_token_ids, response_format
 from rag_r1.rollouts.runner import CorrectnessRule, EpisodeRunner
-from rag_r1.rollouts.server_check import check_replies
 from rag_r1.runs.cancel_token import CancelToken, unless_cancelled
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.folder import RunFolder
@@ -202,7 +200,7 @@ async def open_session(
     try:
         search_checks = [try_first_search(run_setup.retriever, args.retriever_url)] if searches else []
         sampling = {"model": model, **sampling_of(args)}
-        format_check = response_format(args.engine, endpoint, model, extra_body, setup)
+        format_check = _format_check(args, run_setup, endpoint, model)
         answers, *_ = await try_servers(unless_cancelled(stop, format_check), *search_checks)
         needs_logprobs = requires_token_ids(setup, answers)
         with RunFolder(out or args.out, {**settings, "model": model, "answers": answers}) as folder:
@@ -256,7 +254,7 @@ async def check_only(
     endpoint = None if url is None else Endpoint(endpoint_options(args, url, args.api_key_env), stop)
     try:
         if endpoint is not None:
-            attempts.append(_try_model(args, run_setup, endpoint, model))
+            attempts.append(_format_check(args, run_setup, endpoint, model))
         await try_servers(*(unless_cancelled(stop, attempt) for attempt in attempts))
     finally:
         if endpoint is not None:
@@ -268,12 +266,13 @@ async def check_only(
     return 0
 
 
-async def _try_model(args: RolloutArguments, run_setup: RunSetup, endpoint: Endpoint, model: str) -> None:
-    """Check the model's server; if it lists no models, also request one token. Raises RunError."""
-    await response_format(args.engine, endpoint, model, json.loads(args.body), run_setup.setup)
-    if args.engine == "chat" and not args.trust_env:  # `completions` has requested a token already
-        url, key_variable = endpoint.base, args.api_key_env
-        await asyncio.to_thread(check_replies, url, key_variable, "model server", "--base-url", model)
+def _format_check(
+    args: RolloutArguments, run_setup: RunSetup, endpoint: Endpoint, model: str
+) -> Coroutine[Any, Any, str]:
+    """Return a coroutine that checks the model's server and returns the form of its answers. It raises
+    RunError."""
+    body = json.loads(args.body)
+    return response_format(args.engine, endpoint, model, body, run_setup.setup, model_flag=args.model_flag)
 
 
 def sampling_of(args: RolloutArguments) -> dict[str, Any]:

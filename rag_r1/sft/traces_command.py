@@ -19,7 +19,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from rag_r1.evaluation.provenance import write_provenance
 from rag_r1.evaluation.report.summary import stop_message
@@ -53,6 +53,8 @@ _DEFAULTS = {"agent": {"max_turn_tokens": 1024}}
 
 class TracesArguments(RolloutArguments):
     """The arguments of `rag-r1 traces`."""
+
+    model_flag: ClassVar[str] = "--teacher-model"
 
     base_url: Address = argument("address of the endpoint, up to and with /v1", "URL", old="teacher_url")
     teacher_model: str = argument("name of the model at the endpoint", "NAME")

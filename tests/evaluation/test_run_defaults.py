@@ -110,6 +110,17 @@ def test_the_index_of_a_run_is_served_unless_a_server_is_named(tmp_path, monkeyp
     assert first.model == str(run / "checkpoints" / "global_step_7" / "actor" / "huggingface")
 
 
+@pytest.mark.parametrize("flag", ["--retriever-url=http://127.0.0.1:2", "--retriever=http://127.0.0.1:2"])
+@pytest.mark.parametrize("of_run", [True, False])
+def test_an_index_to_serve_and_a_server_are_refused_if_both_are_given(flag, of_run, tmp_path, capsys):
+    words = [str(training(tmp_path))] if of_run else ["--model", str(tmp_path / "no_model")]
+    with pytest.raises(SystemExit):
+        command.main([*words, "--serve-index", str(tmp_path / "no_index"), flag])
+    message = capsys.readouterr().err
+    assert "--serve-index starts a retrieval server: leave out --retriever-url" in message
+    assert "2 problems:" in message, "the missing model or index is named, too"
+
+
 def test_a_run_is_known_by_its_checkpoints_too_and_may_have_been_moved(tmp_path):
     rows_of(1, training(tmp_path / "old") / "data" / "val.parquet")
     run = tmp_path / "new"

@@ -93,7 +93,7 @@ def test_flags_for_the_server_that_cannot_be_split_are_named(tmp_path):
 def test_a_judge_that_its_server_does_not_have_is_named():
     with JsonStub(lambda asked: {"data": [{"id": "m"}]}) as stub:
         judge = {"judge_url": f"{stub.url}/v1", "judge_model": "j"}
-        with pytest.raises(RunError, match="has no model 'j', but m"):
+        with pytest.raises(RunError, match="has no model 'j', but m: correct --judge-model"):
             check_judge(arguments(**judge))
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from rag_r1.demo.pipeline.teacher import RuleTeacher, completion
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.world import Question, make_questions, make_world
 from rag_r1.rollouts.requests import seeded_fraction
+from tests.fakes.openai_server import chat, is_first_request
 from tests.fakes.retriever import results
 
 DEAD_RATE, FAULT_RATE = 0.02, 0.25
@@ -103,6 +105,8 @@ class Teacher(LoopbackServer):
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         raw = await request.read()
+        if is_first_request(json.loads(raw)):
+            return web.json_response(chat("Hello"))
         name = hashlib.sha256(raw).hexdigest()
         self.keys.add(request.headers.get("Authorization"))
         body = await request.json()

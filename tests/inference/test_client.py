@@ -179,6 +179,7 @@ async def test_retry_after_holds_back_the_other_requests_too():
         (lambda: web.json_response({"error": {"message": "bad key sk-1"}}, status=401), "HTTP 401: bad key"),
         (lambda: web.Response(status=402), "HTTP 402"),
         (lambda: web.Response(status=404, text="no such model"), "HTTP 404: no such model"),
+        (lambda: web.Response(status=501, text="no POST"), "HTTP 501: no POST"),
         (
             lambda: web.json_response({"error": {"code": "insufficient_quota", "message": "x"}}, status=429),
             "HTTP 429: x",

@@ -87,6 +87,26 @@ def test_a_missing_key_is_named(load, data, key):
         load(data)
 
 
+def test_all_faults_of_a_file_are_named_at_once(load, data):
+    del data["tags"], data["max_queries"], data["prompt"]["user"], data["observation"]["body"]
+    data |= {"max_querys": 2, "invalid_hint": True, "blocks": {"x": 1, "y": {"role": "plan"}}}
+    with pytest.raises(ProtocolError) as raised:
+        load(data)
+    named, _, remedy = str(raised.value).partition("mine.yaml: ")[2].rpartition(": correct the keys; ")
+    *faults, unknown = named.split("; ")
+    assert faults == [
+        "tags is missing",
+        "max_queries is missing",
+        "blocks.x must be {tags, role, ...}, not 1",
+        "blocks.y.tags is missing",
+        "prompt.user is missing",
+        "observation.body is missing",
+        "invalid_hint must be a text, not True",
+    ]
+    assert unknown.startswith("unknown key max_querys (one of tags, ") and "max_queries" in unknown[20:]
+    assert "`extends: rag_r1_mq`" in remedy
+
+
 @pytest.mark.parametrize(
     "key", [(), ("prompt",), ("tags",), ("observation",)], ids=lambda key: ".".join(key) or "top"
 )

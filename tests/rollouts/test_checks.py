@@ -83,7 +83,8 @@ def test_a_folder_of_other_work_is_looked_at_before_anything_is_written(name, fl
     main, _ = COMMANDS[name]
     (tmp_path / "q.jsonl").write_text(json.dumps({"question": "Who?", "golden_answers": ["she"]}))
     with Policy(None, {}, lambda *unused: True) as policy:
-        server = ["--model", "m", "--base-url", f"{policy.url}/v1", "--retriever-url", policy.url]
+        server = ["--model", "m", "--base-url", f"{policy.url}/v1"]
+        server += [] if "--serve-index" in flags else ["--retriever-url", policy.url]
         words = ["--questions", str(tmp_path / "q.jsonl"), "--engine", "chat", "--out", str(tmp_path / "out")]
         assert main([*server, *words, *flags]) == 1
     assert named in capsys.readouterr().err and not (tmp_path / "out").exists()
@@ -180,14 +181,49 @@ def test_an_index_or_the_folder_of_another_command_is_no_place_for_a_run(name, c
         assert f"--out {out}" in message and owner in message and {*out.iterdir()} == files
 
 
-@pytest.mark.slow
+def both_servers(models, completion):
+    """What a search and a model's server at one address answer."""
+
+    def answer(asked):
+        if asked.path == "/retrieve":
+            return {"result": [[{"document": {"id": "1", "contents": "Ulm"}, "score": 1.0}]]}
+        return models if asked.method == "GET" else completion
+
+    return answer
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize(
+    ("models", "completion", "said"),
+    [
+        ((404, "<html>"), (501, "<html>Unsupported method"), "answers with HTTP 501: <html>Unsupported"),
+        ({"data": [{"id": "m"}]}, (401, "{}"), "(HTTP 401): set $OPENAI_API_KEY to its key"),
+        ({"data": [{"id": "other"}]}, {}, "has no model 'm', but other: correct FLAG"),
+    ],
+)
+def test_a_server_that_will_never_answer_is_named_before_the_work(
+    name, models, completion, said, tmp_path, capsys
+):
+    """A web server of another kind, a list of models that needs no key, and a model that is not there."""
+    main, server = COMMANDS[name]
+    (tmp_path / "questions.jsonl").write_text(json.dumps({"question": "Who?", "golden_answers": ["she"]}))
+    with JsonStub(both_servers(models, completion)) as stub:
+        words = [f"{stub.url}/v1" if word == f"{DEAD}/v1" else word for word in server]
+        words += ["--questions", str(tmp_path / "questions.jsonl"), "--engine", "chat"]
+        assert main([*words, "--retriever-url", stub.url, "--out", str(tmp_path / "out")]) == 1
+        assert sum("completions" in asked.path for asked in stub.asked) <= 1
+    assert said.replace("FLAG", server[0]) in capsys.readouterr().err
+
+
 def test_check_only_asks_each_server_once_and_writes_nothing(tmp_path, capsys):
     questions = tmp_path / "questions.jsonl"
     questions.write_text(json.dumps({"question": "Who?", "golden_answers": ["she"]}))
-    with Policy(None, {}, lambda *unused: True, context=4096) as policy:
-        flags = ["--model", "policy", "--base-url", f"{policy.url}/v1", "--retriever-url", policy.url]
+    with JsonStub(both_servers({"data": [{"id": "m"}]}, {})) as stub:
+        flags = ["--model", "m", "--base-url", f"{stub.url}/v1", "--retriever-url", stub.url]
         common = ["--questions", str(questions), "--engine", "chat", "--out", str(tmp_path / "out")]
         assert evaluation.main([*flags, *common, "--check-only"]) == 0
+        paths = sorted({asked.path for asked in stub.asked})
+    assert paths == ["/retrieve", "/v1/chat/completions", "/v1/models"]
     assert "all checks passed: 1 questions" in capsys.readouterr().out
     assert not (tmp_path / "out").exists()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from threading import Thread
 
 import pytest
@@ -113,10 +114,29 @@ def test_what_a_server_without_a_list_says_of_the_smallest_request_alone_is_no_f
         replies(stub.url)
 
 
-def test_a_server_with_a_list_is_asked_for_no_token():
-    with JsonStub(lambda asked: {"data": [{"id": "m"}]}) as stub:
+def lists(answer):
+    """The answers of a server that shows its models to everybody."""
+    return lambda asked: {"data": [{"id": "m"}]} if asked.method == "GET" else answer
+
+
+@pytest.mark.parametrize("status", [401, 402, 403, 404, 501])
+def test_a_server_that_shows_its_models_but_refuses_to_answer_is_named(status):
+    with JsonStub(lists((status, "{}"))) as stub, pytest.raises(RunError) as raised:
         replies(stub.url)
-    assert [asked.path for asked in stub.asked] == ["/v1/models"]
+    assert f"HTTP {status}" in str(raised.value) and "--base-url" in str(raised.value)
+    assert len(stub.asked) == 2
+
+
+@pytest.mark.parametrize("status", [200, 400, 429, 500, 503])
+def test_what_may_pass_at_a_server_with_a_list_is_left_to_the_run(status):
+    with JsonStub(lists((status, "{}"))) as stub:
+        replies(stub.url)
+
+
+def test_a_server_with_a_list_may_load_the_model_at_the_first_request(monkeypatch):
+    monkeypatch.setattr(server_check, "TIMEOUT_S", 0.3)
+    with JsonStub(lambda asked: lists(None)(asked) or time.sleep(1.0)) as stub:
+        replies(stub.url)
 
 
 def test_a_model_server_that_hangs_is_named_after_one_short_wait(monkeypatch):

@@ -244,9 +244,9 @@ def test_other_settings_and_wrong_arguments_are_refused_by_name(tmp_path: Path, 
 
 
 @pytest.mark.slow
-def test_a_wrong_key_ends_the_run_before_a_question_is_lost(tmp_path: Path, capsys):
+def test_a_wrong_address_ends_the_run_before_a_question_is_lost(tmp_path: Path, capsys):
     with Teacher.of_world(seed=6, count=4, calm=True, latency_s=0.0) as teacher:
-        assert run_here(teacher, tmp_path, "out", "--teacher-url", f"{teacher.url}/elsewhere") == 3
-        assert "refuses requests: HTTP 404" in capsys.readouterr().out
+        assert run_here(teacher, tmp_path, "out", "--teacher-url", f"{teacher.url}/elsewhere") == 1
+        assert "answers with HTTP 404" in capsys.readouterr().err and not (tmp_path / "out").exists()
         assert run_here(teacher, tmp_path, "out") == 0
     assert {record["try"] for record in read_records(tmp_path / "out")} == {1}

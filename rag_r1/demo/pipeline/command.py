@@ -50,7 +50,7 @@ def check_start(args: PipelineArguments) -> None:
     """
     # Imported here and in `run`, because these need optional packages, and `--help` must work without them.
     from rag_r1.demo.pipeline.limits import grpo_overrides
-    from rag_r1.rollouts.server_check import check_endpoint
+    from rag_r1.rollouts.server_check import check_replies
     from rag_r1.training.composition import check_composition, check_overrides
 
     with StartChecks() as checks:
@@ -63,7 +63,8 @@ def check_start(args: PipelineArguments) -> None:
         checks.run(check_grpo, Recipe.find("demo/grpo"), grpo_overrides(args))
         if args.teacher_url is not None:
             url, model = args.teacher_url, args.teacher_model
-            checks.run(check_endpoint, url, args.api_key_env, "teacher", "--teacher-url", model)
+            server = (url, args.api_key_env, "teacher", "--teacher-url", model, "chat", "--teacher-model")
+            checks.run(check_replies, *server)
 
 
 def _check_base(args: PipelineArguments) -> None:

@@ -201,7 +201,8 @@ class SigmaArguments(Arguments):
 
 @command_main(DataError, RunError, OSError)
 def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval sigma") -> int:
-    """Print the distributions and the proposals, and return the exit status."""
+    """Print the distributions and the proposals, and return the exit status, which is 1 if no answer has a
+    state."""
     args = read_arguments(
         SigmaArguments,
         arguments,
@@ -220,6 +221,13 @@ def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval sigma"
         return 0
     records = (record for _, record in _located_trajectories(args.runs))
     states = states_of(records, args.term, args.right_from)
+    if not len(states.right) and not len(states.wrong):
+        reasons = "; ".join(f"{integer(count)} {reason}" for reason, count in states.excluded.items())
+        raise RunError(
+            f"{', '.join(map(str, args.runs))}: no answer has a state ({reasons}): play the questions with a "
+            "rag_r1.agent.max_state above all states, and give that run: `rag-r1 eval @RUN/settings.yaml "
+            "--out OTHER rag_r1.agent.max_state=1000000` (with --engine completions and vLLM)"
+        )
     print("\n".join(report(states, args.accept)))
     return 0
 

@@ -49,9 +49,10 @@ def model_folder(path: Path, into: Path) -> Path:
     shards = sorted(state.glob("model_world_size_*_rank_*.pt"))
     if not shards or not (state / "fsdp_config.json").exists():
         raise RunError(
-            f"{path} holds no model: neither config.json with weights, nor a checkpoint of veRL with "
-            "huggingface/ or FSDP shards. (Shards of several machines must be in one folder; Megatron's are "
-            "merged by hand: python -m verl.model_merger merge --backend megatron)"
+            f"{checkpoint} holds no model: neither config.json with weights, nor a checkpoint of veRL with "
+            "huggingface/ or FSDP shards: copy or download it again as a whole, or give another folder. "
+            "(Shards of several machines must be in one folder; Megatron's are merged by hand: python -m "
+            "verl.model_merger merge --backend megatron)"
         )
     if has_adapters and has_only_adapters(shards[0]):
         raise RunError(

@@ -36,6 +36,7 @@ def check_retriever(url: str | None) -> Iterator[Finding]:
         from omegaconf import OmegaConf
 
         from rag_r1.training import preflight
+        from rag_r1.training.preflight.retriever import KEY as URL_KEY
     except ModuleNotFoundError as error:
         yield Finding("retriever", WARNING, f"not checked: {error.name} is not installed", setup_command())
         return
@@ -45,7 +46,8 @@ def check_retriever(url: str | None) -> Iterator[Finding]:
     preflight.check_retriever(OmegaConf.create(config), report)
     for problem in report.problems:
         state = MISSING if problem in report.errors else WARNING
-        yield Finding("retriever", state, problem.what, problem.remedy)
+        where = "--retriever" if problem.where == URL_KEY else problem.where
+        yield Finding("retriever", state, f"{where}: {problem.what}", problem.remedy)
     for note in report.notes:
         yield ok("retriever", note)
 

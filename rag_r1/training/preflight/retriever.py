@@ -18,7 +18,8 @@ from rag_r1.tools.retrieval.options import TOKEN_VARIABLE, RetrieverConfig, toke
 from rag_r1.tools.retrieval.query_format import QueryFormatError, choose_mode, read_format, ready_address
 from rag_r1.training.preflight.retriever_limits import check_limits, limits_in
 
-_KEY = "rag_r1.retriever.url"
+#: The key with the address, of which problems of the server itself are.
+KEY = "rag_r1.retriever.url"
 _PROBE = "Which river flows through Paris?"
 
 
@@ -61,10 +62,10 @@ def _settings(config: DictConfig) -> RetrieverConfig | None:
     if not isinstance(options, dict):
         return None
     uses_other_tool = (options.pop("tool", None) or DEFAULT_TOOL) != DEFAULT_TOOL
-    if uses_other_tool or is_unset(config, _KEY):
+    if uses_other_tool or is_unset(config, KEY):
         return None
     settings, faults = read_options(RetrieverConfig, options)
-    return None if _KEY in {fault.key for fault in faults} else settings
+    return None if KEY in {fault.key for fault in faults} else settings
 
 
 def _headers() -> dict[str, str]:
@@ -95,11 +96,11 @@ def _test_search(settings: RetrieverConfig, headers: dict[str, str], notes: list
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as fault:
         text = f"no retrieval server answers at {base} ({type(fault).__name__}: {first_line(fault)})"
         remedy = "start it: rag-r1 index serve --index DIR --port PORT; or correct the address"
-        raise _UnusableServer(_KEY, text, remedy) from fault
+        raise _UnusableServer(KEY, text, remedy) from fault
     if response.status_code == 401:
         text = "does not accept the token" if headers else "requires a token"
         remedy = f"set the environment variable {TOKEN_VARIABLE} to the token that the server has"
-        raise _UnusableServer(_KEY, f"the server at {base} {text} (HTTP 401)", remedy)
+        raise _UnusableServer(KEY, f"the server at {base} {text} (HTTP 401)", remedy)
     return _count_documents(settings, response)
 
 
@@ -109,7 +110,7 @@ def _check_ready(client: httpx.Client, base: str) -> None:
         response = client.get(base + path)
         if response.status_code == 503:
             text = f"{base} is up but not ready ({first_line(response.text)[:200]})"
-            raise _UnusableServer(_KEY, text, "wait until it has loaded its index, or see its log")
+            raise _UnusableServer(KEY, text, "wait until it has loaded its index, or see its log")
         if response.status_code not in (404, 405):
             return  # if both routes are missing, as in Search-R1's server, the search decides
 
@@ -123,11 +124,11 @@ def _count_documents(settings: RetrieverConfig, response: httpx.Response) -> int
         return len(settings.wire_format.parse_strict(response.json(), 1, settings.topk)[0])
     except (ValueError, RecursionError) as fault:
         text = f"a test search at {settings.endpoint} failed ({fault})"
-        remedy = f"correct {_KEY}, or see the log of the server"
+        remedy = "correct the address, or see the log of the server"
         if is_web_page(response.headers):
             text = f"{settings.base} answers with a web page, so it is not a retrieval server"
-            remedy = f"correct {_KEY}"
-        raise _UnusableServer(_KEY, text, remedy) from fault
+            remedy = "correct the address"
+        raise _UnusableServer(KEY, text, remedy) from fault
 
 
 def _limits(settings: RetrieverConfig, headers: dict[str, str]) -> dict[str, float] | None:

@@ -100,6 +100,10 @@ def test_a_state_that_tells_nothing_and_few_answers_are_said(tmp_path, capsys):
     assert "does not tell right answers from wrong ones" in printed and "fewer than 50 answers" in printed
     assert command.main(["sigma", str(write_run(tmp_path / "one", records[:1]))]) == 0
     assert "no max_state is proposed" in capsys.readouterr().out
+    assert command.main(["sigma", str(write_run(tmp_path / "stateless", [record(None)] * 3))]) == 1
+    message = capsys.readouterr().err
+    assert "no answer has a state (3 without a state" in message
+    assert "rag_r1.agent.max_state=1000000" in message and str(tmp_path / "stateless") in message
     assert command.main(["sigma", str(tmp_path / "none")]) == 1
     assert str(tmp_path / "none") in capsys.readouterr().err
 

@@ -16,6 +16,7 @@ from rag_r1.training.doctor import hardware, packages
 from rag_r1.training.doctor.findings import MISSING, OK, WARNING, Finding
 from tests.fakes.json_server import Asked, JsonStub
 from tests.fakes.retriever import results
+from tests.fakes.web_page import WebPage
 
 
 @pytest.fixture
@@ -144,6 +145,19 @@ def test_an_engine_of_verl_in_the_place_of_ours_is_missing_once(
 def test_a_dead_retrieval_server_is_missing_and_the_remedy_starts_one():
     (finding,) = doctor.check_retriever(dead_url())
     assert finding.state == MISSING and "rag-r1 index serve" in finding.remedy
+
+
+def test_a_server_of_another_kind_is_named_with_the_flag_of_its_address():
+    with WebPage() as page:
+        (finding,) = doctor.check_retriever(page.url)
+    assert finding.detail.startswith(f"--retriever: {page.url} answers with a web page")
+    assert "rag_r1." not in finding.detail + finding.remedy
+
+
+def test_a_token_that_cannot_be_sent_is_named_by_its_variable(monkeypatch):
+    monkeypatch.setenv("RETRIEVAL_TOKEN", "two words\nin lines")
+    (finding,) = doctor.check_retriever(dead_url())
+    assert finding.detail.startswith("RETRIEVAL_TOKEN: has characters")
 
 
 def test_a_server_that_cannot_be_asked_here_ends_no_report(monkeypatch):

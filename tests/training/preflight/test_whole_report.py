@@ -197,7 +197,7 @@ def test_a_web_page_in_place_of_a_retrieval_server_is_named():
     with WebPage() as page:
         (problem,) = report_of(page.url).problems
     assert page.url in problem.what and "web page" in problem.what
-    assert problem.remedy == "correct rag_r1.retriever.url"
+    assert (problem.where, problem.remedy) == ("rag_r1.retriever.url", "correct the address")
 
 
 def test_the_preflight_sends_the_token_as_the_client_does_and_tells_nobody(guarded, monkeypatch, caplog):
