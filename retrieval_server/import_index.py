@@ -6,7 +6,7 @@
         --encoder intfloat/e5-base-v2 --out indexes/wiki-18 --preset small
 
 Row i is passage i of the corpus. Some passages are encoded again and compared with the vectors in their rows,
-so a wrong corpus or encoder is refused.
+so a wrong corpus or encoder is refused, or with `--trust` accepted with a warning.
 """
 
 from __future__ import annotations

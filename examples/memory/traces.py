@@ -15,9 +15,9 @@ matters:
 
 After a page that was cut, and so has lost its ending, it guesses.
 
-Only a summary or a backtrack leaves room for another page, and the script chooses them less often than the
-alternatives, so that reinforcement learning can improve on it. With a protocol that lacks these blocks it
-chooses among the other actions, in the same proportions.
+Only a summary or a backtrack leaves room for another page, and the script chooses them less often than all
+alternatives together, so that reinforcement learning can improve on it. With a protocol that lacks these
+blocks it chooses among the other actions, in the same proportions.
 """
 
 from __future__ import annotations

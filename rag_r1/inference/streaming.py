@@ -130,8 +130,8 @@ def _numbers(values: list[Any]) -> list[Any]:
 async def assemble_body(
     response: aiohttp.ClientResponse, limits: ResponseLimits, on_text: OnText | None
 ) -> bytes:
-    """Return the body of a response, assembled if it is a stream. Raises ValueError if it exceeds the limits
-    or is not a stream."""
+    """Return the body of a response, assembled if it is a stream. Raises ValueError if it exceeds the limits,
+    or if a stream has a line of another form."""
     kind = response.headers.get("Content-Type", "")
     if on_text is None or response.status != 200 or not kind.startswith(CONTENT_TYPE):
         return await read_body(response, limits.bytes)

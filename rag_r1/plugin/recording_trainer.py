@@ -12,7 +12,7 @@ line for each trajectory to `<rag_r1.trajectory_dir>/advantages/step_<step>-<pro
     advantage_min, advantage_max  the extremes over the generated tokens
     trained_tokens                the number of tokens on which the loss is computed
     group_size                    the number of trajectories of the group in this batch
-    group_mean, group_std         mean and standard deviation of their scores
+    group_mean, group_std         mean and sample deviation of their scores
 
 They also log these metrics:
 
@@ -39,7 +39,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import fmean, pstdev
+from statistics import fmean, stdev
 from typing import Any
 
 import torch
@@ -173,7 +173,7 @@ def advantage_lines(batch: KVBatchMeta, step: int, *, by_turn: bool = False) -> 
             "trained_tokens": sum(int(masks[key].sum()) for key in rows),
             "group_size": len(group),
             "group_mean": fmean(group),
-            "group_std": pstdev(group),
+            "group_std": stdev(group) if len(group) > 1 else 0.0,
         }
 
 

@@ -80,6 +80,10 @@ class Verification:
     #: Similarity from which two questions are duplicates; 0 means that only equal ones are.
     similarity: float = 0.8
 
+    def __post_init__(self) -> None:
+        if self.right > self.samples:
+            raise ValueError(f"right={self.right} answers are more than samples={self.samples}: lower it")
+
 
 @dataclass(frozen=True)
 class QuestionsSpec:

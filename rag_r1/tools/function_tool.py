@@ -185,7 +185,8 @@ def as_tool(name: str, value: Any) -> Any:
     """Return a tool itself, or a Searcher as a tool; None for any other value."""
     if is_tool(value):
         return value
-    return SearcherTool(name, value) if hasattr(value, "search") else None
+    is_searcher = hasattr(value, "search") and not isinstance(value, type)
+    return SearcherTool(name, value) if is_searcher else None
 
 
 def search_tools(search: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from hypothesis import given
@@ -226,6 +227,15 @@ def test_a_merger_whose_messages_are_not_utf_8_fails_with_them(tmp_path, monkeyp
 
 def test_a_folder_of_an_unknown_user_is_no_model():
     assert local_model("~nobody-has-this-name/model") == Path("~nobody-has-this-name/model")
+
+
+def test_a_proxy_that_fails_is_named_with_the_remedy(monkeypatch):
+    def refuse(*args, **options):
+        raise httpx.ProxyError("403 Forbidden")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", refuse)
+    with pytest.raises(RunError, match="403 Forbidden.*check the name and the network"):
+        local_model("someone/some-model")
 
 
 def test_the_keys_of_a_config_without_a_text_config_are_read(tmp_path):

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_r1.questions.readings import CHECKS, agrees, is_rival, verdict
+from rag_r1.questions.spec import Verification
 from tests.questions.drafted import draft
 
 BY_REASON = {check.reason: check for check in CHECKS}
@@ -104,3 +105,8 @@ def test_each_check_shows_what_it_is_about():
     assert shows["one_passage_is_enough"](single, ["x"]) == []
     assert shows["another_answer"](bridge, ["x", "y"]) == [("x", "y")]
     assert shows["another_answer"](bridge, []) == []
+
+
+def test_more_right_answers_than_answers_are_refused():
+    with pytest.raises(ValueError, match="right=4 answers are more than samples=3"):
+        Verification(right=4)

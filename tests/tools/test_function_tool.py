@@ -13,7 +13,7 @@ from rag_r1.protocols import Document, Failure
 from rag_r1.tools import make_tool, shared_tools, tool
 from rag_r1.tools.argument_validator import ArgumentValidator
 from rag_r1.tools.config import ConfiguredTool
-from rag_r1.tools.function_tool import named_arguments
+from rag_r1.tools.function_tool import as_tool, named_arguments
 
 NUMBER = {"type": "number"}
 
@@ -251,3 +251,10 @@ def test_arguments_of_a_server_pass_if_nothing_can_check_them(monkeypatch, error
     assert ArgumentValidator(schema, foreign=True).fault({"x": 1}) is None
     with pytest.raises(type(error)):
         ArgumentValidator(schema).fault({"x": 1})
+
+
+def test_a_class_is_neither_a_tool_nor_a_searcher():
+    class Searcher:
+        async def search(self, queries): ...
+
+    assert as_tool("search", Searcher) is None and as_tool("search", Searcher()) is not None

@@ -249,7 +249,7 @@ def _without_repeats(
         for episode in repeats:
             if not episode.failed:
                 contradicting += 1
-                bad.add(f"record of {'/'.join(key[1:])!r}", "another record has another answer to the same")
+                bad.add(f"record of {'/'.join(key[1:])!r}", "another record of the same episode differs")
     return unique, count - len(unique) - contradicting
 
 

@@ -27,11 +27,12 @@ def local_model(name: str) -> Path:
     """
     if not is_hub_name(name):
         return Path(os.path.expanduser(name))  # that of pathlib raises RuntimeError for an unknown user
+    import httpx
     from huggingface_hub import snapshot_download
 
     try:
         return Path(snapshot_download(name, ignore_patterns=_UNUSED_FILES))
-    except (OSError, ValueError) as error:  # the errors of huggingface_hub are all of these types
+    except (OSError, ValueError, httpx.HTTPError) as error:  # raised by huggingface_hub and its HTTP client
         raise RunError(
             f"{name} is not a folder here, and the Hub does not give it ({first_line_of(error)}): check the "
             f"name and the network, download it where there is one (`hf download {name} --local-dir DIR`), "

@@ -188,11 +188,12 @@ def _model_stop_ids(model: str) -> set[int] | None:
     in the model's generation_config.json. Returns None if the Hub does not provide that file."""
     file = Path(model).expanduser() / "generation_config.json"
     if is_hub_name(model):
+        import httpx
         from huggingface_hub import hf_hub_download
 
         try:  # from the cache or the Hub: so far only the tokenizer may have been downloaded
             file = Path(hf_hub_download(model, file.name))
-        except (OSError, ValueError):
+        except (OSError, ValueError, httpx.HTTPError):
             return None
     try:
         ids = read_json_file(file)["eos_token_id"]

@@ -73,7 +73,7 @@ def test_two_different_answers_to_the_same_are_a_bad_row_whatever_their_order(tm
     tables = []
     for name, records in (("a", both), ("b", both[::-1])):
         run = write_run(tmp_path / name, records)
-        with pytest.raises(RunError, match="another record has another answer"):
+        with pytest.raises(RunError, match="another record of the same episode"):
             read_run(run)
         tables.append(read_run(run, skip_bad_rows=True))
     assert em(tables[0]) == em(tables[1]) and len(tables[0].keys) == 1
