@@ -19,10 +19,11 @@ from rag_r1.evaluation.evaluation_inputs import check_index, prepare_evaluation,
 from rag_r1.evaluation.judge import check_judge
 from rag_r1.evaluation.probes.suite import gather_passages, make_search_card
 from rag_r1.evaluation.target import resolve_model, serve_model
-from rag_r1.rollouts.checks import all_problems, begin_checks, check_search
+from rag_r1.rollouts.checks import all_problems
+from rag_r1.rollouts.search_check import check_search
 from rag_r1.rollouts.session import check_only
 from rag_r1.runs.errors import RunError
-from rag_r1.runs.start_checks import StartChecks
+from rag_r1.runs.start_checks import StartChecks, begin_checks
 from rag_r1.tools.retrieval.local_server import retrieval_process
 
 #: The log of the retrieval server that --serve-index starts, in the run's folder.

@@ -33,11 +33,13 @@ from rag_r1.io.atomic_files import write_json, write_text
 from rag_r1.options.command_exit import ExitStatus
 from rag_r1.options.command_line import Positive, argument
 from rag_r1.options.declare import Constraint
-from rag_r1.rollouts.checks import all_problems, begin_checks, check_search
+from rag_r1.rollouts.checks import all_problems
 from rag_r1.rollouts.command_run import read_and_run
+from rag_r1.rollouts.search_check import check_search
 from rag_r1.rollouts.session import check_only
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.markdown import Page, number, table
+from rag_r1.runs.start_checks import begin_checks
 
 GROUPS_JSON, GROUPS_MD = "groups.json", "groups.md"
 _COLUMNS = (

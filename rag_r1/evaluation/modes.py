@@ -45,12 +45,14 @@ from rag_r1.options.command_exit import ExitStatus
 from rag_r1.options.command_line import argument
 from rag_r1.options.server_address import Address
 from rag_r1.protocols import ProtocolError, read_prompt
-from rag_r1.rollouts.checks import all_problems, begin_checks, check_search
+from rag_r1.rollouts.checks import all_problems
 from rag_r1.rollouts.command_run import read_and_run
 from rag_r1.rollouts.provenance import Provenance
+from rag_r1.rollouts.search_check import check_search
 from rag_r1.rollouts.session import RunSetup, check_only
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.markdown import Page, cell, integer, table, with_interval
+from rag_r1.runs.start_checks import begin_checks
 
 MODES_JSON, MODES_MD = "modes.json", "modes.md"
 #: The modes, which are also the names of their folders.

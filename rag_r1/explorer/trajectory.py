@@ -102,7 +102,9 @@ def _group_of(scores: list[float]) -> dict[str, Any]:
     return {"n": len(scores), "mean": mean, "std": math.sqrt(squares / max(len(scores) - 1, 1))}
 
 
-def _advantage(row: Mapping[str, Any], group: Mapping[str, Any], recorded: Any) -> dict[str, Any] | None:
+def _advantage(
+    row: Mapping[str, Any], group: Mapping[str, Any], recorded: Mapping[str, Any] | None
+) -> dict[str, Any] | None:
     """Return the advantage of a trajectory from a training.
 
     It is the one that the trainer has `recorded`, or else it is computed by GRPO's formula. None if neither
@@ -118,8 +120,11 @@ def _advantage(row: Mapping[str, Any], group: Mapping[str, Any], recorded: Any) 
     return {"value": value, "score": row["score"], **group, "recorded": False}
 
 
-def _recorded_advantage(path: Path, row: Mapping[str, Any], record: Mapping[str, Any]) -> Any:
-    """Read the figures that the trainer has written beside the records; None if there are none.
+def _recorded_advantage(
+    path: Path, row: Mapping[str, Any], record: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """Read the figures that the trainer has written beside the records, by their names in _RECORDED; None if
+    there are none.
 
     rag_r1/plugin/recording_trainer.py writes them, with a line for each sample of a group.
     """
@@ -134,7 +139,7 @@ def _recorded_advantage(path: Path, row: Mapping[str, Any], record: Mapping[str,
                     is_of_group = isinstance(entry, dict) and entry.get("group") == group
                     if is_of_group and entry.get("sample") == int(sample):
                         return _without_nan({name: entry.get(key) for name, key in _RECORDED.items()})
-        except (OSError, ValueError, RecursionError):
+        except (OSError, ValueError, RecursionError):  # a training may be writing the file's last line
             continue
     return None
 

@@ -37,10 +37,9 @@ from rag_r1.questions.seeds import KINDS, KindName
 from rag_r1.questions.spec import ModelSpec, QuestionsSpec, RequestLimits, Verification
 from rag_r1.rollouts.agent_arguments import COST, MODEL_SERVER, SAMPLING
 from rag_r1.rollouts.arguments import EndpointArguments, json_body
-from rag_r1.rollouts.checks import begin_checks
 from rag_r1.rollouts.command_run import read_and_run
 from rag_r1.rollouts.server_check import check_replies
-from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks, try_servers
+from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks, begin_checks, try_servers
 from rag_r1.tools.retrieval.wire import WIRES
 
 COMMAND = "rag-r1 questions"

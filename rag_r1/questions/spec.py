@@ -12,7 +12,7 @@ prices and limits of speed, so these may be changed when a run is resumed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -136,5 +136,5 @@ class QuestionsSpec:
             "own_prompt": self.prompt is not None,
             "source_name": self.source_name,
             **{name: {"model": model.model, "body": dict(model.body)} for name, model in models.items()},
-            "verification": vars(self.verification),
+            "verification": asdict(self.verification),
         }

@@ -55,9 +55,10 @@ class CorrectnessRule:
 
 @dataclass
 class RunCounts:
-    """Counts of a run's episodes so far, for its progress bar."""
+    """Counts of a run's episodes so far, for its progress bar. Those that an earlier run of the command has
+    played are counted, too."""
 
-    played: int = 0
+    episodes: int = 0
     #: Episodes with a verdict, right or wrong.
     judged: int = 0
     right: int = 0
@@ -70,7 +71,7 @@ class RunCounts:
 
     def add(self, outcome: EpisodeOutcome) -> None:
         """Add an outcome to the counts."""
-        self.played += 1
+        self.episodes += 1
         self.judged += outcome.right is not None
         self.right += outcome.right is True
         self.failed += outcome.failed
@@ -83,7 +84,7 @@ class RunCounts:
         share of the jobs that are done, from 0 to 1."""
         figures = {"right": f"{self.right / self.judged:.3f}" if self.judged else "-"}
         figures["failed"] = str(self.failed)
-        figures["tool_failures"] = f"{self.tool_failures / (self.played or 1):.3f}"
+        figures["tool_failures"] = f"{self.tool_failures / (self.episodes or 1):.3f}"
         if cost is not None:
             figures["cost"] = f"{cost:.2f}" + (f" of {cost / share_done:.2f}" if share_done else "")
         return figures
@@ -111,6 +112,8 @@ class EpisodeRunner:
     #: Selects the fields of a record that are written; by default all of them.
     written_fields: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
     counts: RunCounts = field(default_factory=RunCounts, init=False)
+    #: Runs the jobs, and has the progress bar.
+    pool: JobPool = field(init=False)
     #: The ids of the requests that this run of the command has played.
     _played: set[str] = field(default_factory=set, init=False)
     _failures_in_a_row: int = field(default=0, init=False)

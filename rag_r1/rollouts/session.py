@@ -29,11 +29,11 @@ from rag_r1.inference.rate_limit import RateLimiter
 from rag_r1.options.import_path import add_working_directory
 from rag_r1.rewards import RewardSum
 from rag_r1.rollouts.arguments import EndpointArguments, RolloutArguments, config_of, keys_of
-from rag_r1.rollouts.checks import try_first_search
 from rag_r1.rollouts.engine_factory import TokenUnit, agent_setup, engine_maker
 from rag_r1.rollouts.requests import QuestionSet, questions_hash, read_questions
 from rag_r1.rollouts.response_format import requires_token_ids, response_format
 from rag_r1.rollouts.runner import CorrectnessRule, EpisodeRunner
+from rag_r1.rollouts.search_check import try_first_search
 from rag_r1.runs.cancel_token import CancelToken, unless_cancelled
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.folder import RunFolder

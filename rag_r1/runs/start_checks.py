@@ -6,15 +6,16 @@
         checks.run(check_out, args.out, "rag-r1 data")
 
 A check raises an error that the user can correct, or returns a result for use after the block. At the end of
-the block one StartError reports all failed checks. After that the servers are tried with one request each,
-all of them even if one fails (`try_servers`).
+the block one StartError reports all failed checks. The servers are tried with one request each, all of them
+even if one fails: after the block by `try_servers`, or as checks in the block, begun by `begin_checks`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, Self, TypeVar
 
 from rag_r1.io.atomic_files import error_text
@@ -124,3 +125,18 @@ async def try_servers(*attempts: Awaitable[Any]) -> list[Any]:
     if failures := [result for result in results if isinstance(result, RunError)]:
         raise failures[0] if len(failures) == 1 else StartError([str(failure) for failure in failures])
     return results
+
+
+def begin_checks(*checks: Callable[[], Any]) -> list[Callable[[], Any]]:
+    """Start checks of servers concurrently, each in a thread. Returns one function per check, which waits
+    for the check and returns its result or raises its error; calling it twice does not repeat the check."""
+    pool = ThreadPoolExecutor(len(checks))
+    futures = [pool.submit(check) for check in checks]
+    pool.shutdown(wait=False)
+    return [check.result for check in futures]
+
+
+def run_in_thread(work: Coroutine[Any, Any, Any]) -> None:
+    """Run a coroutine to its end in a new thread, which also works where an event loop is running."""
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, work).result()

@@ -25,10 +25,9 @@ from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.target import resolve_model, serve_model
 from rag_r1.options.import_path import import_object
 from rag_r1.options.out_folder import check_out
-from rag_r1.rollouts.checks import begin_checks
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.lock import hold_lock
-from rag_r1.runs.start_checks import FAULTS, StartChecks
+from rag_r1.runs.start_checks import FAULTS, StartChecks, begin_checks
 from rag_r1.serving.agent import check_agent, try_agent_servers
 from rag_r1.serving.arguments import ChatAgentArguments, to_eval_arguments
 from rag_r1.serving.page import PageInfo, model_name

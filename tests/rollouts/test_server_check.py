@@ -10,7 +10,7 @@ from threading import Thread
 import pytest
 
 from rag_r1.rollouts import server_check
-from rag_r1.rollouts.checks import try_first_search
+from rag_r1.rollouts.search_check import try_first_search
 from rag_r1.rollouts.server_check import check_endpoint, check_replies
 from rag_r1.runs.errors import OtherServerError, RunError
 from rag_r1.tools.retrieval import options as search_options

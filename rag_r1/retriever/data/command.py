@@ -44,10 +44,12 @@ from rag_r1.retriever.data.trajectories import check_trajectories
 from rag_r1.retriever.records import CANDIDATES, CORRECTNESS, PASSAGES, RELEVANCE, TRAIN, write_records
 from rag_r1.retriever.selection.rules import RowSelection
 from rag_r1.retriever.selection.scores import ScoreFiles
-from rag_r1.rollouts.checks import all_problems, begin_checks, check_search
+from rag_r1.rollouts.checks import all_problems
 from rag_r1.rollouts.command_run import read_and_run
+from rag_r1.rollouts.search_check import check_search
 from rag_r1.rollouts.session import RunSetup, check_only, prepare
 from rag_r1.runs.errors import RunError
+from rag_r1.runs.start_checks import begin_checks
 
 COMMAND = "rag-r1 retriever data"
 _DESCRIPTION = """\

@@ -12,7 +12,7 @@ from rag_r1.options.declare import OptionsError
 from rag_r1.probes.probes import _GoldSearch, _WithoutGoldSearch
 from rag_r1.protocols import Document, Failure, load_protocol
 from rag_r1.protocols.retriever_query import CallContext, Context
-from rag_r1.rollouts.checks import try_search
+from rag_r1.rollouts.search_check import try_search
 from rag_r1.runs.errors import RunError
 from rag_r1.tools import RetrievalClient, RetrieverConfig, close_tools, make_tool, search_tools, shared_tools
 from tests.fakes.json_server import Asked, JsonStub
