@@ -37,6 +37,8 @@ class ConditionRun:
 
     #: An array of shape (figures,) for each question that has not failed.
     values: dict[QuestionKey, np.ndarray]
+    #: The number of episodes, of which a question has several with --samples.
+    episodes: int
     #: The number of failed episodes.
     failed: int
 
@@ -44,7 +46,7 @@ class ConditionRun:
     def of(cls, table: RunTable) -> ConditionRun:
         """Return the figures in the table of a run's records."""
         values = {key: row for key, row in by_question(table, _MEASURES).items() if not np.isnan(row[0])}
-        return cls(values, int(table.failed.sum()))
+        return cls(values, len(table.failed), int(table.failed.sum()))
 
 
 def figures(
@@ -57,6 +59,7 @@ def figures(
     conditions = {
         name: {
             "questions": len(run.values),
+            "episodes": run.episodes,
             "failed": run.failed,
             **_means(run, all_questions, bootstrap),
             "groups": {group: _means(run, keys, bootstrap)["em"] for group, keys in groups.items()},

@@ -1,11 +1,11 @@
 """Draws the verdict from the figures of the probe suite, and explains it in sentences.
 
-The figures are those of metrics.py, as search_card.json has them: each condition has `em`, `questions` and
-`failed`, and each but the real run the differences from it. The verdict depends on `over_half`, the EM less
-half of the real run's, in the conditions in which the policy cannot find the evidence (`WITHOUT_EVIDENCE`).
-If its interval is below 0 in all of them, the EM without the evidence is less than half of that with it: the
-policy searches. If the interval is above 0 with a closed book, the policy already knows the answers. If
-neither holds, the verdict is mixed or open (`_verdict_of`).
+The figures are those of metrics.py, as search_card.json has them: each condition has `em`, `questions`,
+`episodes` and `failed`, and each but the real run the differences from it. The verdict depends on
+`over_half`, the EM less half of the real run's, in the conditions in which the policy cannot find the
+evidence (`WITHOUT_EVIDENCE`). If its interval is below 0 in all of them, the EM without the evidence is less
+than half of that with it: the policy searches. If the interval is above 0 with a closed book, the policy
+already knows the answers. If neither holds, the verdict is mixed or open (`_verdict_of`).
 """
 
 from __future__ import annotations
@@ -86,9 +86,7 @@ def _remarks(conditions: Mapping[str, Mapping[str, Any]]) -> list[str]:
         remarks.append(sentences[_side(gold["difference"])])
     if (closed := conditions.get("closed_book")) and _side(closed["difference"]) == "above":
         remarks.append("Searching makes it worse: with a closed book it answers more.")
-    counts = {name: (run["failed"], run["questions"]) for name, run in conditions.items()}
-    many = [name for name, (failed, scored) in counts.items() if failed > MANY_FAILED * (scored + failed)]
-    if many:
+    if many := [name for name, run in conditions.items() if run["failed"] > MANY_FAILED * run["episodes"]]:
         remarks.append(f"Many episodes failed, so that these figures are of a selection: {_names(many)}.")
     return remarks
 

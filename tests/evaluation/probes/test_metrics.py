@@ -20,10 +20,10 @@ def row(i: int, source: str = "nq", **metadata) -> QuestionRow:
     return QuestionRow(f"q{i}?", ("x",), id=f"q{i}", data_source=source, metadata=metadata)
 
 
-def played(answers: str, failed: int = 0) -> ConditionRun:
+def played(answers: str, failed: int = 0, samples: int = 1) -> ConditionRun:
     """A run of questions q0, q1, ...: `1` right, `0` wrong, `-` not asked."""
     values = {("nq", f"q{i}"): np.array([float(a), 1.0, 2.0]) for i, a in enumerate(answers) if a != "-"}
-    return ConditionRun(values, failed)
+    return ConditionRun(values, samples * len(values) + failed, failed)
 
 
 def card_of(**runs: str) -> dict:
@@ -78,6 +78,11 @@ def test_many_failures_are_told():
     card = figures(runs, [row(i) for i in range(30)], FEW)
     assert card["sentences"][-1].endswith("of a selection: a closed book.")
     assert card["conditions"]["closed_book"]["failed"] == 2
+
+
+def test_few_failures_of_many_samples_are_not_told():
+    runs = {"real": played(R), "closed_book": played(W, failed=2, samples=8)}
+    assert "of a selection" not in figures(runs, [row(i) for i in range(30)], FEW)["sentences"][-1]
 
 
 def test_a_condition_is_compared_on_the_questions_that_both_have():
