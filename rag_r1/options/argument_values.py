@@ -123,7 +123,7 @@ def words_of(arguments: Any) -> list[str]:
         if isinstance(value, bool):
             flags.append(flag if value else f"--no-{flag[2:]}")
         elif is_positional(field):
-            positional += map(str, value)
+            positional += map(str, value if isinstance(value, list) else [value])
         elif value is None or value == []:
             raise ValueError(f"{flag}: {value!r} cannot be given on a command line")
         elif isinstance(value, tuple):

@@ -88,9 +88,10 @@ def split_files(words: Sequence[str], cls: type[BaseSettings]) -> SplitWords:
         except ArgumentsError as error:
             faults.append(str(error))
             continue
-        for name, value in file_values.items():
+        # Not in the order of the file, since positional arguments are told apart by their order.
+        for name, value in ((name, file_values[name]) for name in fields if name in file_values):
             if is_positional(fields[name]):
-                positional += value
+                positional += value if isinstance(value, list) else [value]
             else:
                 settings[name] = value
     return SplitWords([*positional, *others], settings, faults)

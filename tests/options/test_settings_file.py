@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from pydantic import model_validator
+from pydantic_settings import CliPositionalArg
 
 from rag_r1.options.command_line import Arguments, Overrides, Positive, argument, read_arguments
 from rag_r1.options.server_address import Address
@@ -59,6 +60,17 @@ def test_later_files_come_before_earlier_ones_and_json_is_read_too(tmp_path):
     second = settings(tmp_path, json.dumps({"samples": 4, "out": "o", "overrides": ["b=1"]}), "own.json")
     made = play(first, second)
     assert (made.samples, made.out, made.overrides) == (4, Path("o"), ["a=1", "b=1"])
+
+
+class Copy(Arguments):
+    name: CliPositionalArg[str] = argument("what is copied", "NAME")
+    to: CliPositionalArg[Path] = argument("a new file", "FILE")
+
+
+def test_positional_arguments_of_one_value_are_read_and_written_as_whole_words(tmp_path):
+    file = settings(tmp_path, "to: a/copy\nname: recipe\n")
+    made = read_arguments(Copy, [file], prog="copy", description="Copy.")
+    assert made == Copy(name="recipe", to=Path("a/copy")) and made.to_argv() == ["recipe", "a/copy"]
 
 
 def test_a_folder_in_place_of_a_file_of_settings_is_named(tmp_path, capsys):
