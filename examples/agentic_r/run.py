@@ -105,7 +105,6 @@ def _copy_shared_steps(loop: Path, control: Path) -> None:
         message = f"{loop} is not finished, and the control begins with its first steps"
         raise RunError(f"{message}: run --arms loop first")
     with atomic_file(control) as part:
-        shutil.rmtree(part, ignore_errors=True)
         for name in _SHARED_STEPS:
             shutil.copytree(loop / name, part / name, symlinks=True)
 

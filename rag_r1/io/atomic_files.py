@@ -37,9 +37,12 @@ _REMEDIES = {
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """Yield the path of a part, a file or folder that the block must write and that then replaces `path`.
-    Raises OSError with the name of the file."""
+    """Yield the path of a part, a file or folder that the block must write and that then replaces `path`. A
+    folder that a killed process has left in its place is removed before. Raises OSError with the name of the
+    file."""
     part = path.with_name(f"{path.name}.part")
+    if part.is_dir():
+        shutil.rmtree(part, ignore_errors=True)
     try:
         yield part
         move_into_place(part, path)

@@ -47,6 +47,13 @@ def test_a_folder_is_written_as_a_whole_too(tmp_path):
     assert (tmp_path / "model" / "weights").read_text() == "w"
 
 
+def test_the_part_of_a_folder_that_a_kill_has_left_is_in_nobodys_way(tmp_path):
+    (tmp_path / "model.part" / "old").mkdir(parents=True)
+    with atomic_file(tmp_path / "model") as part:
+        part.mkdir()
+    assert not list((tmp_path / "model").iterdir())
+
+
 @needs_full
 def test_a_full_disk_is_told_with_the_file_and_leaves_no_part(tmp_path):
     path = tmp_path / "a.txt"

@@ -87,7 +87,6 @@ def save_model(model: SentenceTransformer, settings: EncoderSettings, folder: Pa
     """Write the model with its settings into `folder`, completely or not at all. Replaces an earlier
     model."""
     with atomic_file(folder) as part:
-        shutil.rmtree(part, ignore_errors=True)
         model.save_pretrained(str(part), create_model_card=False)
         settings.write(part)
         shutil.rmtree(folder, ignore_errors=True)
