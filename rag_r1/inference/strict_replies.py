@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from rag_r1.inference.chat_completions_api import PATH, read_chat
 from rag_r1.inference.client import Endpoint, EngineFailure, RequestRejectedError
 from rag_r1.inference.episode_client import EpisodeClient, merge_body
+from rag_r1.inference.response_limits import ResponseLimits
 from rag_r1.runs.response_cache import ResponseCache
 
 T = TypeVar("T")
@@ -116,10 +117,10 @@ def with_own_keys(
     body: Mapping[str, Any], keys: Mapping[str, Any], max_tokens: int
 ) -> tuple[dict[str, Any], int]:
     """Return a request's body with the user's own keys (a null removes a key), and the most tokens of its
-    reply: the limit in these keys if there is one, else `max_tokens`."""
+    reply: the largest limit in the body, as for the check of the reply, or `max_tokens` if it has none."""
     merged = merge_body(body, keys)
-    limits = (merged.get(name) for name in ("max_tokens", "max_completion_tokens"))
-    return merged, next((limit for limit in limits if isinstance(limit, int)), max_tokens)
+    limit = ResponseLimits.of(merged, 0).tokens
+    return merged, max_tokens if limit is None else limit
 
 
 def json_of(reply: str) -> Any:

@@ -92,7 +92,7 @@ def test_null_leaves_out_a_key_that_an_endpoint_refuses():
     more = {"max_tokens": None, "max_completion_tokens": 9, "seed": None}
     _, _, said = play(["<answer> a"], more=more)
     assert "max_tokens" not in said.bodies[0] and "seed" not in said.bodies[0]
-    assert said.bodies[0]["max_completion_tokens"] == 9
+    assert said.bodies[0]["max_completion_tokens"] == 9 == said.most[0]
 
 
 def test_an_invalid_turn_is_answered_with_the_protocols_hint():

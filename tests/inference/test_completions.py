@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -12,7 +13,7 @@ from rag_r1.agent import Generation
 from rag_r1.inference.client import Endpoint, EndpointOptions, EngineFailure
 from rag_r1.inference.engines import completions
 from rag_r1.inference.engines.completions import CompletionEngine, returns_token_ids
-from rag_r1.inference.episode_client import EpisodeClient
+from rag_r1.inference.episode_client import EpisodeClient, Reply
 from rag_r1.protocols import load_protocol
 from rag_r1.runs.cancel_token import CancelToken
 from rag_r1.runs.response_cache import ResponseCache, Usage
@@ -93,6 +94,13 @@ def test_log_probs_come_with_the_ids_if_they_are_asked_for():
     assert out.logprobs == [-0.5] * len(TEXT) and body["logprobs"] == 0
 
 
+async def test_the_users_own_limit_is_the_most_that_a_request_may_generate():
+    client = AsyncMock(**{"ask.return_value": Reply(TEXT, ids=[1])})
+    engine = CompletionEngine(client, Characters(), SQ, {"model": "m"}, 7, extra_body={"max_tokens": 900})
+    await engine.generate([5], 100, SQ.stop)
+    assert client.ask.call_args.args[3] == 900
+
+
 def test_without_ids_the_text_is_encoded_and_its_stop_string_put_back():
     out, _ = generate(others, ids=False)
     assert out == Generation(list(map(ord, TEXT)))
@@ -125,7 +133,7 @@ def test_ids_or_log_probs_that_cannot_be_are_a_failure(change):
 @pytest.mark.parametrize(("answer", "returned"), [(vllm, True), (others, False)])
 async def test_a_probe_tells_whether_ids_are_returned(answer, returned):
     async with endpoint_of(answer) as (endpoint, bodies):
-        assert await returns_token_ids(endpoint, "m", [1, 2], {"user": "u"}) is returned
+        assert await returns_token_ids(endpoint, "m", [1, 2], {"user": "u", "max_tokens": 99}) is returned
         assert bodies[0]["max_tokens"] == 1 and bodies[0]["user"] == "u"
 
 

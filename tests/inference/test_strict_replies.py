@@ -114,4 +114,5 @@ def test_the_users_own_keys_replace_ours_and_say_how_long_a_reply_is():
     body = request_body("m", "x", {}, 10)
     merged, most = with_own_keys(body, {"max_tokens": None, "max_completion_tokens": 500, "top_k": 3}, 10)
     assert "max_tokens" not in merged and (merged["top_k"], most) == (3, 500)
+    assert with_own_keys(body, {"max_completion_tokens": 500}, 10)[1] == 500
     assert with_own_keys(body, {}, 10) == (json.loads(json.dumps(body)), 10)

@@ -20,7 +20,8 @@ from rag_r1.inference.character_codec import CharacterCodec
 from rag_r1.inference.chat_completions_api import PATH, WITHHELD, read_chat
 from rag_r1.inference.client import EngineFailure
 from rag_r1.inference.engines.stop_strings import close_at_stop
-from rag_r1.inference.episode_client import EpisodeClient, merge_body, turn_seed
+from rag_r1.inference.episode_client import EpisodeClient, turn_seed
+from rag_r1.inference.strict_replies import with_own_keys
 from rag_r1.protocols import Protocol
 
 #: The user message where the environment has added nothing.
@@ -75,8 +76,8 @@ class ChatEngine:
             "stop": list(stop)[:MAX_STOPS] or None,
             "seed": turn_seed(self.seed, len(conversation)),
         }
-        body = merge_body(body, self.extra_body)
-        reply = await self.client.ask(PATH, body, read_chat, request_tokens)
+        body, most_tokens = with_own_keys(body, self.extra_body, request_tokens)
+        reply = await self.client.ask(PATH, body, read_chat, most_tokens)
         if reply.finish == WITHHELD:
             raise EngineFailure("the endpoint's filter has withheld the answer")
         text = close_at_stop(reply, self.protocol, stop)

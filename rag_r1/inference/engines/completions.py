@@ -17,6 +17,7 @@ from rag_r1.inference.client import Endpoint
 from rag_r1.inference.engines.stop_strings import close_at_stop
 from rag_r1.inference.episode_client import EpisodeClient, Reply, finish_fields, merge_body, turn_seed
 from rag_r1.inference.response_metadata import first_choice
+from rag_r1.inference.strict_replies import with_own_keys
 from rag_r1.protocols import Protocol
 from rag_r1.protocols.actions import well_formed
 
@@ -69,7 +70,8 @@ class CompletionEngine:
             "seed": turn_seed(self.seed, self._turn),
         }
         read = read_ids if self.ids else read_text
-        reply = await self.client.ask(PATH, merge_body(body, self.extra_body), read, max_tokens)
+        body, most_tokens = with_own_keys(body, self.extra_body, max_tokens)
+        reply = await self.client.ask(PATH, body, read, most_tokens)
         self._turn += 1
         if self.ids:
             assert reply.ids is not None  # read_ids has them
@@ -128,11 +130,11 @@ async def returns_token_ids(
     Requests a single token, at most twice, so that a server that does not work is noticed early. Raises
     EngineFailure if the endpoint cannot continue a prompt of token ids at all.
     """
-    body = {"model": model, "prompt": list(prompt), "max_tokens": 1, "temperature": 0.0}
-    body["return_token_ids"] = True
+    body = {"model": model, "prompt": list(prompt), "temperature": 0.0, "return_token_ids": True}
+    body = {**merge_body(body, extra_body), "max_tokens": 1}
 
     async def attempt() -> bool:
-        async with endpoint.post(PATH, merge_body(body, extra_body), max_tokens=1) as response:
+        async with endpoint.post(PATH, body, max_tokens=1) as response:
             has_ids = bool(first_choice(response.data).get("token_ids"))
             return has_ids and bool(read_ids(response.data).ids)
 
