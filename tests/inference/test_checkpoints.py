@@ -229,12 +229,13 @@ def test_a_folder_of_an_unknown_user_is_no_model():
     assert local_model("~nobody-has-this-name/model") == Path("~nobody-has-this-name/model")
 
 
-def test_a_proxy_that_fails_is_named_with_the_remedy(monkeypatch):
+@pytest.mark.parametrize("error", [httpx.ProxyError("403 Forbidden"), RuntimeError("Data processing error")])
+def test_a_download_that_fails_is_named_with_the_remedy(error, monkeypatch):
     def refuse(*args, **options):
-        raise httpx.ProxyError("403 Forbidden")
+        raise error
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", refuse)
-    with pytest.raises(RunError, match="403 Forbidden.*check the name and the network"):
+    with pytest.raises(RunError, match=f"{error}.*check the name and the network"):
         local_model("someone/some-model")
 
 

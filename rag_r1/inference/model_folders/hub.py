@@ -32,7 +32,8 @@ def local_model(name: str) -> Path:
 
     try:
         return Path(snapshot_download(name, ignore_patterns=_UNUSED_FILES))
-    except (OSError, ValueError, httpx.HTTPError) as error:  # raised by huggingface_hub and its HTTP client
+    # RuntimeError is raised by hf_xet, which downloads large files, the others by huggingface_hub and httpx.
+    except (OSError, ValueError, RuntimeError, httpx.HTTPError) as error:
         raise RunError(
             f"{name} is not a folder here, and the Hub does not give it ({first_line_of(error)}): check the "
             f"name and the network, download it where there is one (`hf download {name} --local-dir DIR`), "

