@@ -82,23 +82,29 @@ class Threshold:
 
 def states_of(records: Iterable[dict[str, Any]], term: str = "em", right_from: float = 1.0) -> AnswerStates:
     """Return the states of the answers in trajectory records. An answer is right if its value of the reward
-    term `term` is at least `right_from`. Raises DataError if a record is not a trajectory."""
+    term `term` is at least `right_from`. Raises DataError if a record is not a trajectory, or has values of
+    wrong types."""
     states: dict[bool, list[float]] = {True: [], False: []}
     excluded: Counter[str] = Counter()
     for record in records:
         trajectory = trajectory_of(record)
-        value = trajectory.rewards.get(term)
-        state = trajectory.turns[-1].state if trajectory.turns else None
+        try:
+            value = trajectory.rewards.get(term)
+            state = trajectory.turns[-1].state if trajectory.turns else None
+            is_right = value is not None and value >= right_from
+            is_finite = state is not None and math.isfinite(state)
+        except (TypeError, AttributeError, OverflowError) as error:
+            raise DataError(f"the record {trajectory.id!r} is no trajectory: {error}: remove it") from error
         if trajectory.answer is None:
             excluded["without an answer"] += 1
         elif value is None:
             excluded[f"without a value of {term!r}"] += 1
         elif state is None:
             excluded["without a state: answered in the last turn, or played without max_state"] += 1
-        elif not math.isfinite(state):
+        elif not is_finite:
             excluded["with a state that is not finite"] += 1
         else:
-            states[value >= right_from].append(state)
+            states[is_right].append(state)
     return AnswerStates(np.sort(states[True]), np.sort(states[False]), dict(excluded))
 
 

@@ -26,6 +26,7 @@ from rag_r1.evaluation.report.state_threshold import (
     states_of,
     thresholds_of,
 )
+from rag_r1.io.errors import DataError
 from tests.evaluation.command_words import PROMPT, command_words
 from tests.evaluation.finished_runs import write_run
 from tests.fakes.reading_policy import ReadingPolicy
@@ -47,6 +48,8 @@ def test_the_state_is_that_of_the_answer_and_what_has_none_is_counted():
     assert (answers.right.tolist(), answers.wrong.tolist()) == ([2.0, 3.0], [1.0])
     assert sorted(answers.excluded.values()) == [1, 1, 1, 1]
     assert states_of([record(1.0, 0.6)], right_from=0.5).right.tolist() == [1.0]
+    with pytest.raises(DataError, match="the record 't' is no trajectory"):
+        states_of([record(1.0, "0.6")])
 
 
 def test_the_lowest_threshold_that_accepts_a_share_and_the_one_of_best_balanced_accuracy():
