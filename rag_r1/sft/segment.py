@@ -112,6 +112,8 @@ def trace_of(record: Trajectory, protocol: Protocol, trace_id: str | None = None
         raise UnusableSampleError("unanswered", f"it ended as {record.status}")
     if record.failures:
         raise UnusableSampleError("failure", f"{record.failures[0].kind}: {record.failures[0].detail}")
+    if not record.turns:
+        raise UnusableSampleError("unreadable", "it has no turns")
     pieces: list[Piece] = []
     documents: list[Document] = []
     for number, turn in enumerate(record.turns, 1):

@@ -117,6 +117,7 @@ def test_what_ends_badly_is_left_out_with_its_reason():
     record, _ = played([SEARCH, ANSWER])
     assert refused(replace(record, protocol="rag_r1_sq")) == "other_protocol"
     assert refused(replace(record, status="turn_limit", answer=None)) == "unanswered"
+    assert refused(replace(record, turns=[])) == "unreadable"
     assert refused(replace(record, question="half \ud800")) == "control_text"
     assert refused(replace(record, id="half \ud800")) == "control_text", "no parquet file can hold it"
     assert refused(played([SEARCH, "no action", ANSWER])[0]) == "other_action"
