@@ -123,6 +123,8 @@ def _check_recipe(args: SftArguments) -> tuple[Any, list[str], Path, PreflightRe
         report.problems.append(_too_many_nodes(nodes, command))
     try:
         check_out(folder, "rag-r1 sft", "the folder")
+        if (folder / MODEL).exists() and not (folder / MODEL).is_symlink():
+            raise ValueError(f"{folder / MODEL} is in the way of the link to the chosen model: move it away")
     except ValueError as fault:
         report.problems.append(error_of("trainer.default_local_dir", fault))
     return config, command, folder, report

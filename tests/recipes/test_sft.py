@@ -126,9 +126,12 @@ def test_the_command_checks_and_starts_nothing(data, model_folder, capsys):
     args = ["--recipe", RECIPES[1], "--data", str(data), "--check-only", f"model.path={model_folder}"]
     assert train_command.main(args) == 0
     assert "preflight: all is well" in capsys.readouterr().out
-    assert train_command.main([*args, "trainer.no_such_key=1", "trainer.nnodes=2"]) == 1
+    (data / "run" / "model").mkdir(parents=True)  # as `scp -r` makes it of a link
+    wrong = ["trainer.no_such_key=1", "trainer.nnodes=2", f"trainer.default_local_dir={data / 'run'}"]
+    assert train_command.main([*args, *wrong]) == 1
     errors = capsys.readouterr().err
-    assert "trainer.no_such_key" in errors and "--nnodes=2" in errors and "--node-rank=RANK" in errors
+    assert "trainer.no_such_key" in errors and "is in the way of the link" in errors
+    assert "--nnodes=2" in errors and "--node-rank=RANK" in errors
 
 
 @pytest.mark.slow
