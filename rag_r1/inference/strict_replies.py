@@ -35,7 +35,8 @@ RETRY_TEMPERATURE = 0.7
 MAX_CONSECUTIVE_FAILURES = 50
 #: Number of replies after which the run ends if none of them had the required form.
 MAX_USELESS = 100
-_FENCE = re.compile(r"```(?:json)?\s*\n(.*)\n\s*```", re.DOTALL | re.IGNORECASE)
+#: No two parts can match the same line breaks: a reply of a thousand of them would take seconds.
+_FENCE = re.compile(r"```(?:json)?[^\S\n]*\n(.*)\n[^\S\n]*```", re.DOTALL | re.IGNORECASE)
 
 #: Returns, for the number of an attempt, the body of its request and the most tokens of its reply.
 MakeRequest = Callable[[int], tuple[Mapping[str, Any], int]]

@@ -104,7 +104,11 @@ def test_a_value_is_read_with_or_without_a_fence(reply):
     assert json_of(reply) == [1]
 
 
-@pytest.mark.parametrize("reply", ["", "[1] and more", "Here: [1]", "[" * 100_000, "```\n[1]"])
+#: A reply of a model that repeats itself.
+LOOP = "```" + "\n" * 3000 + "x"
+
+
+@pytest.mark.parametrize("reply", ["", "[1] and more", "Here: [1]", "[" * 100_000, "```\n[1]", LOOP])
 def test_anything_beside_the_value_is_refused(reply):
     with pytest.raises(ValueError):
         json_of(reply)
