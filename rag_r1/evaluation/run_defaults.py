@@ -14,11 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.inference.model_folders import newest_checkpoint
 from rag_r1.io.bounded_yaml import YamlError, read_yaml
 from rag_r1.options.argument_values import ArgumentsError
 from rag_r1.options.command_line import names_flag
+from rag_r1.options.problems import plain
 from rag_r1.options.settings_file import SETTINGS, read_settings
 from rag_r1.runs.errors import RunError
 from rag_r1.system.installation import pip_command
@@ -26,7 +29,7 @@ from rag_r1.system.installation import pip_command
 #: The file with the configuration that Hydra composed, in the folder of a training.
 CONFIG = Path("hydra", ".hydra", "config.yaml")
 #: Keys of a search that affect its results, with their default values. A key becomes an override unless it
-#: has its default value.
+#: has its default value. Of another tool than `retrieval` all keys are taken.
 _SEARCH_KEYS = {"tool": "retrieval", "wire": "retrieve", "topk": None, "agentic_input": False, "mode": None}
 #: Limits of an episode with their default values, as in _SEARCH_KEYS.
 _LIMITS = {
@@ -120,10 +123,13 @@ def validation_arguments(config: Any) -> dict[str, Any]:
 
     block = config.rag_r1
     agent = {**(block.get("agent") or {}), **(block.get("validation_agent") or {})}
-    search = {**(block.get("retriever") or {}), **(block.get("validation_retriever") or {})}
+    search = {**(plain(block.get("retriever")) or {}), **(plain(block.get("validation_retriever")) or {})}
+    url = search.pop("url", None)
+    has_other_tool = search.get("tool") not in (None, _SEARCH_KEYS["tool"])
+    search_keys = {**dict.fromkeys(search), **_SEARCH_KEYS} if has_other_tool else _SEARCH_KEYS
     overrides = [
         f"rag_r1.{section}.{name}={_override_text(values[name])}"
-        for section, values, defaults in (("agent", agent, _LIMITS), ("retriever", search, _SEARCH_KEYS))
+        for section, values, defaults in (("agent", agent, _LIMITS), ("retriever", search, search_keys))
         for name, default in defaults.items()
         if values.get(name, default) != default
     ]
@@ -134,7 +140,7 @@ def validation_arguments(config: Any) -> dict[str, Any]:
         "questions": [files] if isinstance(files, str) else list(files or ()),
         "protocol": str(block.protocol),
         **({"prompt": str(block.prompt)} if block.get("prompt") else {}),
-        "retriever_url": search.get("url") or SEARCH_URL,
+        "retriever_url": SEARCH_URL if url in (None, "", "???") else url,  # another tool may need none
         "max_prompt_tokens": config.data.max_prompt_length,
         "max_response_tokens": config.data.max_response_length,
         "overrides": overrides,
@@ -178,7 +184,8 @@ def _of_training(run: Path, path: Path) -> RunDefaults:
 
 def _override_text(value: Any) -> str:
     """Return a value as the text of an override, which is read as YAML."""
-    return json.dumps(value) if isinstance(value, bool) else str(value)
+    text = yaml.safe_dump(value, default_flow_style=True, width=10**9)
+    return text.removesuffix("\n").removesuffix("\n...")
 
 
 def _find_moved(file: Path, run: Path) -> Path:

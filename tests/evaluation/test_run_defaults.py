@@ -139,12 +139,13 @@ def test_every_limit_of_the_validation_is_taken(tmp_path):
 
 
 def test_a_search_and_tools_of_the_trainings_own_are_taken(tmp_path):
-    own = {"tool": "mine:search", "url": "http://127.0.0.1:1", "agentic_input": True}
+    own = {"tool": "mine:search", "url": "http://127.0.0.1:1", "agentic_input": True, "entries": {"a": "1"}}
     run = training(tmp_path, retriever=own, prompt="p.txt", tools={"calculator": "calculator"})
     values = defaults_of(run).values
-    assert values["overrides"][-3:] == [
-        "rag_r1.retriever.tool=mine:search",
+    assert values["overrides"][-4:] == [
         "rag_r1.retriever.agentic_input=true",
+        "rag_r1.retriever.entries={a: '1'}",
+        "rag_r1.retriever.tool=mine:search",
         'rag_r1.tools={"calculator": "calculator"}',
     ]
     assert (values["prompt"], values["retriever_url"]) == ("p.txt", own["url"])
