@@ -40,7 +40,7 @@ def resolve_model(args: Args) -> Args:
     Raises RunError if no model server answers at --base-url, or if that server does not have the model. With
     --trust-env, which means that it may be behind a proxy, the server is not asked at all. Without
     --base-url, raises it for unbalanced quotation marks in --vllm-options, and if the model cannot be
-    downloaded or merged, is incomplete, or has no readable config.json.
+    downloaded or merged, is incomplete, or has no readable config.json, and OSError if the disk is full.
     """
     if args.base_url is not None:
         own_tokenizer = args.tokenizer or args.model

@@ -30,7 +30,7 @@ def model_folder(path: Path, into: Path) -> Path:
     """Return the Hugging Face folder of the model in `path`, by the rules at the top of the module.
 
     FSDP shards are merged into a new folder below `into`. Raises RunError if there is no model, or its
-    weights are incomplete.
+    weights are incomplete, and OSError if the disk is full or a file cannot be read.
     """
     if not path.is_dir():
         raise RunError(
