@@ -1,8 +1,8 @@
 """A rate limiter for the requests to an endpoint.
 
 Each request waits for its turn under the limits of requests and of tokens per minute. All requests wait if
-the endpoint has announced when it accepts requests again. The tokens of a request are known only after its
-answer, so an estimate is used until then.
+the endpoint has announced when it accepts requests again, and keep within the limits after that. The tokens
+of a request are known only after its answer, so an estimate is used until then.
 """
 
 from __future__ import annotations
@@ -12,6 +12,10 @@ import random
 
 #: Seconds over which requests are spread after a pause, so that they are not all sent at the same moment.
 _SPREAD_S = 0.2
+#: Seconds between two looks at the start of the next request, which a pause or a correction may change.
+_LOOK_S = 0.1
+#: Seconds by which a timer may be early, or a sum of times be rounded.
+_TOLERANCE_S = 1e-6
 
 
 class RateLimiter:
@@ -22,15 +26,24 @@ class RateLimiter:
         self._seconds_per_request = 0.0 if requests_per_min is None else 60.0 / requests_per_min
         self._seconds_per_token = 0.0 if tokens_per_min is None else 60.0 / tokens_per_min
         self._next_request = self._next_token = self._paused_until = 0.0
+        #: Held by the request whose turn is next.
+        self._turn = asyncio.Lock()
 
     async def wait_turn(self, tokens: int) -> None:
         """Wait until a request of about this many tokens may be sent."""
-        start = max(_now(), self._next_request, self._next_token)
-        self._next_request = start + self._seconds_per_request
-        self._next_token = start + tokens * self._seconds_per_token
-        await _sleep_until(start)
-        while self._paused_until > _now():
-            await _sleep_until(self._paused_until + random.uniform(0, _SPREAD_S))
+        first = _now()
+        is_paused = self._paused_until > first
+        async with self._turn:
+            while (start := self._earliest(first)) > _now() + _TOLERANCE_S:
+                await asyncio.sleep(min(start - _now(), _LOOK_S))
+            self._next_request = start + self._seconds_per_request
+            self._next_token = start + tokens * self._seconds_per_token
+        if is_paused:
+            await asyncio.sleep(random.uniform(0, _SPREAD_S))
+
+    def _earliest(self, first: float) -> float:
+        """Return the moment from `first` on at which the next request may be sent, as far as is known."""
+        return max(first, self._next_request, self._next_token, self._paused_until)
 
     def correct(self, estimated_tokens: int, tokens: int) -> None:
         """Replace the estimate for a request that was sent by its actual number of tokens."""
@@ -43,8 +56,3 @@ class RateLimiter:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
-
-
-async def _sleep_until(moment: float) -> None:
-    if (seconds := moment - _now()) > 0:
-        await asyncio.sleep(seconds)

@@ -64,6 +64,18 @@ def test_a_pause_holds_back_all_requests():
     assert all(7 <= time <= 7.21 for time in times) and len(times) == 2
 
 
+def test_requests_that_a_pause_holds_back_keep_within_the_limit():
+    async def main():
+        pace = RateLimiter(requests_per_min=60)
+        turns = [asyncio.create_task(pace.wait_turn(1)) for _ in range(4)]
+        await asyncio.sleep(1.5)
+        pace.pause(10)
+        await asyncio.sleep(10.5)
+        return [turn.done() for turn in turns]
+
+    assert virtual_time.run(main()) == [True, True, True, False]
+
+
 @settings(max_examples=40)
 @given(
     limit=st.floats(0.5, 30),
