@@ -47,7 +47,7 @@ def import_object(path: str) -> Any:
         if module_name == missing_module or module_name.startswith(f"{missing_module}."):
             raise _not_found(path, module_name) from error
         raise _broken(path, module_name, error) from error
-    except (Exception, SystemExit) as error:  # the module's own code runs here, and may raise anything
+    except Exception as error:  # the module's own code runs here, and may raise anything
         raise _broken(path, module_name, error) from error
     try:
         return getattr(module, name)
@@ -71,7 +71,7 @@ def _not_found(path: str, module_name: str) -> ImportPathError:
     )
 
 
-def _broken(path: str, module_name: str, error: BaseException) -> ImportPathError:
+def _broken(path: str, module_name: str, error: Exception) -> ImportPathError:
     """Return the error for a module whose import raised `error`."""
     try:
         spec = importlib.util.find_spec(module_name)
