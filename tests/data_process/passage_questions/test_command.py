@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections import Counter
 
 import pytest
 
 from data_process.build import main as build
+from data_process.passage_questions import command
 from data_process.passage_questions.command import main, make_rows
 from data_process.passage_questions.questions import KINDS
 from rag_r1.data.annotations import read_supporting
 from rag_r1.data.files.bad_rows import BadRows
+from rag_r1.io.atomic_files import write_json_lines
 from tests.data_process.conftest import DATA, needs_data, read_lines
 from tests.data_process.passage_questions.made_pages import PAGES, passages
 
@@ -43,6 +46,22 @@ def test_the_files_are_read_by_the_other_commands(tmp_path, capsys):
     words = ["--train", f"questions:made={out / 'train.jsonl'}", "--out", str(tmp_path / "data")]
     assert build([*words, "--near-duplicates", "0"]) == 0
     assert f"made: {len(rows)} of {len(rows)} rows" in capsys.readouterr().out
+
+
+def test_both_files_are_replaced_or_none(tmp_path, monkeypatch):
+    """Or an entity of the new training file might be in the earlier test file."""
+    words = ["--corpus", write_corpus(tmp_path / "c.jsonl", PAGES), "--no-progress", "--test-share", "0.3"]
+    assert main([*words, "--out", str(tmp_path / "made")]) == 0
+    before = (tmp_path / "made" / "train.jsonl").read_bytes()
+
+    def full_at_test(path, rows):
+        if "test" in path.name:
+            raise OSError(errno.ENOSPC, "full")
+        return write_json_lines(path, rows)
+
+    monkeypatch.setattr(command, "write_json_lines", full_at_test)
+    assert main([*words, "--out", str(tmp_path / "made"), "--seed", "1"]) == 1
+    assert (tmp_path / "made" / "train.jsonl").read_bytes() == before
 
 
 def test_the_first_rows_of_a_file_are_of_all_kinds(tmp_path):
