@@ -199,7 +199,6 @@ def _balance_answers(pairs: Sequence[SplitQuestion]) -> list[SplitQuestion]:
 
     Otherwise a policy that always says yes to one form of question would be rewarded for it.
     """
-    answers = {question.golds[0] for question, _ in pairs}
     answer_counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for question, split in pairs:
         answer_counts[split, question.relation][question.golds[0]] += 1
@@ -207,7 +206,7 @@ def _balance_answers(pairs: Sequence[SplitQuestion]) -> list[SplitQuestion]:
     counts = Counter[tuple[str, str, str]]()
     for question, split in pairs:
         group, answer = (split, question.relation), question.golds[0]
-        if counts[*group, answer] < min(answer_counts[group][value] for value in answers):
+        if counts[*group, answer] < min(answer_counts[group][value] for value in ("yes", "no")):
             counts[*group, answer] += 1
             questions.append((question, split))
     return questions
