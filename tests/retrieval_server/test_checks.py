@@ -157,6 +157,7 @@ def test_an_encoder_whose_files_are_not_whole_is_refused_before_the_work(
         ("build --backend bm25 --corpus PATH/c.jsonl --out PATH/LONG", "too long; give a shorter name"),
         ("build --backend dense DENSE --encoder ~nobody-here/model", "~nobody-here/model: no such folder"),
         ("serve --port 0 --index PATH/LONG", "cannot be read (File name too long)"),
+        ("serve WEB --record PATH/LONG --reload-root PATH/LONG", "cannot be opened (File name too long)"),
         ("build --backend dense --recall-queries PATH/utf16 DENSE", "utf16: it is not UTF-8 text"),
         ("import --embeddings PATH/none.npy DENSE", "no vector in it"),
         ("import --embeddings PATH/int.npy DENSE", "of int64"),
