@@ -26,6 +26,7 @@ from rag_r1.data.files.near_duplicates import near_duplicates
 from rag_r1.data.files.qa_parquet import make_row, short_id
 from rag_r1.data.files.questions import Question
 from rag_r1.data.rows import QuestionRow, RowWriter
+from rag_r1.io.atomic_files import atomic_file
 from rag_r1.protocols import Protocol
 
 
@@ -73,19 +74,20 @@ def _row_fields(pool: QuestionPool, pooled: PooledQuestion) -> dict[str, Any]:
 def write_splits(pool: QuestionPool, splits: Iterable[str], protocol: Protocol, folder: Path) -> list[int]:
     """Write `<split>.parquet` for each split, and return the number of rows written for each entry.
 
-    The files are replaced one right after the other when all rows have been added. After an error or a kill
+    The files are replaced one right after the other when all of them are complete. After an error or a kill
     before that, those of an earlier run remain.
     """
     written = [0] * len(pool.entries)
     with ExitStack() as files:
         for split in splits:
-            writer = files.enter_context(RowWriter(folder / f"{split}.parquet"))
-            for number, entry in enumerate(pool.entries):
-                if entry.split == split:
-                    rows = _rows(pool, number, protocol, writer.count)
-                    for row in tqdm(rows, desc=f"writing {entry.name}", unit=" rows", mininterval=1):
-                        writer.add(row)
-                        written[number] += 1
+            part = files.enter_context(atomic_file(folder / f"{split}.parquet"))
+            with RowWriter(part) as writer:  # complete before a file of another split is replaced
+                for number, entry in enumerate(pool.entries):
+                    if entry.split == split:
+                        rows = _rows(pool, number, protocol, writer.count)
+                        for row in tqdm(rows, desc=f"writing {entry.name}", unit=" rows", mininterval=1):
+                            writer.add(row)
+                            written[number] += 1
     return written
 
 

@@ -26,6 +26,7 @@ _REMEDIES = {
     errno.EROFS: _CHECK_RIGHTS,
     errno.EACCES: _CHECK_RIGHTS,
     errno.EPERM: _CHECK_RIGHTS,
+    errno.ENAMETOOLONG: "give a shorter name",
 }
 #: If fewer bytes than this are free, an error without a number is taken for a full disk.
 _FULL_DISK_BYTES = 1 << 20
@@ -130,7 +131,7 @@ class ClientDisconnectedError(Exception):
 
 @contextmanager
 def disk_errors(folder: Path, needed: Callable[[], int] | None = None) -> Iterator[None]:
-    """Convert errors of a full or write-protected disk, or of missing rights, in the block to UserError.
+    """Convert errors of a full or protected disk, of rights or of a long name in the block to UserError.
 
     The message names the file, or `folder` if the file is unknown. For a full disk it also names the free
     bytes, and the bytes that are `needed()`.

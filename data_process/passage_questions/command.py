@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,7 +27,7 @@ from data_process.passage_questions.splits import hash_words
 from rag_r1.corpus.inputs import check_first_rows, passages_of
 from rag_r1.corpus.reader import Corpus, Passage
 from rag_r1.data.files.duplicates import question_key
-from rag_r1.io.atomic_files import write_json, write_json_lines
+from rag_r1.io.atomic_files import atomic_file, write_json, write_json_lines
 from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
@@ -107,10 +108,11 @@ def write_questions(args: PassageQuestionsArguments, passages: Sequence[Passage]
         )
     args.out.mkdir(parents=True, exist_ok=True)
     counts: dict[str, dict[str, int]] = {}
-    for split in ("train", "test"):
-        split_rows = [row for row in rows if row["split"] == split]
-        counts[split] = {kind: sum(row["kind"] == kind for row in split_rows) for kind in KINDS}
-        write_json_lines(args.out / f"{split}.jsonl", split_rows)
+    with ExitStack() as files:  # both are replaced or none, since no entity may be in both
+        for split in ("train", "test"):
+            split_rows = [row for row in rows if row["split"] == split]
+            counts[split] = {kind: sum(row["kind"] == kind for row in split_rows) for kind in KINDS}
+            write_json_lines(files.enter_context(atomic_file(args.out / f"{split}.jsonl")), split_rows)
     relations = Counter(f"{row['kind']}: {row['relation']}" for row in rows)
     summary = {
         "passages": len(passages),
@@ -197,7 +199,6 @@ def _balance_answers(pairs: Sequence[SplitQuestion]) -> list[SplitQuestion]:
 
     Otherwise a policy that always says yes to one form of question would be rewarded for it.
     """
-    answers = {question.golds[0] for question, _ in pairs}
     answer_counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for question, split in pairs:
         answer_counts[split, question.relation][question.golds[0]] += 1
@@ -205,7 +206,7 @@ def _balance_answers(pairs: Sequence[SplitQuestion]) -> list[SplitQuestion]:
     counts = Counter[tuple[str, str, str]]()
     for question, split in pairs:
         group, answer = (split, question.relation), question.golds[0]
-        if counts[*group, answer] < min(answer_counts[group][value] for value in answers):
+        if counts[*group, answer] < min(answer_counts[group][value] for value in ("yes", "no")):
             counts[*group, answer] += 1
             questions.append((question, split))
     return questions

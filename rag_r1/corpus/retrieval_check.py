@@ -62,8 +62,8 @@ def retrieve(
     """Search a server for all questions, and return the results of the searches that succeeded.
 
     `answers` contains all gold answers. `store` is the file of the results; it may have those of an earlier
-    run with the same server and k. Raises RunError if the server answers no question, or if the file cannot
-    be read or written.
+    run with the same server and k. Raises RunError if the server answers no question, if the file has another
+    content, or if the disk is full, and OSError if the file cannot be opened.
     """
     header = {"endpoint": config.endpoint, "topk": config.topk}
     digests = {question.key: _digest(question) for question in questions}

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rag_r1.data.rows import cell_text
 from rag_r1.protocols import Document
 
 
@@ -81,6 +82,8 @@ def base_title(title: str) -> str:
 
 
 def _texts(value: Any) -> list[str]:
-    """Return the items of a list or numpy array as texts, without blank ones; none for anything else."""
+    """Return the texts and numbers in a list or numpy array as texts, without blank ones and NaN; none for
+    anything else."""
     value = value.tolist() if hasattr(value, "tolist") else value
-    return [str(item) for item in value if str(item).strip()] if isinstance(value, list | tuple) else []
+    texts = map(cell_text, value) if isinstance(value, list | tuple) else ()
+    return [text for text in texts if text.strip()]

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rag_r1.io.atomic_files import atomic_file
+from rag_r1.io.errors import DataError
 from rag_r1.sandbox.parquet import BATCH_ROWS, check_parquet
 
 if TYPE_CHECKING:
@@ -243,14 +244,19 @@ class RowWriter:
 
 def read_rows(path: str | Path) -> Iterator[dict[str, Any]]:
     """Yield the rows of a parquet file of any size as plain Python values, with the columns that `row_fault`
-    and `QuestionRow.from_row` use. Raises DataError if the file would decompress to too much data."""
+    and `QuestionRow.from_row` use. Raises DataError if the file would decompress to too much data or cannot
+    be read to its end, and OSError if there is no file."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     check_parquet(path, COLUMNS_READ)
-    with pq.ParquetFile(path) as file:
-        columns = [name for name in COLUMNS_READ if name in file.schema_arrow.names]
-        for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=columns):
-            yield from batch.to_pylist()
+    try:
+        with pq.ParquetFile(path) as file:
+            columns = [name for name in COLUMNS_READ if name in file.schema_arrow.names]
+            for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=columns):
+                yield from batch.to_pylist()
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read to its end ({error}): make it again") from error
 
 
 def _schema_of(rows: Sequence[QuestionRow]) -> pa.Schema:

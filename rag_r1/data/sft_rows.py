@@ -203,8 +203,8 @@ def write_sft_rows(path: str | Path, rows: Iterable[SftRow]) -> None:
 
 
 def read_sft_rows(path: str | Path) -> Iterator[SftRow]:
-    """Yield the rows of a parquet file. Raises DataError, which names the file, if the file is missing, if it
-    lacks a column, or if a row is not an SFT row."""
+    """Yield the rows of a parquet file. Raises DataError, which names the file, if the file is missing or
+    broken, if it lacks a column, or if a row is not an SFT row."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -219,8 +219,8 @@ def read_sft_rows(path: str | Path) -> Iterator[SftRow]:
                 yield from map(SftRow.from_row, batch.to_pylist())
     except (FileNotFoundError, NotADirectoryError) as error:
         raise DataError(f"{path}: there is no such file: {remedy}, or correct the path") from error
-    except pa.ArrowException as error:
-        raise DataError(f"{path}: is not a parquet file ({error}): {remedy}") from error
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: is not a parquet file that can be read ({error}): {remedy}") from error
     except DataError as error:
         if str(error).startswith(str(path)):
             raise

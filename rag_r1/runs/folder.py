@@ -85,7 +85,8 @@ class RunFolder:
     """A run's folder, whose lock this process holds; a context manager.
 
     `settings` are the settings that determine the results, so they contain no addresses. Raises RunError if
-    another process holds the lock, the run was started with other settings, or its files cannot be read.
+    another process holds the lock, the run was started with other settings, or its files have other content,
+    and OSError if a file cannot be opened or written.
     """
 
     def __init__(self, out: Path, settings: Mapping[str, Any]):
@@ -154,7 +155,8 @@ class RunFolder:
 
 
 def write_provenance(out: Path, parts: Mapping[str, Any]) -> Path:
-    """Set keys of a run's `provenance.json` and keep all others. Returns its path. Raises RunError."""
+    """Set keys of a run's `provenance.json` and keep all others. Returns its path. Raises RunError if it
+    cannot be read, and OSError if it cannot be written."""
     path = out / PROVENANCE
     write_json(path, {**_read_marker(path), **parts}, private=True)
     return path

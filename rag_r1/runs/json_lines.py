@@ -6,7 +6,7 @@ except for a last line that was cut off, which is removed.
 A `SharedJsonLines` is appended to by several processes at once, each line in a single write with O_APPEND. An
 unreadable line, such as one cut off by a kill, is skipped. The next writer starts a new line after it; if
 another process was writing that line just then, an empty line results. Without a file, or if the disk is
-full, lines are kept in memory.
+full, lines are kept in memory, and so is a line of more than _CHUNK_BYTES, which could not be read again.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ LinePosition = tuple[int, int] | bytes
 OnLine = Callable[[dict[str, Any], LinePosition], None]
 #: The errors that `on_line` and other parsers of a line raise for a line of another kind of file.
 PARSE_ERRORS = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
+#: Bytes of a shared file that are read at a time; a line of it that is longer is not read.
 _CHUNK_BYTES = 1 << 20
 
 
@@ -131,9 +132,11 @@ class SharedJsonLines(JsonLinesFile):
             logger.warning("%s: %d lines that cannot be read are skipped", path, skipped_lines)
 
     def append(self, value: dict[str, Any]) -> None:
-        """Append an object. If the disk is full, keeps it in memory and logs a warning once."""
+        """Append an object, or keep a very long one in memory. If the disk is full, keeps it in memory, too,
+        and logs a warning once."""
         line = json_line(value)
-        if self._file is not None and self._is_written(line if self._ends_whole() else b"\n" + line):
+        is_kept = self._file is None or len(line) > _CHUNK_BYTES
+        if not is_kept and self._is_written(line if self._ends_whole() else b"\n" + line):
             self._read()  # also reads the lines of other processes before it, which gives its position
         else:
             self._on_line(value, line)

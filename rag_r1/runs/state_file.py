@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from rag_r1.io.atomic_files import write_text
 from rag_r1.io.bounded_json import MAX_FILE_BYTES, MAX_FILE_VALUES, check_json, read_json_file
 from rag_r1.io.errors import TooLargeError
+from rag_r1.runs.json_lines import PARSE_ERRORS
 from rag_r1.runs.settings import changed_settings, flatten, json_roundtrip, refuse_changes
 
 T = TypeVar("T")
@@ -47,7 +48,7 @@ class StateFile:
             if self.refuses:
                 refuse_changes(self.path.parent, recorded, current)
             return None if changed_settings(recorded, current) else parse(content)
-        except (OSError, ValueError, RecursionError, TypeError, KeyError, AttributeError):
+        except (OSError, *PARSE_ERRORS):
             return None
 
     def write(

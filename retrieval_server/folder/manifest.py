@@ -230,12 +230,18 @@ def read_manifest(folder: Path) -> Manifest:
     """Return the folder's manifest. Raises UserError if the folder is not a finished index of this format."""
     path = folder / MANIFEST
     build_one = "Build one with: rag-r1 index build --corpus FILE --out DIR --backend bm25"
-    if not folder.is_dir():
-        if (replaced_folder(folder) / MANIFEST).is_file():
+    try:
+        is_folder = folder.is_dir()
+        is_replaced = not is_folder and (replaced_folder(folder) / MANIFEST).is_file()
+        is_finished = is_folder and path.is_file()
+    except OSError as error:  # a folder that this user may not read, or a name that is too long
+        raise UserError(f"{path}: cannot be read ({error.strerror}). Check its name and rights.") from None
+    if not is_folder:
+        if is_replaced:
             move = f"mv {replaced_folder(folder)} {folder}"
             raise UserError(f"{folder}: a build that replaces this index has not ended. If none runs: {move}")
         raise UserError(f"{folder}: no such folder. {build_one}")
-    if not path.is_file():
+    if not is_finished:
         raise UserError(f"{folder}: no {MANIFEST}, so this is not a finished index. {build_one}")
     try:
         data = read_json_file(path)

@@ -6,6 +6,7 @@ missing shard, or with a shard of another index, is refused when it is opened.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -31,7 +32,9 @@ def read_shards(folder: Path) -> list[IndexFolder]:
 
     Raises UserError if a shard is missing or belongs to another index.
     """
-    paths = [] if (folder / MANIFEST).is_file() else sorted(folder.glob("shard-*-of-*"))
+    # Unlike those of Path, these functions raise no error for a folder that cannot be read.
+    has_shards = os.path.isdir(folder) and not os.path.isfile(folder / MANIFEST)
+    paths = sorted(folder.glob("shard-*-of-*")) if has_shards else []
     if not paths:  # a whole index, or no index, which `read_manifest` refuses
         return [IndexFolder(folder, read_manifest(folder))]
     shards: list[tuple[Path, Manifest, ShardSection]] = []

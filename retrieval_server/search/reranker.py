@@ -64,7 +64,7 @@ class Reranker:
                     str(folder), device=self._device, local_files_only=True, trust_remote_code=False
                 )
             labels = model.config.num_labels
-        except (OSError, ValueError, KeyError, RuntimeError) as error:
+        except Exception as error:  # three libraries raise any error for a damaged or hostile folder
             raise UserError(
                 f"--rerank {self.name}: the model does not load as a cross-encoder ({error!r}). Fetch it "
                 "again, or take another."

@@ -8,6 +8,7 @@ port and the recording stay open for the server.
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterable
 from contextlib import ExitStack
@@ -140,7 +141,7 @@ def _open_web(command: ServeCommand) -> WebSource | None:
     from retrieval_server.web.source import open_web
 
     record = command.web.record
-    is_new = record is not None and not record.exists()
+    is_new = record is not None and not os.path.exists(record)  # unlike that of Path it raises no error
     web = open_web(command.web)
     if command.check_only and is_new and record is not None:
         record.unlink()
@@ -173,7 +174,7 @@ def _check_files(command: ServeCommand) -> None:
 
 def _check_folder(root: Path) -> None:
     """Raise UserError if the folder does not exist."""
-    if not root.is_dir():
+    if not os.path.isdir(root):
         raise UserError(f"--reload-root {root}: no such folder. Give the one that holds the indexes.")
 
 

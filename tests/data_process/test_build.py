@@ -7,11 +7,13 @@ import sys
 from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
+from unittest.mock import Mock
 
 import pyarrow.parquet as pq
 import pytest
 
 from data_process.build import main
+from rag_r1.data.rows import RowWriter
 from rag_r1.protocols import load_protocol
 
 from .conftest import DATA, needs_data, read_lines, read_split, read_summary, write_lines
@@ -228,6 +230,14 @@ def test_a_source_of_which_nothing_is_left_is_an_error_and_old_files_stay(tmp_pa
     assert (out / "train.parquet").read_bytes() == before
     assert run(out, *flags[:2]) == 1
     assert f"{out}/test.parquet" in capsys.readouterr().err
+
+
+def test_the_files_of_both_splits_are_replaced_or_none(tmp_path, flags, monkeypatch):
+    assert run(out := tmp_path / "out", *flags, "--overlap", "drop") == 0
+    before = (out / "train.parquet").read_bytes()
+    monkeypatch.setattr(RowWriter, "_flush", Mock(side_effect=[None, OSError("no room for the second")]))
+    assert run(out, *flags, "--overlap", "keep") == 1
+    assert (out / "train.parquet").read_bytes() == before and not list(out.glob("*.part"))
 
 
 def test_what_a_killed_build_has_left_does_not_disturb_the_next_one(tmp_path, files):

@@ -249,6 +249,7 @@ def test_a_passage_of_a_gold_page_is_gold_under_any_spelling_of_its_title():
     evidence = GoldEvidence.of({"supporting_titles": ["Caf\u00e9_Central (Wien)"]})
     assert evidence.holds(Document("x", '"cafe\u0301  central (wien)"\ntext'))
     assert not evidence.holds(Document("x", '"Café Central"\ntext')) and not GoldEvidence()
+    assert not GoldEvidence.of({"supporting_ids": [None], "supporting_titles": [float("nan"), None, " "]})
 
 
 @given(st.text(), st.text())

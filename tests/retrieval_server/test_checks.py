@@ -154,6 +154,10 @@ def test_an_encoder_whose_files_are_not_whole_is_refused_before_the_work(
         ("build --backend bm25 --out PATH/loop/x --corpus PATH/c.jsonl", "loop is a link to nothing"),
         ("build --backend bm25 --out PATH/x --corpus PATH/twice.jsonl", "line 2 have the same id '1'"),
         ("build --backend dense --device tpu DENSE", "--device tpu"),
+        ("build --backend bm25 --corpus PATH/c.jsonl --out PATH/LONG", "too long; give a shorter name"),
+        ("build --backend dense DENSE --encoder ~nobody-here/model", "~nobody-here/model: no such folder"),
+        ("serve --port 0 --index PATH/LONG", "cannot be read (File name too long)"),
+        ("serve WEB --record PATH/LONG --reload-root PATH/LONG", "cannot be opened (File name too long)"),
         ("build --backend dense --recall-queries PATH/utf16 DENSE", "utf16: it is not UTF-8 text"),
         ("import --embeddings PATH/none.npy DENSE", "no vector in it"),
         ("import --embeddings PATH/int.npy DENSE", "of int64"),
@@ -175,7 +179,7 @@ def test_a_check_names_what_the_work_would_refuse(words, named, tiny_bge, tmp_pa
     np.save(tmp_path / "none.npy", np.zeros((0, 32), np.float32))
     np.save(tmp_path / "int.npy", np.zeros((1, 32), np.int64))
     dense = f"--encoder {tiny_bge} --out PATH/x --corpus PATH/c.jsonl"
-    words = words.replace("DENSE", dense).replace("WEB", "--web serper --port 0")
+    words = words.replace("DENSE", dense).replace("WEB", "--web serper --port 0").replace("LONG", "x" * 256)
     message = refused(capsys, *words.replace("PATH", str(tmp_path)).split(), "--check-only")
     assert named in message
 

@@ -57,6 +57,12 @@ def test_what_another_has_appended_meanwhile_is_known(tmp_path):
     assert first.get(2) == "0"
 
 
+def test_a_reply_that_is_too_long_for_the_file_is_known_meanwhile(tmp_path):
+    cache, text = ReplyCache(tmp_path), "x" * (1 << 20)
+    cache.put(1, text)
+    assert cache.get(1) == text and ReplyCache(tmp_path).get(1) is None
+
+
 def test_replies_of_an_earlier_version_are_known_and_those_of_now_are_appended(tmp_path):
     file = tmp_path / "judge.jsonl"
     file.write_text(of_an_earlier_version(1, "correct") + of_an_earlier_version(2, "0"))

@@ -59,6 +59,8 @@ def test_a_state_of_another_shape_or_size_is_as_none(tmp_path: Path):
     file.write({"place": 1})
     assert file.read(lambda content: content["place"][0]) is None
     assert StateFile(file.path, MADE_FROM, max_bytes=10).read(dict) is None
+    file.write({"place": float("inf")})
+    assert file.read(lambda content: int(content["place"])) is None
 
 
 @pytest.mark.parametrize("limits", [{"max_bytes": 80}, {"max_values": 20}])

@@ -50,7 +50,7 @@ def test_a_step_that_is_done_is_not_made_again(tmp_path, calls):
 
 
 def test_a_step_whose_settings_are_equal_but_written_in_another_way_is_not_made_again(tmp_path, calls):
-    assert run(tmp_path, step(calls, "a", size=1, old=None), step(calls, "b", "a")) == ["new", "new"]
+    assert run(tmp_path, step(calls, "a", size=1, of={"old": None}), step(calls, "b", "a")) == ["new", "new"]
     assert run(tmp_path, step(calls, "a", size=1.0, new=None), step(calls, "b", "a")) == ["done", "done"]
     assert calls == ["a", "b"]
 

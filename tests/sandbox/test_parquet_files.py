@@ -110,6 +110,14 @@ def test_what_is_no_parquet_is_left_to_its_reader(tmp_path):
         read(tmp_path / "a.parquet")
 
 
+def test_a_text_that_is_not_utf8_is_told_with_its_file(tmp_path):
+    text = pa.StringArray.from_buffers(1, pa.array([0, 4], "int32").buffers()[1], pa.py_buffer(b"caf\xe9"))
+    path = written(tmp_path / "a.parquet", data_source=text, **dict.fromkeys(COLUMNS, text))
+    for read_any in (read_rows, read_sft_rows):
+        with pytest.raises(DataError, match=r"a\.parquet.*utf-8"):
+            list(read_any(path))
+
+
 def test_an_honest_file_is_read_and_a_file_in_its_place_is_checked_again(tmp_path):
     path = tmp_path / "a.parquet"
     row = QuestionRow("Who?", ("Ada",), ({"role": "user", "content": "Who?"},), "1", "train", "s", "p", 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 
-from retrieval_server.errors import UserError
+from retrieval_server.errors import UserError, reason_of
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -19,22 +19,23 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         listener.bind((host, port))
         listener.listen(2048)  # connections that may wait to be accepted, as in uvicorn
-    except OSError as error:
+    except (OSError, TypeError) as error:  # TypeError: a name that cannot be encoded
         listener.close()
         raise UserError(_sentence(host, port, error)) from None
     return listener
 
 
-def _sentence(host: str, port: int, error: OSError) -> str:
+def _sentence(host: str, port: int, error: OSError | TypeError) -> str:
     """Return the message, with the remedy, for an address on which this process cannot listen."""
-    if error.errno == errno.EADDRINUSE:
+    number = getattr(error, "errno", None)
+    if number == errno.EADDRINUSE:
         return (
             f"port {port} of {host} is in use by another process. Stop that one, or choose another port with "
             "--port (0: any free one)."
         )
-    if error.errno == errno.EACCES:
+    if number == errno.EACCES:
         return f"port {port}: this user may not listen on it. Choose one from 1024 on with --port."
     return (
-        f"--host {host}: this machine cannot listen there, at port {port} ({error.strerror}). Give one of "
+        f"--host {host}: this machine cannot listen there, at port {port} ({reason_of(error)}). Give one of "
         "its own addresses, 127.0.0.1 (this machine only) or 0.0.0.0 (the whole network)."
     )

@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 
 from data_process.build import main as build
-from data_process.passage_questions.command import main, make_rows
-from data_process.passage_questions.questions import KINDS
+from data_process.passage_questions.command import _balance_answers, main, make_rows
+from data_process.passage_questions.questions import KINDS, MadeQuestion
 from rag_r1.data.annotations import read_supporting
 from rag_r1.data.files.bad_rows import BadRows
 from tests.data_process.conftest import DATA, needs_data, read_lines
@@ -45,12 +45,28 @@ def test_the_files_are_read_by_the_other_commands(tmp_path, capsys):
     assert f"made: {len(rows)} of {len(rows)} rows" in capsys.readouterr().out
 
 
+def test_both_files_are_replaced_or_none(tmp_path):
+    """Or an entity of the new training file might be in the earlier test file."""
+    words = ["--corpus", write_corpus(tmp_path / "c.jsonl", PAGES), "--out", str(tmp_path), "--no-progress"]
+    assert main(words) == 0
+    before = (tmp_path / "train.jsonl").read_bytes()
+    (tmp_path / "test.jsonl").unlink()
+    (tmp_path / "test.jsonl").mkdir()  # cannot be replaced by a file
+    assert main([*words, "--seed", "1"]) == 1
+    assert (tmp_path / "train.jsonl").read_bytes() == before
+
+
 def test_the_first_rows_of_a_file_are_of_all_kinds(tmp_path):
     """A validation of the first N questions is one of all kinds, not of the first kind."""
     rows, _ = make_rows(passages(PAGES), 0, 100, 0.0)
     kinds = [row["kind"] for row in rows]
     most = Counter(kinds).most_common(1)[0][1]
     assert kinds != sorted(kinds, key=KINDS.index) and len(set(kinds[:most])) > 1
+
+
+def test_a_form_of_question_to_which_the_answer_is_always_yes_is_left_out():
+    pairs = [(MadeQuestion("yes_no", "same director", f"{i}?", ("yes",), ()), "train") for i in range(2)]
+    assert _balance_answers(pairs) == []
 
 
 def test_a_corpus_of_something_else_is_refused_with_what_the_rules_need(tmp_path, capsys):

@@ -68,11 +68,14 @@ def test_a_search_is_put_in_the_models_order_whoever_else_asks(reranker, bm25):
     assert source.description.backend == "bm25+rerank"
 
 
-def test_a_model_that_gives_no_single_score_or_is_not_there_is_refused(make_cross_encoder, tmp_path):
+def test_what_gives_no_single_score_or_does_not_load_is_refused(make_cross_encoder, tmp_path, monkeypatch):
     with pytest.raises(UserError, match="--rerank.*3 labels"):
         Reranker(str(make_cross_encoder(3)), "cpu").load()
     with pytest.raises(UserError, match="no such folder"):
         Reranker(str(tmp_path / "nothing"), "cpu").load()
+    monkeypatch.setattr("sentence_transformers.CrossEncoder", Mock(side_effect=TypeError("odd")))
+    with pytest.raises(UserError, match="does not load as a cross-encoder .*odd"):
+        Reranker(str(make_cross_encoder(1)), "cpu").load()
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ def test_it_is_open_at_once_and_nobody_else_gets_it():
             listen("127.0.0.1", port)
 
 
-@pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
+@pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid", "ü..x"])
 def test_an_address_of_another_machine_is_named(host):
     with pytest.raises(UserError, match=f"--host {host}: .*127.0.0.1"):
         listen(host, 0)
