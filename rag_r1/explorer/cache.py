@@ -41,8 +41,8 @@ FILE_COLUMNS = {
     "kind": "VARCHAR", "inode": "BIGINT", "size": "BIGINT", "mtime_ns": "BIGINT", "head": "BLOB",
     "base": "BIGINT", "offset": "BIGINT", "lines": "BIGINT", "broken": "BIGINT", "faults": "VARCHAR[]",
 }  # fmt: skip
-#: Errors that mean that the file is broken. Other errors of DuckDB mean that a query is wrong.
-BROKEN = (duckdb.IOException, duckdb.InternalException, duckdb.FatalException, duckdb.SerializationException)
+#: Errors that mean that the file is broken (see `is_broken`).
+_BROKEN = (duckdb.IOException, duckdb.InternalException, duckdb.FatalException, duckdb.SerializationException)
 
 
 class _BusyError(Exception):
@@ -106,6 +106,12 @@ class Cache:
         """Delete the database and its log."""
         for file in (self.file, self.file.with_name(f"{self.file.name}.wal")):
             file.unlink(missing_ok=True)
+
+
+def is_broken(error: duckdb.Error) -> bool:
+    """Return whether an error means that the file is broken; others mean that a query is wrong."""
+    # DuckDB reports a block with a wrong checksum by the base class of its errors.
+    return isinstance(error, _BROKEN) or type(error) is duckdb.Error
 
 
 def cache_folder() -> Path:

@@ -12,7 +12,6 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from rag_r1.explorer.cache import BROKEN
 from rag_r1.explorer.store import Store
 from tests.explorer.made_records import GOLD, answered, lines, record, searched, training, write
 
@@ -235,7 +234,7 @@ def test_a_cache_whose_pages_are_broken_is_read_anew(tmp_path, cache_home):
                 store.refresh()
                 found = store.query("SELECT count(*), min(length(part)) > 500 FROM texts")
                 break
-            except BROKEN:
+            except duckdb.Error:
                 store.rebuild(store.cache.generation)
         assert found == [(3000, True)]
     finally:
