@@ -174,5 +174,6 @@ def _check_or_create_tables(database: duckdb.DuckDBPyConnection) -> None:
     is_ours = present == {*tables, "format"}
     if not is_ours or database.execute("SELECT text FROM format").fetchall() != [(version,)]:
         raise duckdb.InvalidInputException("a cache of another version")
-    # This query reads every row, and so raises if a part of the file cannot be read.
-    database.execute("SELECT sum(hash(columns(*))) FROM trajectories").fetchall()
+    # These queries read every row, and so raise if a part of the file cannot be read.
+    for table in ("files", "trajectories"):
+        database.execute(f"SELECT sum(hash(columns(*))) FROM {table}").fetchall()

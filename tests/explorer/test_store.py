@@ -216,6 +216,14 @@ def test_a_cache_file_that_is_broken_or_foreign_is_made_again(read, tmp_path, ca
     assert ids(read(tmp_path)) == ["a"]
 
 
+def test_a_cache_whose_list_of_files_is_broken_is_made_again(read, tmp_path, cache_home):
+    write(tmp_path / "a.jsonl", [record("a")])
+    read(tmp_path).close()
+    (file,) = cache_home.glob("*.duckdb")
+    file.write_bytes(file.read_bytes().replace(b"/a.jsonl", b"/b.jsonl"))
+    assert ids(read(tmp_path)) == ["a"]
+
+
 @pytest.mark.slow
 def test_a_cache_whose_pages_are_broken_is_read_anew(tmp_path, cache_home):
     write(tmp_path / "a.jsonl", [record(f"q{i}", question=f"{i} " * 500) for i in range(3000)])
