@@ -38,7 +38,7 @@ POSITION_COLUMNS = ("file_id", "base", "offset", "length")
 #: Columns of the table `files` with their types; they are the fields of FileState.
 FILE_COLUMNS = {
     "file_id": "INTEGER PRIMARY KEY", "path": "VARCHAR", "run": "VARCHAR", "folder": "VARCHAR",
-    "kind": "VARCHAR", "inode": "BIGINT", "size": "BIGINT", "mtime_ns": "BIGINT", "head": "BLOB",
+    "kind": "VARCHAR", "inode": "UBIGINT", "size": "BIGINT", "mtime_ns": "BIGINT", "head": "BLOB",
     "base": "BIGINT", "offset": "BIGINT", "lines": "BIGINT", "broken": "BIGINT", "faults": "VARCHAR[]",
 }  # fmt: skip
 #: Errors that mean that the file is broken (see `is_broken`).

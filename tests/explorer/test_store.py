@@ -12,6 +12,8 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from rag_r1.explorer.record_files.batches import Batch
+from rag_r1.explorer.record_files.file_state import FileState
 from rag_r1.explorer.store import Store
 from tests.explorer.made_records import GOLD, answered, lines, record, searched, training, write
 
@@ -71,6 +73,12 @@ def test_a_file_that_was_written_anew_and_is_longer_is_read_anew(read, tmp_path,
     path.write_bytes(lines(record(f"new{i}") for i in range(12)))
     store.refresh()
     assert ids(store) == [f"new{i}" for i in range(12)]
+
+
+def test_the_inode_of_a_file_may_have_64_bits(read, tmp_path):
+    store = read(tmp_path)
+    store._write(Batch([], [FileState(1, "a.jsonl", "run", "folder", None, inode=2**64 - 1)]))
+    assert store.query("SELECT inode FROM files") == [(2**64 - 1,)]
 
 
 def test_broken_lines_are_counted_and_named_and_the_others_are_read(read, tmp_path):
