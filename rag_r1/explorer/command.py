@@ -115,9 +115,11 @@ def _check_start(args: ViewArguments) -> None:
 
 
 def _check_path(path: Path) -> None:
-    """Raise RunError if a path does not exist, or is a file without records."""
+    """Raise RunError if a path does not exist or is not UTF-8, or is a file without records."""
     if not path.exists():
         raise RunError(f"{path}: there is no such file or folder: correct the path")
+    if any("\ud800" <= character <= "\udfff" for character in str(path.resolve())):
+        raise RunError(f"{path.resolve()}: it is not UTF-8, so it cannot be stored or shown: rename it")
     if path.is_file() and path.stat().st_size and not Sources([path]).is_record_file(path):
         raise RunError(
             f"{path}: its first line is not a trajectory record: give a run's folder, or a file of its "

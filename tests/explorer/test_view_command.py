@@ -78,6 +78,13 @@ def test_a_file_without_records_is_named(tmp_path, capsys):
     assert f"{tmp_path / 'q.jsonl'}: its first line is not a trajectory record" in capsys.readouterr().err
 
 
+def test_the_name_of_a_folder_is_any_text_in_utf_8(tmp_path, capsys):
+    for name, printed in (("a\u3000b", "1 trajectories"), (os.fsdecode(b"a\xff"), "is not UTF-8")):
+        file = write(tmp_path / name / "a.jsonl", [record("a")])
+        main([str(file.parent), "--export", str(tmp_path / "page.html")])
+        assert printed in "".join(capsys.readouterr())
+
+
 def test_an_export_without_records_or_a_place_is_one_sentence(tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     write(tmp_path / "a.jsonl", [record("a")])
