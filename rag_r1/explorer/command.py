@@ -128,9 +128,13 @@ def _check_path(path: Path) -> None:
 
 
 def _export(args: ViewArguments, out: Path) -> int:
-    """Write the static page to the file `out`; returns 0. Raises RunError if nothing can be selected."""
+    """Write the static page to the file `out`; returns 0. Raises RunError if nothing can be selected, or the
+    cache is broken."""
     # Imported here and in `_serve`, because they need optional packages, and `--help` must work without them.
+    import duckdb
+
     from rag_r1.evaluation.failure_causes import CAUSES
+    from rag_r1.explorer.cache import cache_folder, is_broken
     from rag_r1.explorer.export import export_page, select_trajectories
     from rag_r1.explorer.filters import FilterError, selection_of
     from rag_r1.explorer.store import Store
@@ -153,6 +157,11 @@ def _export(args: ViewArguments, out: Path) -> int:
                 write_text(out, export_page(connection, store.title, tids), private=True)
     except FilterError as error:
         raise RunError(f"--select: {error}") from error
+    except duckdb.Error as error:
+        if not is_broken(error):
+            raise
+        text = f"the cache in {cache_folder()} cannot be used ({error}): make room there, or delete it"
+        raise RunError(text) from error
     if total > len(tids):
         print(f"warning: the page has the first {len(tids)} of {total} selected ones", file=sys.stderr)
     print(f"{len(tids)} trajectories: {out}")

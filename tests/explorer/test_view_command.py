@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 
+import duckdb
 import httpx
 import pytest
 
@@ -55,6 +56,13 @@ def test_a_record_that_changes_while_a_page_is_written_is_one_sentence(tmp_path,
     assert main([str(tmp_path), "--export", str(tmp_path / "page.html")]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert str(file) in line and not (tmp_path / "page.html").exists()
+
+
+def test_a_broken_cache_is_one_sentence(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(export, "select_trajectories", lambda *unused: duckdb.connect("/proc/cannot/be"))
+    assert main([str(tmp_path), "--export", str(tmp_path / "page.html")]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: the cache in") and "make room there, or delete it" in line
 
 
 @pytest.mark.parametrize(
