@@ -12,6 +12,7 @@ The model is served with vLLM (rag_r1/inference/vllm_server.py), unless --base-u
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -129,7 +130,7 @@ def _start_search(args: ChatAgentArguments, stack: ExitStack) -> tuple[EvalArgum
     except RunError as error:
         raise RunError(f"--documents {error}") from error
     evaluation = evaluation.model_copy(update={"retriever_url": start_search(corpus, args.out, stack)})
-    name = args.documents.name
+    name = Path(os.path.abspath(args.documents)).name  # `.` has none
     return evaluation, PageInfo(what=f"the documents in {name}", index=f"BM25 of {name}")
 
 
