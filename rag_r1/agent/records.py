@@ -242,7 +242,7 @@ def trajectory_of(record: dict[str, Any]) -> Trajectory:
         raise DataError(f"{subject} is not a trajectory: it has no {', '.join(missing)}")
     try:
         return Trajectory.from_dict({key: value for key, value in record.items() if key in _FIELDS})
-    except (TypeError, AttributeError) as error:
+    except (TypeError, AttributeError, RecursionError) as error:
         raise DataError(f"the record {record.get('id')!r} is not a trajectory: {error}") from error
 
 

@@ -29,7 +29,7 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from rag_r1.explorer import queries
-from rag_r1.explorer.cache import BROKEN
+from rag_r1.explorer.cache import is_broken
 from rag_r1.explorer.charts import charts
 from rag_r1.explorer.export import export_page
 from rag_r1.explorer.filters import MAX_ROWS, FilterError, column, selection_of, whole_number
@@ -209,7 +209,9 @@ async def _run_query(request: Request, store: Store, query: Callable[[Connection
         if not query_task.done():
             connection.interrupt()
         return await query_task
-    except BROKEN as error:
+    except duckdb.Error as error:
+        if not is_broken(error):
+            raise
         logger.warning("the cache of the explorer is broken and is read anew: %s", error)
         await asyncio.to_thread(store.rebuild, generation)
         raise RequestError(*_REBUILDING) from error

@@ -38,11 +38,11 @@ POSITION_COLUMNS = ("file_id", "base", "offset", "length")
 #: Columns of the table `files` with their types; they are the fields of FileState.
 FILE_COLUMNS = {
     "file_id": "INTEGER PRIMARY KEY", "path": "VARCHAR", "run": "VARCHAR", "folder": "VARCHAR",
-    "kind": "VARCHAR", "inode": "BIGINT", "size": "BIGINT", "mtime_ns": "BIGINT", "head": "BLOB",
+    "kind": "VARCHAR", "inode": "UBIGINT", "size": "BIGINT", "mtime_ns": "BIGINT", "head": "BLOB",
     "base": "BIGINT", "offset": "BIGINT", "lines": "BIGINT", "broken": "BIGINT", "faults": "VARCHAR[]",
 }  # fmt: skip
-#: Errors that mean that the file is broken. Other errors of DuckDB mean that a query is wrong.
-BROKEN = (duckdb.IOException, duckdb.InternalException, duckdb.FatalException, duckdb.SerializationException)
+#: Errors that mean that the file is broken (see `is_broken`).
+_BROKEN = (duckdb.IOException, duckdb.InternalException, duckdb.FatalException, duckdb.SerializationException)
 
 
 class _BusyError(Exception):
@@ -108,6 +108,12 @@ class Cache:
             file.unlink(missing_ok=True)
 
 
+def is_broken(error: duckdb.Error) -> bool:
+    """Return whether an error means that the file is broken; others mean that a query is wrong."""
+    # DuckDB reports a block with a wrong checksum by the base class of its errors.
+    return isinstance(error, _BROKEN) or type(error) is duckdb.Error
+
+
 def cache_folder() -> Path:
     """Return the folder of all caches: $XDG_CACHE_HOME/rag-r1/explorer, or the same below ~/.cache."""
     base = os.environ.get("XDG_CACHE_HOME", "")
@@ -168,5 +174,6 @@ def _check_or_create_tables(database: duckdb.DuckDBPyConnection) -> None:
     is_ours = present == {*tables, "format"}
     if not is_ours or database.execute("SELECT text FROM format").fetchall() != [(version,)]:
         raise duckdb.InvalidInputException("a cache of another version")
-    # This query reads every row, and so raises if a part of the file cannot be read.
-    database.execute("SELECT sum(hash(columns(*))) FROM trajectories").fetchall()
+    # These queries read every row, and so raise if a part of the file cannot be read.
+    for table in ("files", "trajectories"):
+        database.execute(f"SELECT sum(hash(columns(*))) FROM {table}").fetchall()

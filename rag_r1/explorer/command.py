@@ -115,9 +115,11 @@ def _check_start(args: ViewArguments) -> None:
 
 
 def _check_path(path: Path) -> None:
-    """Raise RunError if a path does not exist, or is a file without records."""
+    """Raise RunError if a path does not exist or is not UTF-8, or is a file without records."""
     if not path.exists():
         raise RunError(f"{path}: there is no such file or folder: correct the path")
+    if any("\ud800" <= character <= "\udfff" for character in str(path.resolve())):
+        raise RunError(f"{path.resolve()}: it is not UTF-8, so it cannot be stored or shown: rename it")
     if path.is_file() and path.stat().st_size and not Sources([path]).is_record_file(path):
         raise RunError(
             f"{path}: its first line is not a trajectory record: give a run's folder, or a file of its "
@@ -126,9 +128,13 @@ def _check_path(path: Path) -> None:
 
 
 def _export(args: ViewArguments, out: Path) -> int:
-    """Write the static page to the file `out`; returns 0. Raises RunError if nothing can be selected."""
+    """Write the static page to the file `out`; returns 0. Raises RunError if nothing can be selected, or the
+    cache is broken."""
     # Imported here and in `_serve`, because they need optional packages, and `--help` must work without them.
+    import duckdb
+
     from rag_r1.evaluation.failure_causes import CAUSES
+    from rag_r1.explorer.cache import cache_folder, is_broken
     from rag_r1.explorer.export import export_page, select_trajectories
     from rag_r1.explorer.filters import FilterError, selection_of
     from rag_r1.explorer.store import Store
@@ -151,6 +157,11 @@ def _export(args: ViewArguments, out: Path) -> int:
                 write_text(out, export_page(connection, store.title, tids), private=True)
     except FilterError as error:
         raise RunError(f"--select: {error}") from error
+    except duckdb.Error as error:
+        if not is_broken(error):
+            raise
+        text = f"the cache in {cache_folder()} cannot be used ({error}): make room there, or delete it"
+        raise RunError(text) from error
     if total > len(tids):
         print(f"warning: the page has the first {len(tids)} of {total} selected ones", file=sys.stderr)
     print(f"{len(tids)} trajectories: {out}")

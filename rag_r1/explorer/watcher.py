@@ -12,7 +12,7 @@ import time
 
 import duckdb
 
-from rag_r1.explorer.cache import BROKEN
+from rag_r1.explorer.cache import is_broken
 from rag_r1.explorer.store import Store
 
 logger = logging.getLogger(__name__)
@@ -52,7 +52,10 @@ class Watcher(threading.Thread):
         generation = self._store.cache.generation
         try:
             return self._store.refresh(self._stopped)
-        except (*BROKEN, duckdb.ConnectionException) as error:  # it is closed if a replacement has failed
+        except duckdb.Error as error:
+            # It is closed if a replacement has failed.
+            if not (is_broken(error) or isinstance(error, duckdb.ConnectionException)):
+                raise
             logger.warning("the cache of the explorer is broken and is read anew: %s", error)
             self._store.rebuild(generation)
             return True

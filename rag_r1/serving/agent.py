@@ -67,7 +67,7 @@ class ChatAgent:
         limit = self.setup.budget.prompt_limit
         try:
             return limit is None or len(self.setup.prompt_ids(question)) <= limit
-        except ValueError:
+        except Exception:  # a tokenizer that renders chats itself may raise anything
             return False
 
     async def play(

@@ -14,6 +14,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from rag_r1.evaluation.eval_arguments import EvalArguments
+from rag_r1.options.argument_values import ArgumentsError
 from rag_r1.options.command_line import Above0, From0Count, Port, Positive, argument
 from rag_r1.options.declare import Constraint
 from rag_r1.rollouts.agent_arguments import (
@@ -118,11 +119,11 @@ class ServeArguments(ChatAgentArguments):
 
 
 def require_one_agent(args: ChatAgentArguments) -> None:
-    """Raise ValueError, which names the flags, unless the arguments select exactly one agent."""
+    """Raise ArgumentsError, which names the flags, unless the arguments select exactly one agent."""
     if args.demo:
         refuse_unused(args, _UNUSED_BY_DEMO, "--demo brings its own")
     elif args.model is None:
-        raise ValueError("give --model (a folder, or with --base-url the name of a model), or try --demo")
+        raise ArgumentsError("give --model (a folder, or with --base-url the name of a model), or try --demo")
     if args.documents is not None:
         refuse_unused(args, ("retriever_url",), "--documents starts a retrieval server")
     else:
@@ -130,11 +131,11 @@ def require_one_agent(args: ChatAgentArguments) -> None:
 
 
 def refuse_unused(args: ChatAgentArguments, names: Iterable[str], reason: str) -> None:
-    """Raise ValueError if one of the arguments `names` was given, since it would have no effect. The message
-    begins with `reason`."""
+    """Raise ArgumentsError if one of the arguments `names` was given, since it would have no effect. The
+    message begins with `reason`."""
     if unused := sorted(args.model_fields_set & set(names)):
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in unused)
-        raise ValueError(f"{reason}: leave out {flags}")
+        raise ArgumentsError(f"{reason}: leave out {flags}")
 
 
 def to_eval_arguments(args: ChatAgentArguments) -> EvalArguments:

@@ -12,6 +12,7 @@ The model is served with vLLM (rag_r1/inference/vllm_server.py), unless --base-u
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -98,7 +99,8 @@ def _check_documents(folder: Path, skip_bad_files: bool, *, is_read: bool) -> No
 
 @contextmanager
 def launch_agent(args: ChatAgentArguments) -> Iterator[LaunchedAgent]:
-    """Start all servers that the arguments need, and stop them after the block. Raises RunError."""
+    """Start all servers that the arguments need, and stop them after the block. Raises RunError, and OSError
+    if --out cannot be used."""
     new_folders = [folder for folder in (args.out / _CORPUS, args.out) if not folder.exists()]
     with ExitStack() as stack:
         stack.callback(_remove_empty, new_folders)  # nothing is put there if all servers are the user's
@@ -129,7 +131,7 @@ def _start_search(args: ChatAgentArguments, stack: ExitStack) -> tuple[EvalArgum
     except RunError as error:
         raise RunError(f"--documents {error}") from error
     evaluation = evaluation.model_copy(update={"retriever_url": start_search(corpus, args.out, stack)})
-    name = args.documents.name
+    name = Path(os.path.abspath(args.documents)).name  # `.` has none
     return evaluation, PageInfo(what=f"the documents in {name}", index=f"BM25 of {name}")
 
 

@@ -50,7 +50,7 @@ class SearchAgent:
 
     def __enter__(self) -> SearchAgent:
         """Start the servers and send test requests. Raises RunError, which names a server that does not
-        answer."""
+        answer, and OSError if the folder `out` cannot be used."""
         check_launch(self.args)
         with ExitStack() as stack:
             launched = stack.enter_context(launch_agent(self.args))

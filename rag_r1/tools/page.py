@@ -43,7 +43,7 @@ class PageOptions:
 
 
 def make_page(options: Mapping[str, Any], key: str) -> FunctionTool:
-    """Return the tool `page`. Raises OptionsError for a wrong option."""
+    """Return the tool `page`. Raises OptionsError for a wrong option, and what `token_header` raises."""
     parsed = options_from(PageOptions, options, key)
     return PageTool(parsed, JsonClient(token_header(), parsed.timeout_s))
 

@@ -54,7 +54,7 @@ class SparqlOptions:
 
 
 def make_sparql(options: Mapping[str, Any], key: str) -> SparqlTool:
-    """Return the tool `sparql`. Raises OptionsError for a wrong option."""
+    """Return the tool `sparql`. Raises OptionsError for a wrong option, and what `bearer_header` raises."""
     return SparqlTool(options_from(SparqlOptions, options, key))
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import reduce
 from pathlib import Path
 
 import pytest
@@ -138,8 +139,11 @@ BARE = {"id": "a", "question": "?", "protocol": "x"}
 CALL_WITHOUT_ARGUMENTS = {"text": "", "action": "search", "calls": [{"tool": "search"}]}
 
 
+DEEP = {**BARE, "paths": reduce(lambda inner, _: [inner], range(5000), [])}
+
+
 @pytest.mark.parametrize(
-    "broken", [{}, {**BARE, "turns": [{"txt": ""}]}, {**BARE, "turns": [CALL_WITHOUT_ARGUMENTS]}]
+    "broken", [{}, {**BARE, "turns": [{"txt": ""}]}, {**BARE, "turns": [CALL_WITHOUT_ARGUMENTS]}, DEEP]
 )
 def test_a_record_that_is_no_trajectory_is_refused(broken):
     with pytest.raises(DataError, match="is not a trajectory"):

@@ -12,7 +12,8 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from rag_r1.explorer.cache import BROKEN
+from rag_r1.explorer.record_files.batches import Batch
+from rag_r1.explorer.record_files.file_state import FileState
 from rag_r1.explorer.store import Store
 from tests.explorer.made_records import GOLD, answered, lines, record, searched, training, write
 
@@ -72,6 +73,12 @@ def test_a_file_that_was_written_anew_and_is_longer_is_read_anew(read, tmp_path,
     path.write_bytes(lines(record(f"new{i}") for i in range(12)))
     store.refresh()
     assert ids(store) == [f"new{i}" for i in range(12)]
+
+
+def test_the_inode_of_a_file_may_have_64_bits(read, tmp_path):
+    store = read(tmp_path)
+    store._write(Batch([], [FileState(1, "a.jsonl", "run", "folder", None, inode=2**64 - 1)]))
+    assert store.query("SELECT inode FROM files") == [(2**64 - 1,)]
 
 
 def test_broken_lines_are_counted_and_named_and_the_others_are_read(read, tmp_path):
@@ -217,6 +224,14 @@ def test_a_cache_file_that_is_broken_or_foreign_is_made_again(read, tmp_path, ca
     assert ids(read(tmp_path)) == ["a"]
 
 
+def test_a_cache_whose_list_of_files_is_broken_is_made_again(read, tmp_path, cache_home):
+    write(tmp_path / "a.jsonl", [record("a")])
+    read(tmp_path).close()
+    (file,) = cache_home.glob("*.duckdb")
+    file.write_bytes(file.read_bytes().replace(b"/a.jsonl", b"/b.jsonl"))
+    assert ids(read(tmp_path)) == ["a"]
+
+
 @pytest.mark.slow
 def test_a_cache_whose_pages_are_broken_is_read_anew(tmp_path, cache_home):
     write(tmp_path / "a.jsonl", [record(f"q{i}", question=f"{i} " * 500) for i in range(3000)])
@@ -235,7 +250,7 @@ def test_a_cache_whose_pages_are_broken_is_read_anew(tmp_path, cache_home):
                 store.refresh()
                 found = store.query("SELECT count(*), min(length(part)) > 500 FROM texts")
                 break
-            except BROKEN:
+            except duckdb.Error:
                 store.rebuild(store.cache.generation)
         assert found == [(3000, True)]
     finally:

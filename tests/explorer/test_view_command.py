@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 
+import duckdb
 import httpx
 import pytest
 
@@ -57,6 +58,13 @@ def test_a_record_that_changes_while_a_page_is_written_is_one_sentence(tmp_path,
     assert str(file) in line and not (tmp_path / "page.html").exists()
 
 
+def test_a_broken_cache_is_one_sentence(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(export, "select_trajectories", lambda *unused: duckdb.connect("/proc/cannot/be"))
+    assert main([str(tmp_path), "--export", str(tmp_path / "page.html")]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: the cache in") and "make room there, or delete it" in line
+
+
 @pytest.mark.parametrize(
     "words", [("--select", "right=false"), ("--export", "page.html", "--port", "1", "--allowed-host", "h")]
 )
@@ -76,6 +84,13 @@ def test_a_file_without_records_is_named(tmp_path, capsys):
     (tmp_path / "q.jsonl").write_text('{"question": "Who?"}\n')
     assert main([str(tmp_path / "q.jsonl"), "--port", "0"]) == 1
     assert f"{tmp_path / 'q.jsonl'}: its first line is not a trajectory record" in capsys.readouterr().err
+
+
+def test_the_name_of_a_folder_is_any_text_in_utf_8(tmp_path, capsys):
+    for name, printed in (("a\u3000b", "1 trajectories"), (os.fsdecode(b"a\xff"), "is not UTF-8")):
+        file = write(tmp_path / name / "a.jsonl", [record("a")])
+        main([str(file.parent), "--export", str(tmp_path / "page.html")])
+        assert printed in "".join(capsys.readouterr())
 
 
 def test_an_export_without_records_or_a_place_is_one_sentence(tmp_path, capsys):

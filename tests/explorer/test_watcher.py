@@ -28,7 +28,7 @@ def test_a_cache_that_cannot_be_replaced_is_a_problem_until_there_is_room(tmp_pa
     def fill_the_disk(*unused) -> None:
         monkeypatch.delattr(store, "_read_pending")  # the next refresh reads
         disk["is_full"] = True
-        raise duckdb.IOException("it cannot be written")
+        raise duckdb.Error("a wrong checksum")
 
     monkeypatch.setattr(cache, "_open", open_if_there_is_room)
     write(tmp_path / "a.jsonl", [record("a")])

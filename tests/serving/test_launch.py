@@ -12,6 +12,7 @@ from rag_r1.demo.world import demo_protocol, write_demo
 from rag_r1.runs.errors import RunError
 from rag_r1.serving.arguments import ServeArguments
 from rag_r1.serving.launch import launch_agent
+from rag_r1.serving.page import model_name
 from rag_r1.tools.documents.corpus import MADE_FROM, index_folder
 from tests.serving.running_chat import arguments, chat_server, policy_of, question
 
@@ -88,16 +89,22 @@ def test_no_lock_file_is_left_in_the_folder_of_a_chat_or_of_its_documents(tmp_pa
     assert [path.name for path in tmp_path.rglob("*") if "lock" in path.name] == []
 
 
+def test_a_model_in_the_working_directory_has_the_name_of_that_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert model_name(".") == (tmp_path.name, None)
+
+
 @pytest.mark.full
 @pytest.mark.slow
-def test_a_folder_of_documents_is_searched(tmp_path):
+def test_a_folder_of_documents_is_searched(tmp_path, monkeypatch):
     documents = tmp_path / "notes"
     documents.mkdir()
+    monkeypatch.chdir(documents)
     (documents / "mara.md").write_text("# Mara Torval\n\nThe painter Mara Torval was born in Karlen Ford.\n")
     (documents / "tito.txt").write_text("Tito Vesmer was a doctor in Zantis Mill.\n")
     (documents / "latin.txt").write_bytes("Käse".encode("latin-1"))
     with policy_of() as policy:
-        args = arguments(policy.url, tmp_path / "out", documents=documents, skip_bad_files=True)
+        args = arguments(policy.url, tmp_path / "out", documents=Path(), skip_bad_files=True)
         with launch_agent(args) as place:
             assert place.about.what == "the documents in notes"
             served = args.model_copy(update={"retriever_url": place.evaluation.retriever_url})

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import rag_r1
+from rag_r1.options.argument_values import ArgumentsError
 from rag_r1.runs.errors import RunError
 from tests.serving.running_chat import GOLD, PASSAGES, QUESTION, policy_of, policy_path
 
@@ -29,7 +30,7 @@ def test_to_import_the_package_imports_nothing_heavy():
 
 @pytest.mark.parametrize("settings", [{}, {"model": "m", "no_such_setting": 1}, {"demo": True, "model": "m"}])
 def test_settings_that_are_unknown_or_contradict_each_other_are_a_value_error(settings):
-    with pytest.raises(ValueError):
+    with pytest.raises(ArgumentsError):
         rag_r1.SearchAgent(**settings)
 
 

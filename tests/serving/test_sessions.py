@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from unittest.mock import Mock
 
 from rag_r1.serving.admission import AdmissionQueue
+from rag_r1.serving.agent import ChatAgent
 from rag_r1.serving.metrics import ChatMetrics
 from rag_r1.serving.sessions import ChatSessions
 
@@ -19,3 +21,8 @@ async def test_chats_that_the_stop_ends_are_not_counted_as_abandoned():
     chats.stop()
     await asyncio.wait([ended.task])
     assert b"chat_abandoned_total 1.0" in chats.metrics.page() and full.waiting == 0
+
+
+def test_a_prompt_that_a_tokenizer_cannot_make_does_not_fit():
+    agent = Mock(**{"setup.prompt_ids.side_effect": RuntimeError("no worker")})
+    assert not ChatAgent.prompt_fits(agent, "Who?")

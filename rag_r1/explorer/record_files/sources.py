@@ -93,7 +93,7 @@ class Sources:
             for name in names:
                 file = Path(root, name)
                 is_journal = file.parts[-2:] == JOURNAL
-                if not str(file).isprintable():
+                if not f"{root[len(str(path)) :]}{name}".isprintable():
                     continue  # for example, its name is not UTF-8
                 if is_journal or (name.endswith(_ENDINGS) and self.is_record_file(file)):
                     yield file

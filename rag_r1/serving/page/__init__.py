@@ -5,6 +5,7 @@ The app serves the files (app.py), and the page requests the description from `/
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -65,6 +66,8 @@ class PageInfo:
 def model_name(model: str) -> tuple[str, int | None]:
     """Return the name to show for a model, and the step of its checkpoint, None if its path has none. The
     name of a folder is that of its run or, without one, the folder's own; other names are not changed."""
+    if os.path.isdir(model):
+        model = os.path.abspath(model)  # `.` has no name
     step = _STEP.search(model)
     path = Path(model[: step.start()]) if step else Path(model)
     if step is None and not path.is_dir():

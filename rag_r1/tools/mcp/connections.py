@@ -149,7 +149,7 @@ class McpConnection:
 
     async def list_tools(self) -> list[Any]:
         """Return the tools of the server, as the package mcp describes them. Raises McpFailure if there are
-        too many, and TimeoutError."""
+        too many, MCPError and TimeoutError."""
         limit_s = self._options.timeout_s
         try:
             async with asyncio.timeout(limit_s):

@@ -83,6 +83,14 @@ def make_mcp(options: Mapping[str, Any], key: str) -> McpTool:
     parsed = options_from(McpOptions, options, key)
     if (parsed.command is None) == (parsed.url is None) or parsed.command == ():
         raise OptionsError([OptionFault(f"{key}.command", f"{key} needs either a command or a url")])
+    remedies = {"token_env": "use env"} if parsed.url is None else dict.fromkeys(("env", "cwd"), "remove it")
+    faults = [
+        OptionFault(f"{key}.{name}", f"{key}.{name} has no effect on this kind of server: {remedy}")
+        for name, remedy in remedies.items()
+        if getattr(parsed, name)
+    ]
+    if faults:
+        raise OptionsError(faults)
     if not has_mcp():
         raise ValueError(f"{key} needs the package mcp, 2.0 or later: {pip_command('mcp')}")
     return McpTool(parsed.call or key.removeprefix("rag_r1.tools."), parsed)

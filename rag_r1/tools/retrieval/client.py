@@ -37,12 +37,7 @@ from rag_r1.protocols.retriever_query import Context
 from rag_r1.tools.function_tool import SearchTool
 from rag_r1.tools.retrieval.cache import QueryCache
 from rag_r1.tools.retrieval.options import RetrieverConfig, token_header
-from rag_r1.tools.retrieval.query_format import (
-    MAX_READY_BYTES,
-    VERSION_HEADER,
-    QueryFormatError,
-    RemoteQueryFormat,
-)
+from rag_r1.tools.retrieval.query_format import MAX_READY_BYTES, VERSION_HEADER, RemoteQueryFormat
 
 logger = logging.getLogger(__name__)
 
@@ -121,7 +116,7 @@ class RetrievalClient(SearchTool):
         if context is not None and self.reads_context:
             try:
                 queries = await self._format.texts(queries, context)
-            except (QueryFormatError, aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
+            except (ValueError, aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
                 logger.warning("no query format from %s (%s)", self.config.base, error)
                 return [failure(str(error) or type(error).__name__)] * len(arguments)
         entries, joined, new_queries = self._look_up(queries)

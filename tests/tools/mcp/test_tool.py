@@ -153,6 +153,7 @@ async def test_an_episode_goes_on_whatever_its_tools_do_and_the_record_counts_it
         ({}, "rag_r1.tools.x.command|needs either a command or a url"),
         ({"command": COMMAND, "url": "http://a"}, "needs either a command or a url"),
         ({"command": []}, "needs either a command or a url"),
+        ({"command": COMMAND, "token_env": "T"}, "rag_r1.tools.x.token_env has no effect .*: use env"),
         ({"command": "npx server"}, r"must be a list of texts, such as \[npx, server\]"),
         ({"url": "ftp://a"}, "must be an http"),
     ],

@@ -110,6 +110,12 @@ def test_the_separator_is_asked_for_once():
         assert [asked.path for asked in server.asked].count("/ready") == 1
 
 
+def test_a_token_that_no_header_can_have_is_a_failure_of_the_retriever(monkeypatch):
+    monkeypatch.setenv("RETRIEVAL_TOKEN", "a\x01b")
+    record = played(lambda: shared_tools({"url": "http://127.0.0.1:9", "agentic_input": True}, {}))
+    assert {failure.kind for failure in record.failures} == {"retriever"}
+
+
 def test_an_index_named_in_the_path_has_its_own_separator():
     ready = {**READY, "indexes": {"wiki": {"separator": "|", "max_length": 64, "query_prefix": ""}}}
     with served(ready) as server:
