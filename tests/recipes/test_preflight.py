@@ -355,6 +355,12 @@ def test_a_data_file_that_is_no_parquet_is_looked_at_too(base_config, tmp_path: 
     assert what in problem.what and "rag-r1 data" in problem.remedy
 
 
+@pytest.mark.parametrize("path", [["~nobody-of-this-name/train.parquet"], 2026])
+def test_a_path_that_is_none_is_named_by_its_key_instead_of_a_traceback(base_config, path):
+    problems = preflight(changed(base_config, data__train_files=path)).errors
+    assert "data.train_files" in {problem.where for problem in problems}
+
+
 def test_a_folder_of_the_run_that_cannot_be_made_is_named(base_config):
     config = changed(base_config, trainer__default_local_dir="/proc/run")
     [problem] = [p for p in preflight(config).errors if p.where == "trainer.default_local_dir"]
