@@ -151,6 +151,14 @@ def test_overlong_prompt_is_named_by_row_unless_verl_drops_it(tmp_path: Path):
     assert problem.startswith("warning: ")
 
 
+def test_a_prompt_that_the_chat_template_refuses_is_named_by_its_row(tmp_path: Path):
+    def refuse(record):
+        raise ValueError("System role not supported")
+
+    problems = problems_of(write(tmp_path / "train.parquet", [row(0)]), count_tokens=refuse)
+    assert "row 0: no prompt: System role not" in problems[0] and "no usable row is left" in problems[1]
+
+
 def test_of_a_large_file_the_longest_prompts_are_tokenised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("rag_r1.training.preflight.parquet.TOKENISED", 3)
     rows = [row(i) for i in range(50)]
