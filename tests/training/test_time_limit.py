@@ -141,9 +141,11 @@ def test_the_launcher_ends_with_the_status_of_what_goes_on_later(tmp_path, monke
     ended = []
     monkeypatch.setattr(launch, "run_child_until", lambda is_over, command: ended.append(is_over))
     monkeypatch.setattr(launch, "warn_of_other_trainings", lambda: None)
+    (tmp_path / TRACKER).write_text("")
     run = WatchedRun(tmp_path, GuardOptions(), TrainingFacts(), 1e-6, checkpoints=2)
     assert launch.main(["--hours=0.5", run.to_json(), str(tmp_path), "recipe"]) == ExitStatus.STOPPED
     assert ended and str(tmp_path) in capsys.readouterr().out
+    assert not (tmp_path / TRACKER).exists(), "veRL fails at an empty one, which a kill can leave"
 
 
 @pytest.mark.parametrize(
