@@ -93,6 +93,8 @@ _rag_r1_setup() {
       _rag_r1_refuse "RAG-R1 needs Python 3.11 or 3.12, and the environment $venv has $("$venv/bin/python" --version 2>&1): remove it, or name another folder, VENV=<folder>"
       return 1
     fi
+    # If the installation fails, the environment is not the former one either.
+    if [ -e "$stamp" ]; then : > "$stamp"; fi
     _rag_r1_install || return 1
     echo "$wanted" > "$stamp"
     _rag_r1_say "done"

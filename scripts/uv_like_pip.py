@@ -68,9 +68,8 @@ def variables(options: Mapping[str, str], environment: Mapping[str, str]) -> dic
         options.get("cert") or environment.get("REQUESTS_CA_BUNDLE") or environment.get("CURL_CA_BUNDLE")
     )
     if certificate and not environment.get("SSL_CERT_DIR") and not environment.get("SSL_CERT_FILE"):
-        result["SSL_CERT_DIR" if Path(certificate).is_dir() else "SSL_CERT_FILE"] = os.path.expanduser(
-            certificate
-        )
+        certificate = os.path.expanduser(certificate)
+        result["SSL_CERT_DIR" if Path(certificate).is_dir() else "SSL_CERT_FILE"] = certificate
     if proxy := options.get("proxy"):
         result["HTTP_PROXY"] = result["HTTPS_PROXY"] = proxy if "://" in proxy else f"http://{proxy}"
     return {name: value for name, value in result.items() if not environment.get(name)}

@@ -34,6 +34,7 @@ from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.options.out_folder import check_out
+from rag_r1.protocols import Failure
 from rag_r1.runs.errors import RunError
 from rag_r1.tools import RetrievalClient, RetrieverConfig
 from rag_r1.tools.retrieval.local_server import retrieval_process
@@ -158,7 +159,8 @@ async def make_trace(
 ) -> Trajectory | None:
     """Return the trace of a question by a strategy, or None if a search does not find its passage.
 
-    `guess` is the answer of a strategy that does not search for all passages.
+    `guess` is the answer of a strategy that does not search for all passages. Raises DataError if a search
+    fails, since a server that is down is no index without the passages.
     """
     trajectory = Trajectory(question.id, question.text, PROTOCOL, status="answered")
     passages = list(zip(question.ids, question.titles, strict=True))
@@ -170,9 +172,10 @@ async def make_trace(
     }[strategy]
     for step in rounds:
         queries = [_query(question, title).replace('"', "") for _, title in step]
-        results = [result for result in await client.search(queries) if isinstance(result, list)]
-        if len(results) < len(step):
-            return None
+        answers = await client.search(queries)
+        if failure := next((answer for answer in answers if isinstance(answer, Failure)), None):
+            raise DataError(f"a search failed ({failure.detail}): see retriever.log in --out, then try again")
+        results = [answer for answer in answers if isinstance(answer, list)]
         for (passage_id, _), documents in zip(step, results, strict=True):
             if passage_id not in {document.id for document in documents}:
                 return None

@@ -20,6 +20,7 @@ and the prompt contains the schemas of the tools (protocol.py).
 from __future__ import annotations
 
 import io
+import os
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -76,9 +77,10 @@ def load_with_prompt(name_or_path: str, prompt_file: str | Path | None, key: str
 
 
 def read_prompt(path: str | Path, source: str) -> str:
-    """Return the text of a prompt file. Raises ProtocolError, whose message begins with `source`."""
+    """Return the text of a prompt file; `~` in its path is the home folder. Raises ProtocolError, whose
+    message begins with `source`."""
     try:
-        with open_ordinary(path) as file:
+        with open_ordinary(os.path.expanduser(path)) as file:
             return io.TextIOWrapper(file, encoding="utf-8-sig").read()
     except UnicodeDecodeError as error:
         remedy = "convert it with `iconv -t UTF-8`"
@@ -107,9 +109,9 @@ _shipped = cache(_from_file)
 
 
 def _find(name_or_path: str, folder: Path) -> Path:
-    """Return the file of a protocol; a path is relative to `folder`. Raises ProtocolError for an unknown
-    name."""
-    path = Path(name_or_path)
+    """Return the file of a protocol; a path is relative to `folder`, unless it begins with `~`. Raises
+    ProtocolError for an unknown name."""
+    path = Path(os.path.expanduser(name_or_path))
     if path.suffix in (".yaml", ".yml"):
         return folder / path
     if name_or_path not in protocol_names():

@@ -114,7 +114,7 @@ def _check_recipe(args: SftArguments) -> tuple[Any, list[str], Path, PreflightRe
     command = launch_words(
         config.trainer.get("device"), config.trainer.get("n_gpus_per_node"), recipe, overrides
     )
-    folder = Path(str(config.trainer.get("default_local_dir"))).expanduser()
+    folder = Path(os.path.expanduser(str(config.trainer.get("default_local_dir"))))
     report = preflight_sft(config)
     report.problems[:0] = override_problems
     report.problems += [] if args.hours is None else check_resume(config)

@@ -73,7 +73,7 @@ def absolute_paths(config: DictConfig) -> list[str]:
             return os.path.expanduser(name)
         # The name of a shipped protocol is not a path, even if a folder has that name.
         is_file = key != "rag_r1.protocol" or name.endswith((".yaml", ".yml"))
-        path = Path(name).expanduser()
+        path = Path(os.path.expanduser(name))  # that of pathlib raises RuntimeError for an unknown user
         return str(path.absolute()) if is_file and path.exists() else name
 
     overrides = []

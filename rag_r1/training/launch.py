@@ -21,6 +21,7 @@ from rag_r1.options.command_exit import ExitStatus, command_main
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.processes import run_child_until
 from rag_r1.system.concurrent_trainings import warn_of_other_trainings
+from rag_r1.training.checkpoint_steps import mend_tracker
 from rag_r1.training.composition import compose_recipe
 from rag_r1.training.guard.bands import BandCheck
 from rag_r1.training.guard.guard import Guard
@@ -45,6 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("overrides", nargs=argparse.REMAINDER)
     args = parser.parse_args(arguments)
     recipe, run = Recipe(args.folder, args.recipe), args.run
+    mend_tracker(run.folder)
     limit = TimeLimit(args.hours, run.folder, run.checkpoints) if args.hours else None
     band = BandCheck.of_recipe(recipe)
     warn_of_other_trainings()

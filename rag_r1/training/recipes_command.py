@@ -127,7 +127,7 @@ def print_recipe_table(arguments: Sequence[str]) -> int:
     )
     if args.recipe is None and (args.overrides or args.size):
         raise RunError("changes and --size are for one recipe: name it with --recipe")
-    from rag_r1.training.composition import check_composition, check_training, compose_recipe
+    from rag_r1.training.composition import check_composition, check_overrides, check_training, compose_recipe
     from rag_r1.training.preflight.memory.shape import SHAPES
     from rag_r1.training.preflight.memory.table import memory_table
     from rag_r1.training.recipe_table import memory_for, recipe_row, recipe_table, recipe_tables, size_for
@@ -140,6 +140,8 @@ def print_recipe_table(arguments: Sequence[str]) -> int:
     config = check_composition(recipe, args.overrides)
     if kind_of(recipe.path) != "sft":
         check_training(recipe, config)
+    if args.overrides:
+        check_overrides(recipe, args.overrides)  # the table is calculated from their values
     sizes = (args.size or size_for(recipe.name)).split(",")
     if unknown := [size for size in sizes if size not in SHAPES]:
         raise RunError(f"--size {unknown[0]}: the sizes that are known are {', '.join(SHAPES)}")

@@ -89,14 +89,15 @@ def check_resume(config: Any) -> Iterator[Problem]:
 
 
 def remove_older_checkpoints(folder: Path, keep: int | None) -> None:
-    """Remove all checkpoints except the last `keep` whole ones, including incomplete ones after these."""
+    """Remove all checkpoints except the last `keep` whole ones, including incomplete ones after these. Files
+    that cannot be removed stay: a worker of an ended training may still write them."""
     last = last_whole_step(folder)
     if not keep or last is None:
         return
     checkpoints = saved_checkpoints(folder)
     whole_steps = [step for step in checkpoints if step <= last]
     for step in checkpoints.keys() - set(whole_steps[-keep:]):
-        shutil.rmtree(checkpoints[step])
+        shutil.rmtree(checkpoints[step], ignore_errors=True)
 
 
 def folder_bytes(folder: Path) -> int:

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 import rag_r1.protocols
-from rag_r1.protocols import Document, ProtocolError, load_protocol
+from rag_r1.protocols import Document, ProtocolError, load_protocol, load_with_prompt
 
 SHIPPED = Path(rag_r1.protocols.__file__).parent / "rag_r1_mq.yaml"
 
@@ -45,6 +45,13 @@ def test_a_file_of_ones_own_is_used_as_it_stands(load, data):
     visible = protocol.observation(["q"], [documents])
     # Placeholders that stand in a document are not filled in.
     assert visible == "<information>[1|T {text} {rank}|body {title}];[2|U|v\\1]{rank}</information>"
+
+
+def test_a_protocol_and_a_prompt_in_the_home_folder_are_found(data, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(data), encoding="utf-8")
+    (tmp_path / "prompt.txt").write_text("Say it: {question}")
+    assert load_with_prompt("~/mine.yaml", "~/prompt.txt").user_prompt == "Say it: {question}"
 
 
 def test_an_unknown_name_is_answered_with_the_shipped_ones():

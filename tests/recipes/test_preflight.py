@@ -151,6 +151,14 @@ def test_overlong_prompt_is_named_by_row_unless_verl_drops_it(tmp_path: Path):
     assert problem.startswith("warning: ")
 
 
+def test_a_prompt_that_the_chat_template_refuses_is_named_by_its_row(tmp_path: Path):
+    def refuse(record):
+        raise ValueError("System role not supported")
+
+    problems = problems_of(write(tmp_path / "train.parquet", [row(0)]), count_tokens=refuse)
+    assert "row 0: no prompt: System role not" in problems[0] and "no usable row is left" in problems[1]
+
+
 def test_of_a_large_file_the_longest_prompts_are_tokenised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("rag_r1.training.preflight.parquet.TOKENISED", 3)
     rows = [row(i) for i in range(50)]
@@ -353,6 +361,12 @@ def test_a_data_file_that_is_no_parquet_is_looked_at_too(base_config, tmp_path: 
     problems = preflight(changed(base_config, data__train_files=str(path))).errors
     [problem] = [problem for problem in problems if problem.where == str(path)]
     assert what in problem.what and "rag-r1 data" in problem.remedy
+
+
+@pytest.mark.parametrize("path", [["~nobody-of-this-name/train.parquet"], 2026])
+def test_a_path_that_is_none_is_named_by_its_key_instead_of_a_traceback(base_config, path):
+    problems = preflight(changed(base_config, data__train_files=path)).errors
+    assert "data.train_files" in {problem.where for problem in problems}
 
 
 def test_a_folder_of_the_run_that_cannot_be_made_is_named(base_config):

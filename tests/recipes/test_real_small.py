@@ -10,6 +10,7 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -17,7 +18,7 @@ from examples.real_small import one_shot, report, short_passages, traces
 from rag_r1.config.recipes import RECIPES
 from rag_r1.data.sft_rows import read_sft_rows
 from rag_r1.io.errors import DataError
-from rag_r1.protocols import load_protocol
+from rag_r1.protocols import Failure, load_protocol
 from rag_r1.tools import RetrievalClient, RetrieverConfig
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 from tests.recipes.composed_recipes import compose_quickly, refusals, user_values
@@ -130,6 +131,13 @@ def test_traces_of_each_strategy_search_the_real_index_and_follow_the_protocol(i
         for turn in record.turns:
             action = protocol.parse(turn.text)
             assert action.kind == turn.action and list(getattr(action, "queries", ())) == turn.queries
+
+
+def test_a_search_that_fails_is_no_passage_that_was_not_found():
+    client = AsyncMock(**{"search.return_value": [Failure("no answer", detail="HTTP 500")]})
+    asked = traces.Question("born", "one_hop", "born?", ("1901",), ("p0",), ("Ada Vell",))
+    with pytest.raises(DataError, match="HTTP 500"):
+        asyncio.run(traces.make_trace(asked, "sequential", "?", client))
 
 
 @pytest.mark.slow

@@ -397,8 +397,7 @@ def test_a_configuration_file_of_pip_reaches_uv_and_variables_go_before_it(proje
 def test_no_index_and_a_proxy_are_passed_on(project: Project):
     variables = {"PIP_NO_INDEX": "1", "PIP_PROXY": "proxy.invalid:3128", "HTTPS_PROXY": ""}
     assert configured_uv(project, "echo", "pip", **variables).stdout == "pip --no-index\n"
-    variables["PIP_NO_INDEX"] = "0"
-    assert (
-        "HTTPS_PROXY=http://proxy.invalid:3128"
-        in configured_uv(project, "env", **variables).stdout.splitlines()
-    )
+    variables |= {"PIP_NO_INDEX": "0", "PIP_CERT": "~"}
+    lines = configured_uv(project, "env", **variables).stdout.splitlines()
+    assert "HTTPS_PROXY=http://proxy.invalid:3128" in lines
+    assert f"SSL_CERT_DIR={project.folder}" in lines, "the home folder, which may hold certificates"

@@ -322,6 +322,17 @@ def test_a_failure_of_flash_attn_leaves_what_came_before_and_is_tried_again(gpu_
     assert "flash-attn" in gpu_machine.installed()[-1]
 
 
+def test_after_a_failed_change_the_former_environment_is_installed_anew(machine: Machine):
+    assert machine.run("scripts/setup_env.sh").returncode == 0
+    python = machine.venv / "bin" / "python"
+    whole = python.read_text()
+    python.write_text(whole + 'case "$*" in *"-e "*) exit 1 ;; esac\n')
+    assert machine.run("scripts/setup_env.sh", "--dev").returncode == 1
+    python.write_text(whole)
+    calls = machine.installed()
+    assert machine.run("scripts/setup_env.sh").returncode == 0 and len(machine.installed()) > len(calls)
+
+
 SCRIPTS = sorted(ROOT.glob("*.sh"))
 for name in ("docs", "recipes", "scripts", "tests"):
     SCRIPTS += sorted((ROOT / name).rglob("*.sh"))

@@ -78,6 +78,13 @@ def test_a_key_that_does_not_exist_is_told_as_by_the_training(capsys, words, ove
     assert output.out == "" and f"error: {override.partition('=')[0]}: {told}" in output.err
 
 
+@pytest.mark.slow
+def test_a_value_of_a_wrong_type_is_told_before_a_table_is_calculated_from_it(capsys):
+    assert recipes("table", "--recipe", "rag_r1/grpo", "actor_rollout_ref.actor.optim.lr=fast") == 1
+    output = capsys.readouterr()
+    assert output.out == "" and "optim.lr: is 'fast', which is not a number" in output.err
+
+
 NO_TEXT = "mine.yaml is not a recipe: it is not text in UTF-8"
 
 

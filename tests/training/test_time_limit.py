@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -87,7 +88,7 @@ def test_the_folder_to_be_carried_is_named_with_its_size(tmp_path):
     assert f"the folder {tmp_path} (0.3 GB)" in limit.finish() and "of 2.5 hours" in limit.finish()
 
 
-def test_the_folder_does_not_grow_from_piece_to_piece(tmp_path):
+def test_the_folder_does_not_grow_from_piece_to_piece(tmp_path, monkeypatch):
     """veRL does not know the checkpoints of an earlier piece, and leaves them."""
     for step in (5, 10, 15, 20):
         (tmp_path / f"global_step_{step}").mkdir()
@@ -99,6 +100,9 @@ def test_the_folder_does_not_grow_from_piece_to_piece(tmp_path):
     save(tmp_path, 20)
     assert "step 20" in limit.finish() and steps_in(tmp_path) == {20}
     assert (tmp_path / "global_step_notes").exists()
+    (tmp_path / "global_step_25").mkdir()
+    monkeypatch.setattr("os.rmdir", Mock(side_effect=OSError("not empty")))
+    assert "step 20" in limit.finish(), "a worker may still write into the last one"
 
 
 def test_without_a_number_every_checkpoint_stays(tmp_path):
@@ -141,9 +145,11 @@ def test_the_launcher_ends_with_the_status_of_what_goes_on_later(tmp_path, monke
     ended = []
     monkeypatch.setattr(launch, "run_child_until", lambda is_over, command: ended.append(is_over))
     monkeypatch.setattr(launch, "warn_of_other_trainings", lambda: None)
+    (tmp_path / TRACKER).write_text("")
     run = WatchedRun(tmp_path, GuardOptions(), TrainingFacts(), 1e-6, checkpoints=2)
     assert launch.main(["--hours=0.5", run.to_json(), str(tmp_path), "recipe"]) == ExitStatus.STOPPED
     assert ended and str(tmp_path) in capsys.readouterr().out
+    assert not (tmp_path / TRACKER).exists(), "veRL fails at an empty one, which a kill can leave"
 
 
 @pytest.mark.parametrize(

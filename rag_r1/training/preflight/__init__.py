@@ -42,8 +42,8 @@ def _check_configuration(config: DictConfig, report: PreflightReport) -> None:
     """Run all checks except that of the retrieval server. A check that depends on something that another
     check has refused is skipped."""
     report.problems += settings.check_required_keys(config)
-    if missing := list(settings.check_verls_keys(config)):
-        report.problems += missing
+    if unread := list(settings.check_verls_keys(config)) or list(data.check_paths(config)):
+        report.problems += unread
         return  # the other checks read these
     rag_r1_config, problems = settings.check_rag_r1_keys(config)
     report.problems += problems

@@ -7,12 +7,13 @@ parquet.py checks the rows of a file.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, ListConfig
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from rag_r1.config.agent_setup import AgentSetup, RowLimits
 from rag_r1.config.schema import RagR1Config
@@ -22,6 +23,23 @@ from rag_r1.training.preflight.parquet import column_problems, missing_file, sca
 
 #: A limit on the tokens of a prompt that is never reached.
 _ANY_LENGTH = 1 << 40
+#: Keys with the paths of files and folders, except those whose loader names a wrong path.
+_PATHS = (
+    *("actor_rollout_ref.model.path", "actor_rollout_ref.model.tokenizer_path", "model.path"),
+    *("critic.model.path", "critic.model.tokenizer_path", "model.tokenizer_path", "data.train_files"),
+    *("data.val_files", "trainer.default_local_dir", "trainer.resume_from_path", "rag_r1.trajectory_dir"),
+)
+
+
+def check_paths(config: DictConfig) -> Iterator[Problem]:
+    """Check that paths, as far as they are given, are texts, and that a home folder with which one begins,
+    such as `~name`, is that of a user."""
+    for key in _PATHS:
+        value = plain(OmegaConf.select(config, key))
+        for path in value if isinstance(value, list) else [value]:
+            if path is not None and (not isinstance(path, str) or os.path.expanduser(path).startswith("~")):
+                text = f"is {path!r}, which is not a text, or begins with a user who does not exist"
+                yield error(key, text, "write the whole path, or ./NAME for one in this folder")
 
 
 def check_data(

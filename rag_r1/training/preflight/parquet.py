@@ -112,7 +112,8 @@ def scan_parquet(
     """Check every row of a parquet file that has the required columns.
 
     `messages` returns the chat messages that the agent will send for a row. `count_tokens` returns the length
-    of a row's prompt; it is None if no tokenizer could be loaded.
+    of a row's prompt, or raises ValueError if the chat template refuses its messages; it is None if no
+    tokenizer could be loaded.
     """
     scan = ParquetScan()
     longest: list[tuple[int, int, QuestionRow]] = []
@@ -138,8 +139,11 @@ def scan_parquet(
         longest.sort(key=lambda entry: -entry[1])
         for _, number, question in tqdm(longest, desc=f"{file_name}: tokens", unit="prompt", leave=False):
             scan.tokenised += 1
-            if (length := count_tokens(question)) > max_prompt_length:
-                scan.overlong.add(-number, f"{length} tokens")
+            try:
+                if (length := count_tokens(question)) > max_prompt_length:
+                    scan.overlong.add(-number, f"{length} tokens")
+            except ValueError as fault:
+                scan.malformed.add(-number, f"no prompt: {fault}")
     return scan
 
 

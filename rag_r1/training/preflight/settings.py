@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import importlib
 import io
-import math
 import warnings
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
@@ -121,8 +120,9 @@ def check_numbers(config: DictConfig, keys: Iterable[str]) -> Iterator[Problem]:
             yield error(key, f"is {value!r}", "give a whole number of at least 1")
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def _is_number(value: Any, *, whole: bool = False) -> bool:
+    # The checks calculate with floats, which an int of 400 digits exceeds.
+    return type(value) in (int, float) and abs(value) < 1e300 and not (whole and value % 1)
 
 
 def wrong_types(config: DictConfig, numbers: Iterable[str]) -> list[Problem]:
@@ -143,9 +143,9 @@ def check_types(config: DictConfig, exempt: Collection[str] = ()) -> Iterator[Pr
             continue
         if types == {bool} and not isinstance(value, bool):
             yield error(key, f"is {value!r}, which is neither true nor false", "give true or false")
-        elif types and types <= {int, float} and not _is_number(value):
+        elif types and types <= {int, float} and not _is_number(value, whole=float not in types):
             kind = "a number" if float in types else "a whole number"
-            yield error(key, f"is {value!r}, which is not a number", f"give {kind}")
+            yield error(key, f"is {value!r}, which is not {kind}", f"give {kind}")
         elif key.endswith("optim.lr") and types <= {int, float} and value < 0:
             yield error(key, f"is {value!r}, a learning rate below 0", "give a number of at least 0")
 

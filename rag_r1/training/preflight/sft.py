@@ -19,6 +19,7 @@ from rag_r1.data.sft_rows import SftRow, SftTokens, protocol_of_rows, read_sft_r
 from rag_r1.io.errors import DataError
 from rag_r1.options.problems import PreflightReport, Problem, error, is_unset, plain, warning
 from rag_r1.training.config_facts import gpu_count
+from rag_r1.training.preflight.data import check_paths
 from rag_r1.training.preflight.model import check_model, check_tags
 from rag_r1.training.preflight.resume import check_resumed_sft_rate
 from rag_r1.training.preflight.settings import check_verls_keys, wrong_types
@@ -47,8 +48,8 @@ def preflight_sft(config: DictConfig) -> PreflightReport:
     for key, example in _REQUIRED.items():
         if is_unset(config, key):
             report.problems.append(error(key, "is not given", f"set it to {example}"))
-    if missing := list(check_verls_keys(config, _REQUIRED)):
-        report.problems += missing
+    if unread := list(check_verls_keys(config, _REQUIRED)) or list(check_paths(config)):
+        report.problems += unread
         return report  # the other checks read these
     report.problems += (wrong := wrong_types(config, NUMBERS))
     tokenizer, problems = check_model(config, "model")
