@@ -159,15 +159,12 @@ def query_id_of(record_id: str) -> str:
 
 
 def write_runs(records: Iterable[dict[str, Any]], out: Path, model: str = "") -> int:
-    """Write one file for each record into a folder, and return the number of files. The files of an earlier
-    conversion are removed, since the benchmark would count them, too.
+    """Write one file for each record into a folder, and return the number of files.
 
     Raises DataError for a record without an id, and for a second record of a question, since the benchmark
     would count both.
     """
     out.mkdir(parents=True, exist_ok=True)
-    for earlier in out.glob("run_*.json"):
-        earlier.unlink()
     query_ids: set[str] = set()
     for record in records:
         query_id = query_id_of(str(record.get("id", "")))

@@ -120,12 +120,6 @@ def test_each_question_may_occur_once(tmp_path):
         write_runs(twice, tmp_path)
 
 
-def test_the_files_of_an_earlier_conversion_do_not_stay_beside_the_new_ones(tmp_path):
-    write_runs([run.to_dict() for run in RUNS], tmp_path)
-    write_runs([RUNS[0].to_dict()], tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["run_00001.json"]
-
-
 def test_no_id_leads_out_of_the_folder(tmp_path):
     record = RUNS[0].to_dict() | {"id": "bcp/test/..\\..\\x"}
     write_runs([record], tmp_path / "runs")
