@@ -10,10 +10,9 @@ reward manager in its non-tensor batch. This module is the only one that defines
     reward_model.ground_truth.target     gold answers
     extra_info                           id, question, index, split, protocol, and metadata of the source
 
-Writing is strict: `write_rows` takes a list, and `RowWriter` any number of rows one by one. The schema of the
-columns is fixed, so veRL can concatenate files of several sources. Reading is tolerant, because users' own
-files may lack parts and veRL turns lists into numpy arrays: missing values become empty, and `row_fault` says
-whether a row is usable.
+Writing is strict: `write_rows` takes a list, and `RowWriter` rows one by one. The schema of the columns is
+fixed, so veRL can concatenate files of several sources. Reading is tolerant, because users' own files may
+lack parts and veRL turns lists into numpy arrays: what is missing becomes empty; `row_fault` finds the rest.
 """
 
 from __future__ import annotations
@@ -159,8 +158,7 @@ def step_answers_of(metadata: Any) -> list[str]:
 
 
 def row_fault(row: Mapping[str, Any]) -> str | None:
-    """Return why a row cannot be used for training, or None if it can. Raises nothing, whatever the row
-    contains."""
+    """Return why a row cannot be used for training, or None if it can; raises no error for any row."""
     info = row.get("extra_info")
     question = info.get("question") if isinstance(info, Mapping) else None
     if not isinstance(question, str) or not question.strip():
@@ -171,8 +169,7 @@ def row_fault(row: Mapping[str, Any]) -> str | None:
 
 
 def usable_prompt(prompt: Any) -> bool:
-    """Return whether a prompt is a list of messages with role and text; `plugin/dataset.py` drops any other
-    row."""
+    """Return whether a prompt is a list of messages with role and text, as `plugin/dataset.py` needs it."""
     if not isinstance(prompt, list | tuple) or not prompt:
         return False
     return all(
@@ -243,9 +240,8 @@ class RowWriter:
 
 
 def read_rows(path: str | Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a parquet file of any size as plain Python values, with the columns that `row_fault`
-    and `QuestionRow.from_row` use. Raises DataError if the file would decompress to too much data or cannot
-    be read to its end, and OSError if there is no file."""
+    """Yield the rows of a parquet file as plain Python values, with the columns that `row_fault` and
+    `QuestionRow.from_row` use. Raises DataError for too much data or a broken file, OSError for none."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -253,7 +249,7 @@ def read_rows(path: str | Path) -> Iterator[dict[str, Any]]:
     try:
         with pq.ParquetFile(path) as file:
             columns = [name for name in COLUMNS_READ if name in file.schema_arrow.names]
-            for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=columns):
+            for batch in file.iter_batches(BATCH_ROWS, columns=columns):
                 yield from batch.to_pylist()
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read to its end ({error}): make it again") from error
