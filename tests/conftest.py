@@ -20,8 +20,7 @@ import pytest
 from hypothesis import settings
 
 from retrieval_server.encode.cpu_settings import set_mkl_reproducible
-from tests.durations import FULL
-from tests.durations import read as read_durations
+from tests import durations
 
 #: A check that fails shows its values, as an assertion in a test does.
 CHECKS = (
@@ -80,11 +79,11 @@ def interruptible():
 
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their markers
 def pytest_collection_modifyitems(items):
-    durations = read_durations()
+    seconds_of = durations.read()
     for item in items:
-        seconds = durations.get(item.nodeid.partition("[")[0])
+        seconds = seconds_of.get(item.nodeid.partition("[")[0])
         if seconds and not any(item.get_closest_marker(tier) for tier in ("e2e", "nightly")):
-            item.add_marker("full" if seconds >= FULL else "slow")
+            item.add_marker("full" if seconds >= durations.FULL else "slow")
 
 
 def pytest_collection_finish():

@@ -51,9 +51,8 @@ def functions(tests: Path) -> set[str]:
 
 def updated(old: dict[str, float], runs: list[Counter[str]], existing: set[str]) -> dict[str, float]:
     """The functions that are not quick, after these runs."""
-    new = dict(old)
-    for name in {name for run in runs for name in run}:
-        new[name] = min(run[name] for run in runs if name in run)
+    measured_names = {name for run in runs for name in run}
+    new = old | {name: min(run[name] for run in runs if name in run) for name in measured_names}
     return {name: round(s, 1) for name, s in sorted(new.items()) if name in existing and s >= SLOW}
 
 

@@ -64,9 +64,8 @@ def seconds(folder: Path) -> Counter[str]:
     total: Counter[str] = Counter()
     for root in written(folder):
         for case in root.iter("testcase"):
-            total[case.get("classname", "").removeprefix("tests.").partition(".")[0]] += float(
-                case.get("time", 0)
-            )
+            took = float(case.get("time", 0))
+            total[case.get("classname", "").removeprefix("tests.").partition(".")[0]] += took
     return total
 
 

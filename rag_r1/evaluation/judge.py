@@ -36,7 +36,7 @@ from rag_r1.inference.rate_limit import RateLimiter
 from rag_r1.inference.strict_replies import with_own_keys
 from rag_r1.rollouts.arguments import EndpointArguments
 from rag_r1.rollouts.concurrency import JobPool
-from rag_r1.rollouts.server_check import check_replies
+from rag_r1.rollouts.server_check import ModelServer, check_replies
 from rag_r1.rollouts.session import endpoint_options
 from rag_r1.runs.cancel_token import CancelToken
 from rag_r1.runs.response_cache import ResponseCache
@@ -53,8 +53,8 @@ def check_judge(args: PolicyArguments) -> None:
     """Raise RunError if no judge answers at --judge-url, or if that server lacks the judge's model. A judge
     behind a proxy (--trust-env) is not checked, since this machine may not reach the server itself."""
     if args.judge_url is not None and not args.trust_env:
-        server = (args.judge_url, args.judge_api_key_env, "judge", "--judge-url", args.judge_model)
-        check_replies(*server, model_flag="--judge-model")
+        flags = {"name": "judge", "flag": "--judge-url", "model_flag": "--judge-model"}
+        check_replies(ModelServer(args.judge_url, args.judge_api_key_env, args.judge_model, **flags))
 
 
 @dataclass(frozen=True)

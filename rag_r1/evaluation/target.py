@@ -20,7 +20,7 @@ from rag_r1.inference.vllm_server import vllm_server
 from rag_r1.io.atomic_files import reason_of
 from rag_r1.io.bounded_json import read_json_file
 from rag_r1.rollouts.engine_factory import TokenUnit
-from rag_r1.rollouts.server_check import check_endpoint
+from rag_r1.rollouts.server_check import ModelServer, check_endpoint
 from rag_r1.runs.errors import RunError
 
 #: The type of a command's arguments. Functions return the type that they get.
@@ -47,7 +47,7 @@ def resolve_model(args: Args) -> Args:
         if args.trust_env:  # behind a proxy, this machine may not reach the server itself
             return args if args.engine == "chat" else _with_limits(args, None, tokenizer=own_tokenizer)
         if args.engine == "chat":
-            check_endpoint(args.base_url, args.api_key_env, "model server", "--base-url", args.model)
+            check_endpoint(ModelServer(args.base_url, args.api_key_env, args.model))
             return args
         model_tokens = _context_of_server(args.base_url, args.model, args.api_key_env)
         return _with_limits(args, model_tokens, tokenizer=own_tokenizer)
@@ -103,7 +103,7 @@ def _with_limits(args: Args, model_tokens: int | None, **updates: Any) -> Args:
 def _context_of_server(url: str, model: str, key_variable: str) -> int | None:
     """Return the length of the model's context in tokens, which vLLM's list of models contains; None without
     such a list. Raises RunError if the list lacks the model."""
-    models = check_endpoint(url, key_variable, "model server", "--base-url", model)
+    models = check_endpoint(ModelServer(url, key_variable, model))
     entry = models.get(model)
     return _context_tokens(entry.get("max_model_len")) if isinstance(entry, Mapping) else None
 

@@ -30,7 +30,7 @@ from rag_r1.own.training_steps import sft_overrides
 from rag_r1.protocols import load_with_prompt
 from rag_r1.rollouts.one_shot import PASSAGES_FIELD
 from rag_r1.rollouts.requests import read_questions
-from rag_r1.rollouts.server_check import check_endpoint, check_replies
+from rag_r1.rollouts.server_check import ModelServer, check_endpoint, check_replies
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import StartChecks, StartError, try_servers
 from rag_r1.runs.steps import PipelineFolder
@@ -48,7 +48,8 @@ def with_teacher_name(plan: OwnPlan) -> OwnPlan:
     teacher = plan.teacher
     if not plan.needs_teacher or teacher.url is None or teacher.model is not None:
         return plan
-    models = list(check_endpoint(teacher.url, teacher.api_key_env, "teacher", "--teacher"))
+    server = ModelServer(teacher.url, teacher.api_key_env, name="teacher", flag="--teacher")
+    models = list(check_endpoint(server))
     if len(models) != 1:
         names = ", ".join(terminal_text(name, 200) for name in models[:5])
         models_text = f"lists {names}" if models else "lists no models"
@@ -217,11 +218,12 @@ async def _try_models(plan: OwnPlan, folder: PipelineFolder) -> None:
     if writes_questions and plan.reading is not None:
         models["--reader"] = plan.reading
 
-    servers = [
-        (spec.url, spec.key_variable, "model server", flag, spec.model, "chat", f"{flag}-model")
-        for flag, spec in models.items()
-    ]
+    attempts = []
+    for flag, spec in models.items():
+        server = ModelServer(spec.url, spec.key_variable, spec.model, flag=flag, model_flag=f"{flag}-model")
+        attempts.append(asyncio.to_thread(check_replies, server))
     if plan.policy.url is not None:
-        model = (str(plan.policy.model), "completions", "policy.model")
-        servers.append((plan.policy.url, "OPENAI_API_KEY", "model server", "policy.url", *model))
-    await try_servers(*(asyncio.to_thread(check_replies, *server) for server in servers))
+        flags = {"flag": "policy.url", "model_flag": "policy.model"}
+        server = ModelServer(plan.policy.url, "OPENAI_API_KEY", str(plan.policy.model), **flags)
+        attempts.append(asyncio.to_thread(check_replies, server, "completions"))
+    await try_servers(*attempts)

@@ -38,7 +38,7 @@ from rag_r1.questions.spec import ModelSpec, QuestionsSpec, RequestLimits, Verif
 from rag_r1.rollouts.agent_arguments import COST, MODEL_SERVER, SAMPLING
 from rag_r1.rollouts.arguments import EndpointArguments, json_body
 from rag_r1.rollouts.command_run import read_and_run
-from rag_r1.rollouts.server_check import check_replies
+from rag_r1.rollouts.server_check import ModelServer, check_replies
 from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks, begin_checks, try_servers
 from rag_r1.tools.retrieval.wire import WIRES
 
@@ -263,17 +263,17 @@ def check_start(spec: QuestionsSpec, *, asks_models: bool) -> PassagePool | None
             checks.run(load_with_prompt, "rag_r1_mq", spec.prompt)
         if spec.verification.similarity:
             checks.run(require_library)
-        models = {"--base-url": spec.teacher, **({"--reader-url": spec.reader} if spec.reader else {})}
         attempts: list[Callable[[], Any]] = [
-            partial(
-                check_replies,
-                *(model.url, model.key_variable, "model server", flag, model.model),
-                model_flag="--teacher-model" if model is spec.teacher else "--reader-model",
-            )
-            for flag, model in models.items()
-            if asks_models and not spec.limits.trust_env  # a host name may be known to the proxy only
+            lambda: asyncio.run(try_servers(try_search(retriever_of(spec), pool)))
         ]
-        attempts.append(lambda: asyncio.run(try_servers(try_search(retriever_of(spec), pool))))
+        flags = ("--base-url", "--teacher-model"), ("--reader-url", "--reader-model")
+        for model, (flag, model_flag) in zip((spec.teacher, spec.reader), flags, strict=True):
+            # A host name may be known to the proxy only.
+            if model is not None and asks_models and not spec.limits.trust_env:
+                server = ModelServer(
+                    model.url, model.key_variable, model.model, flag=flag, model_flag=model_flag
+                )
+                attempts.append(partial(check_replies, server))
         for attempt in begin_checks(*attempts):
             checks.run(attempt)
     return pool

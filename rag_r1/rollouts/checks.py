@@ -22,7 +22,7 @@ from rag_r1.rollouts.arguments import RolloutArguments, config_of
 from rag_r1.rollouts.engine_factory import TokenUnit
 from rag_r1.rollouts.requests import read_questions
 from rag_r1.rollouts.search_check import FALLBACK_PROTOCOL, check_search
-from rag_r1.rollouts.server_check import check_replies
+from rag_r1.rollouts.server_check import ModelServer, check_replies
 from rag_r1.runs.start_checks import FAULTS, StartChecks, StartError, begin_checks
 
 
@@ -77,8 +77,8 @@ def check_servers(args: RolloutArguments, defaults: Mapping[str, Any], url: str,
     for a command that contacts no server while it reads its arguments. Raises StartError."""
     server_checks = [partial(check_search, args, defaults)]
     if not args.trust_env:  # behind a proxy, this machine may not reach the server itself
-        model_server = (url, args.api_key_env, "model server", "--base-url", model)
-        server_checks.append(partial(check_replies, *model_server, args.engine, args.model_flag))
+        server = ModelServer(url, args.api_key_env, model, model_flag=args.model_flag)
+        server_checks.append(partial(check_replies, server, args.engine))
     with StartChecks() as checks:
         for check in begin_checks(*server_checks):
             checks.run(check)

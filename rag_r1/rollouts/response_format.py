@@ -13,7 +13,7 @@ from typing import Any
 from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.inference.client import Endpoint, EngineFailure
 from rag_r1.inference.engines.completions import returns_token_ids
-from rag_r1.rollouts.server_check import check_endpoint, check_replies
+from rag_r1.rollouts.server_check import ModelServer, check_endpoint, check_replies
 from rag_r1.runs.errors import RunError
 
 #: The forms of an endpoint's answers. The run's settings record the form as `answers`.
@@ -40,11 +40,9 @@ async def response_format(
     if engine == "chat":
         requires_token_ids(setup, CHAT)  # raises an error if it does, before the server is asked
     if not endpoint.options.trust_env:  # behind a proxy, this machine may not reach the server itself
-        key_variable = endpoint.options.key_variable
+        server = ModelServer(endpoint.base, endpoint.options.key_variable, model, model_flag=model_flag)
         check = check_replies if engine == "chat" else check_endpoint  # the other engine is tried below
-        await asyncio.to_thread(
-            check, endpoint.base, key_variable, "model server", "--base-url", model, model_flag=model_flag
-        )
+        await asyncio.to_thread(check, server)
     if engine == "chat":
         return CHAT
     try:

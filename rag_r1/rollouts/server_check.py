@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -41,87 +42,94 @@ class _PassingFaultError(RunError):
     """A fault that a working server may have for a while: it is slow or overloaded."""
 
 
-def check_endpoint(
-    url: str, key_variable: str, server: str, flag: str, model: str | None = None, model_flag: str = "--model"
-) -> Mapping[str, Any]:
-    """Return the entries of a server's list of models, by name; empty if it has no list. `server` is its
-    name in messages, such as "judge", `flag` the option with its address, and `model_flag` the one with the
-    model's name.
+@dataclass(frozen=True)
+class ModelServer:
+    """A model's server as the options of a command name it."""
 
-    Raises RunError if no model server answers at the address, or if its list lacks `model`."""
-    address = base_address(url)
-    status, body = _send(address, "models", None, key_variable, server, flag)
-    models = _models(body, server, address, flag) if status == 200 and body is not None else {}
-    if models and model is not None and model not in models:
+    url: str
+    #: Environment variable with the key.
+    key_variable: str
+    #: Name of the model; None if any will do.
+    model: str | None = None
+    #: What messages call the server.
+    name: str = "model server"
+    #: The option with the address, and the one with the name of the model.
+    flag: str = "--base-url"
+    model_flag: str = "--model"
+
+    @property
+    def address(self) -> str:
+        """The address without a path of the API."""
+        return base_address(self.url)
+
+
+def check_endpoint(server: ModelServer) -> Mapping[str, Any]:
+    """Return the entries of a server's list of models, by name; empty if it has no list. Raises RunError if
+    no model server answers at the address, or if its list lacks the model."""
+    status, body = _send(server, "models", None)
+    models = _models(body, server) if status == 200 and body is not None else {}
+    if models and server.model is not None and server.model not in models:
         names = ", ".join(terminal_text(name, 200) for name in list(models)[:5])
-        raise RunError(f"{address} has no model {model!r}, but {names}: correct {model_flag}")
+        fault = f"{server.address} has no model {server.model!r}, but {names}"
+        raise RunError(f"{fault}: correct {server.model_flag}")
     return models
 
 
-def check_replies(
-    url: str,
-    key_variable: str,
-    server: str,
-    flag: str,
-    model: str,
-    engine: str = "chat",
-    model_flag: str = "--model",
-) -> None:
+def check_replies(server: ModelServer, engine: str = "chat") -> None:
     """Call `check_endpoint`, and request a single token from the engine's API. Raises RunError, except for
     complaints about the request itself, since a run sends other keys. A server that has listed its models
     may load one first, or be overloaded: such faults are left to the run, which retries."""
-    models = check_endpoint(url, key_variable, server, flag, model, model_flag)
-    address = base_address(url)
+    models = check_endpoint(server)
     path, prompt = _MIN_REQUESTS[engine]
-    payload = {"model": model, "max_tokens": 1, **prompt}
+    payload = {"model": server.model, "max_tokens": 1, **prompt}
     try:
-        status, body = _send(address, path, payload, key_variable, server, flag)
+        status, body = _send(server, path, payload)
     except _PassingFaultError:
         if models:
             return
         raise
     if status in _REFUSAL_STATUSES:
         text = terminal_text((body or b"").decode("utf-8", "replace"), 200)
-        answer = f"HTTP {status} to a request for the model {model!r} at /{path} ({text})"
-        raise RunError(f"{address} answers with {answer}: correct {flag} or {model_flag}")
+        answer = f"HTTP {status} to a request for the model {server.model!r} at /{path} ({text})"
+        remedy = f"correct {server.flag} or {server.model_flag}"
+        raise RunError(f"{server.address} answers with {answer}: {remedy}")
 
 
-def _send(
-    address: str, path: str, payload: Any, key_variable: str, server: str, flag: str
-) -> tuple[int, bytes | None]:
+def _send(server: ModelServer, path: str, payload: Any) -> tuple[int, bytes | None]:
     """Send a request and return the status and the body of the answer. The status is 0 after an error that
     does not show a fault of the server. With a `payload`, the request is a POST with that JSON. Raises
     RunError."""
+    name, address, flag = server.name, server.address, server.flag
     try:
-        with _client(key_variable) as client:
+        with _client(server.key_variable) as client:
             status, body = get_body(client, f"{address}/{path}", payload)
     except httpx.TimeoutException as error:
         detail = f"no answer within {TIMEOUT_S:g} s"
-        raise _PassingFaultError(server_fault(server, address, detail, _START, flag)) from error
+        raise _PassingFaultError(server_fault(name, address, detail, _START, flag)) from error
     except httpx.LocalProtocolError as error:  # its message may contain the key
         raise RunError(
-            f"the {server} at {address} was not asked ({type(error).__name__}): the key in ${key_variable} "
-            "may have a line break or another control character; correct it"
+            f"the {name} at {address} was not asked ({type(error).__name__}): the key in "
+            f"${server.key_variable} may have a line break or another control character; correct it"
         ) from None
     except (httpx.NetworkError, httpx.ProtocolError) as error:
-        raise _PassingFaultError(server_fault(server, address, str(error), _START, flag)) from error
+        raise _PassingFaultError(server_fault(name, address, str(error), _START, flag)) from error
     except httpx.DecodingError as error:
-        raise RunError(web_page_fault(server, address, flag)) from error
+        raise RunError(web_page_fault(name, address, flag)) from error
     except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError):
         return 0, None
     if status == 401:
-        key = f"set ${key_variable} to its key, or " if key_variable else ""
-        raise RunError(f"{address} refuses the {server}'s key (HTTP 401): {key}correct {flag}")
+        key = f"set ${server.key_variable} to its key, or " if server.key_variable else ""
+        raise RunError(f"{address} refuses the {name}'s key (HTTP 401): {key}correct {flag}")
     if 300 <= status < 400:  # not followed, since that would send the key to another address
-        raise RunError(other_answer_fault(server, address, f"HTTP {status}, which leads elsewhere", flag))
+        raise RunError(other_answer_fault(name, address, f"HTTP {status}, which leads elsewhere", flag))
     if status >= 500:
         text = terminal_text((body or b"").decode("utf-8", "replace"), 200)
         error_type = _PassingFaultError if is_transient(status) else RunError
-        raise error_type(other_answer_fault(server, address, f"HTTP {status}: {text}".rstrip(": "), flag))
+        raise error_type(other_answer_fault(name, address, f"HTTP {status}: {text}".rstrip(": "), flag))
     return status, body
 
 
-def _models(body: bytes, server: str, address: str, flag: str) -> Mapping[str, Any]:
+def _models(body: bytes, server: ModelServer) -> Mapping[str, Any]:
     """Return the models in a body by name; empty for a list that cannot be read. Raises RunError if the body
     is not a list of models."""
     try:
@@ -132,7 +140,7 @@ def _models(body: bytes, server: str, address: str, flag: str) -> Mapping[str, A
         reply = None
     if not isinstance(reply, list) and not (isinstance(reply, dict) and {*_LIST_KEYS} & reply.keys()):
         text = f"{terminal_text(body.decode('utf-8', 'replace'), 100)!r} instead of a list of models"
-        raise RunError(other_answer_fault(server, address, text, flag))
+        raise RunError(other_answer_fault(server.name, server.address, text, server.flag))
     try:
         return {str(entry["id"]): entry for entry in reply["data"]}
     except (TypeError, KeyError, AttributeError):

@@ -32,7 +32,7 @@ from rag_r1.rollouts.engine_factory import TokenUnit, engine_maker
 from rag_r1.rollouts.requests import EpisodeRequest
 from rag_r1.rollouts.response_format import IDS, requires_token_ids, response_format
 from rag_r1.rollouts.search_check import check_search, try_first_search
-from rag_r1.rollouts.server_check import check_replies
+from rag_r1.rollouts.server_check import ModelServer, check_replies
 from rag_r1.rollouts.session import endpoint_options, prepare_agent, sampling_of
 from rag_r1.runs.cancel_token import CancelToken, unless_cancelled
 from rag_r1.runs.errors import RunError
@@ -163,7 +163,7 @@ def _try_model(args: EvalArguments, url: str) -> None:
     if args.tokenizer is None:  # a tokenizer that the user names was loaded by `check_agent`
         TokenUnit.of(resolved.tokenizer)
     if not args.trust_env:  # behind a proxy, this machine may not reach the server itself
-        check_replies(url, args.api_key_env, "model server", "--base-url", args.model, args.engine)
+        check_replies(ModelServer(url, args.api_key_env, args.model), args.engine)
 
 
 @asynccontextmanager

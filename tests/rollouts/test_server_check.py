@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import time
-from threading import Thread
+from threading import Event, Thread
 
 import pytest
 
 from rag_r1.rollouts import server_check
 from rag_r1.rollouts.search_check import try_first_search
-from rag_r1.rollouts.server_check import check_endpoint, check_replies
+from rag_r1.rollouts.server_check import ModelServer, check_endpoint, check_replies
 from rag_r1.runs.errors import OtherServerError, RunError
 from rag_r1.tools.retrieval import options as search_options
 from tests.fakes.json_server import JsonStub
@@ -20,7 +19,7 @@ from tests.fakes.web_page import WebPage
 
 
 def check(url: str, model: str | None = None):
-    return check_endpoint(url, "NO_KEY", "model server", "--base-url", model)
+    return check_endpoint(ModelServer(url, "NO_KEY", model))
 
 
 @pytest.mark.parametrize(
@@ -91,7 +90,7 @@ def test_a_model_that_is_not_in_the_list_is_named_with_those_that_are():
 
 
 def replies(url: str, engine: str = "chat") -> None:
-    check_replies(url, "NO_KEY", "model server", "--base-url", "m", engine)
+    check_replies(ModelServer(url, "NO_KEY", "m"), engine)
 
 
 @pytest.mark.parametrize("engine", ["chat", "completions"])
@@ -131,12 +130,17 @@ def test_a_server_that_shows_its_models_but_refuses_to_answer_is_named(status):
 def test_what_may_pass_at_a_server_with_a_list_is_left_to_the_run(status):
     with JsonStub(lists((status, "{}"))) as stub:
         replies(stub.url)
+    assert [asked.path for asked in stub.asked] == ["/v1/models", "/v1/chat/completions"]
 
 
 def test_a_server_with_a_list_may_load_the_model_at_the_first_request(monkeypatch):
     monkeypatch.setattr(server_check, "TIMEOUT_S", 0.3)
-    with JsonStub(lambda asked: lists(None)(asked) or time.sleep(1.0)) as stub:
+    is_loaded, answered = Event(), []
+    with JsonStub(lambda asked: lists(None)(asked) or answered.append(is_loaded.wait(60))) as stub:
         replies(stub.url)
+        assert not answered, "the check did not wait for the model"
+        is_loaded.set()
+    assert [asked.path for asked in stub.asked] == ["/v1/models", "/v1/chat/completions"]
 
 
 def test_a_model_server_that_hangs_is_named_after_one_short_wait(monkeypatch):

@@ -50,7 +50,7 @@ def check_start(args: PipelineArguments) -> None:
     """
     # Imported here and in `run`, because these need optional packages, and `--help` must work without them.
     from rag_r1.demo.pipeline.limits import grpo_overrides
-    from rag_r1.rollouts.server_check import check_replies
+    from rag_r1.rollouts.server_check import ModelServer, check_replies
     from rag_r1.training.composition import check_composition, check_overrides
 
     with StartChecks() as checks:
@@ -62,9 +62,9 @@ def check_start(args: PipelineArguments) -> None:
         check_grpo = check_overrides if args.grpo_set else check_composition
         checks.run(check_grpo, Recipe.find("demo/grpo"), grpo_overrides(args))
         if args.teacher_url is not None:
-            url, model = args.teacher_url, args.teacher_model
-            server = (url, args.api_key_env, "teacher", "--teacher-url", model, "chat", "--teacher-model")
-            checks.run(check_replies, *server)
+            flags = {"name": "teacher", "flag": "--teacher-url", "model_flag": "--teacher-model"}
+            server = ModelServer(args.teacher_url, args.api_key_env, args.teacher_model, **flags)
+            checks.run(check_replies, server)
 
 
 def _check_base(args: PipelineArguments) -> None:

@@ -37,9 +37,11 @@ def check_paths(config: DictConfig) -> Iterator[Problem]:
     for key in _PATHS:
         value = plain(OmegaConf.select(config, key))
         for path in value if isinstance(value, list) else [value]:
-            if path is not None and (not isinstance(path, str) or os.path.expanduser(path).startswith("~")):
-                text = f"is {path!r}, which is not a text, or begins with a user who does not exist"
-                yield error(key, text, "write the whole path, or ./NAME for one in this folder")
+            if path is not None and not isinstance(path, str):
+                yield error(key, f"is {path!r}, which is not a text", "quote it, or give another path")
+            elif path is not None and os.path.expanduser(path).startswith("~"):
+                user = f"is {path!r}, and there is no such user on this machine"
+                yield error(key, user, "write the whole path, or ./NAME for one in this folder")
 
 
 def check_data(

@@ -18,7 +18,7 @@ from rag_r1.tools.retrieval.options import TOKEN_VARIABLE, RetrieverConfig, toke
 from rag_r1.tools.retrieval.query_format import QueryFormatError, choose_mode, read_format, ready_address
 from rag_r1.training.preflight.retriever_limits import check_limits, limits_in
 
-#: The key with the address, of which problems of the server itself are.
+#: The key with the address. Problems of the server itself are reported under it.
 KEY = "rag_r1.retriever.url"
 _PROBE = "Which river flows through Paris?"
 
