@@ -19,7 +19,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 DURATIONS = Path(__file__).with_name("durations.txt")
-SLOW, FULL = 0.4, 1.0
+SLOW, FULL = 0.2, 1.0
 
 
 def read(path: Path = DURATIONS) -> dict[str, float]:
