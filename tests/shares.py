@@ -32,8 +32,9 @@ HEAVY = """
     plugin recipes e2e chaos
     training/doctor training/preflight training/guard inference/nf4 retriever sft examples demo benchmarks
     retrieval_server/encode retrieval_server/indexing retrieval_server/search retrieval_server/cluster
-    retrieval_server/engine retrieval_server/test_determinism.py retrieval_server/folder/test_manifest.py
-    retrieval_server/server/test_app.py retrieval_server/server/test_reload.py
+    retrieval_server/engine retrieval_server/test_checks.py retrieval_server/test_determinism.py
+    retrieval_server/folder/test_manifest.py retrieval_server/server/test_app.py
+    retrieval_server/server/test_reload.py
     agent/tokens agent/test_chat_turns_episode.py agent/test_episode_properties.py
     agent/test_hostile_faults.py protocols/test_chat_turns.py protocols/test_neutraliser.py
     rollouts/test_chat_turns.py rollouts/test_checks.py evaluation/test_run_defaults.py
