@@ -42,8 +42,8 @@ CHECKS = (
 set_mkl_reproducible()
 settings.register_profile("unhurried", deadline=None)
 settings.register_profile("quick", deadline=None, max_examples=10)
-for tier in ("full", "nightly"):
-    settings.register_profile(tier, deadline=None, max_examples=1000)
+settings.register_profile("full", deadline=None, max_examples=300)
+settings.register_profile("nightly", deadline=None, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "unhurried"))
 
 

@@ -44,7 +44,7 @@ def test_the_ceiling_needs_no_server(minilm_index):
     assert "encoder + search, alone, batches of 64" in output and "answers differ" not in output
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_the_original_and_ours_are_started_compared_and_stopped(minilm_index, tmp_path):
     """A server that asks nobody in the place of the original, so its ids differ from ours."""
     stand_in = tmp_path / "retrieval_server.py"

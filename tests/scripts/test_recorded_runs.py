@@ -192,7 +192,7 @@ def test_a_run_that_does_not_exist_is_refused_with_those_that_do(tmp_path):
     assert "there are no runs evals; there are help, rollouts, eval," in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_recordings_of_this_commit_are_equal(tmp_path):
     for name in ("1", "22"):
         done = run(tmp_path, "record", tmp_path / name, "--only", "mcp", "serve")

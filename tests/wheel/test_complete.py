@@ -18,7 +18,7 @@ import pytest
 
 from tests.wheel.wheel_environments import Environment
 
-pytestmark = [pytest.mark.slow, pytest.mark.full, pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.nightly, pytest.mark.e2e, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
