@@ -1,9 +1,9 @@
 """Before any test imports torch: the matrix library as the retrieval server and its builds set it.
 
 Property tests try as many examples as they say, or hypothesis' 100, however long one takes: a busy machine
-is no failure. `HYPOTHESIS_PROFILE` changes that for those that name no number: `full` and `nightly`, which
-`tests/run.sh` sets for these tiers, make it 1,000, and `quick`, of the tier `unit`, 10. Where an example
-takes long, property_limits.py has a limit for all tiers but `nightly`.
+is no failure. `HYPOTHESIS_PROFILE`, which `tests/run.sh` sets, changes that for those that name no number:
+`quick`, of the tier `unit`, makes it 10, `full` 300 and `nightly` 1,000. Where an example takes long,
+property_limits.py has a limit for all tiers but `nightly`.
 
 A test that takes long is `slow` or `full`, marked or not: durations.txt has the seconds (durations.py).
 
