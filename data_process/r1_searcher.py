@@ -9,8 +9,8 @@ or newly drawn from the raw training files of HotpotQA and 2WikiMultihopQA:
     python -m data_process.r1_searcher --stage 2 --out data/r1s/stage2 --hotpotqa hotpot_train_v1.1.json \\
         --2wiki train.json --difficulty rollouts.jsonl --validation dev.jsonl
 --difficulty names a file with the number of rollouts that each question took (see the module
-data_process.difficulty; trajectory records of a run can be used too). Without it the difficulty is ignored.
---count changes the published numbers: --count hotpotqa.medium=20 --count 2wiki.hard=0. For Llama
+data_process.difficulty_file; trajectory records of a run can be used too). Without it the difficulty is
+ignored. --count changes the published numbers: --count hotpotqa.medium=20 --count 2wiki.hard=0. For Llama
 models, use --protocol r1_searcher_instruct.
 """
 
@@ -26,15 +26,8 @@ from pydantic import BeforeValidator
 sys.path.insert(0, str(Path(__file__).parent.parent))  # so that the script also runs without installation
 
 from data_process.command import QuestionArguments, ScriptInput, run  # noqa: E402
-from data_process.difficulty import (  # noqa: E402
-    CLASSES,
-    PUBLISHED,
-    SOURCES,
-    Composition,
-    DifficultyTable,
-    read_difficulties,
-    select,
-)
+from data_process.difficulty import CLASSES, PUBLISHED, SOURCES, Composition, select  # noqa: E402
+from data_process.difficulty_file import DifficultyTable, read_difficulties  # noqa: E402
 from rag_r1.data.files.bad_rows import BadRows  # noqa: E402
 from rag_r1.data.files.duplicates import question_key  # noqa: E402
 from rag_r1.data.files.qa_parquet import Split, make_splits  # noqa: E402
@@ -125,7 +118,8 @@ def _drawn_splits(
     splits = make_splits(train, test)
     splits[0].repeats.extend(sample.repeats)
     raw_rows = {name: source.n_read for name, source in raw.items()}
-    details = {"stage": args.stage, "seed": args.seed, "raw_rows": raw_rows, "drawn": sample.counts}
+    drawn = [count.summary for count in sample.counts]
+    details = {"stage": args.stage, "seed": args.seed, "raw_rows": raw_rows, "drawn": drawn}
     return ScriptInput(splits, details, difficulties.bad if difficulties else BadRows())
 
 

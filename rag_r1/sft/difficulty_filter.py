@@ -4,7 +4,7 @@ In RAG-R1 (arXiv 2507.02962), a question that is answered wrong is replayed up t
 of the replays is right. Of the questions that are right at the first try, a quarter is kept. The selected
 questions can thus be learned from, and most are not known yet. R1-Searcher (arXiv 2503.05592) classifies
 questions by the same number: easy below 10 rollouts until the first right one, medium from 10 to 20, hard
-above 20 (data_process/difficulty.py).
+above 20 (data_process/difficulty_file.py).
 
 Rollouts that failed because of the infrastructure do not count as tries. Every random choice is a hash of the
 seed and the question, so the order of the questions and the order of the answers do not matter.
@@ -89,7 +89,7 @@ def split(
 
 
 def rollout_lines(questions: Iterable[QuestionRollouts]) -> Iterable[dict[str, Any]]:
-    """Yield the lines of rollouts.jsonl in the form that data_process/difficulty.py reads.
+    """Yield the lines of rollouts.jsonl in the form that data_process/difficulty_file.py reads.
 
     A line has the number of rollouts until the first right one. A question without a right rollout has a line
     for each rollout instead.

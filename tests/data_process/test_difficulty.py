@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_process.difficulty import PUBLISHED, read_difficulties, select
+from data_process.difficulty import PUBLISHED, select
+from data_process.difficulty_file import read_difficulties
 from rag_r1.data.difficulty_class import difficulty_class
 from rag_r1.data.files.duplicates import Outcome, question_key
 from rag_r1.data.files.questions import Question
@@ -43,6 +44,13 @@ def test_difficulties_are_found_by_id_and_by_the_questions_words(tmp_path):
     assert known.of(Question("anything", ("x",), "h-1")) == "easy"
     assert known.of(Question("who is ADA", ("x",), "h-2")) == "hard"
     assert known.of(Question("Who is Bob?", ("x",))) is None
+
+
+def test_of_two_numbers_the_last_counts_and_a_number_counts_more_than_rollouts(tmp_path):
+    rollouts = ({"question": "A?", "rewards": {"cover_em": 1.0}} for _ in range(2))
+    numbers = {"question": "A?", "rollouts": 30}, {"question": "a", "rollouts": 12}
+    known = read_difficulties(write_lines(tmp_path / "d.jsonl", *rollouts, *numbers))
+    assert known.of(Question("A?", ("x",))) == "medium"
 
 
 def test_our_own_trajectory_records_count_as_rollouts_in_the_order_played(tmp_path):
@@ -98,7 +106,7 @@ def draw(seed: int = 0, **classes: list[str | None]):
 
 def test_every_class_is_drawn_as_often_as_asked_for_and_a_shortfall_is_told_with_what_there_was():
     drawn = draw(h=["medium", "medium", "medium", "hard", "easy"], w=["medium", "hard", None])
-    assert [(e["source"], e["class"], e["asked"], e["taken"]) for e in drawn.counts] == [
+    assert [(c.source, c.class_, c.requested, c.drawn) for c in drawn.counts] == [
         ("hotpotqa", "medium", 2, 2),
         ("hotpotqa", "hard", 1, 1),
         ("2wiki", "medium", 3, 1),
@@ -137,7 +145,7 @@ def test_a_draw_is_repeatable_holds_each_question_once_and_only_of_the_classes_a
     drawn = draw(seed, h=hotpot, w=wiki)
     assert drawn == draw(seed, h=hotpot, w=wiki)
     ids = [q.id for q in drawn.questions]
-    assert len(set(ids)) == len(ids) == sum(entry["taken"] for entry in drawn.counts)
-    for entry in drawn.counts:
-        available = {"hotpotqa": hotpot, "2wiki": wiki}[entry["source"]].count(entry["class"])
-        assert entry["taken"] == min(entry["asked"], available)
+    assert len(set(ids)) == len(ids) == sum(count.drawn for count in drawn.counts)
+    for count in drawn.counts:
+        available = {"hotpotqa": hotpot, "2wiki": wiki}[count.source].count(count.class_)
+        assert count.drawn == min(count.requested, available)

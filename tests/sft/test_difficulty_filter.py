@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_process.difficulty import read_difficulties
+from data_process.difficulty_file import read_difficulties
 from rag_r1.data.files.questions import Question
 from rag_r1.data.rows import QuestionRow
 from rag_r1.rollouts.requests import make_request, seeded_fraction

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from data_process.difficulty import read_difficulties
+from data_process.difficulty_file import read_difficulties
 from rag_r1.data.rows import QuestionRow, read_rows, write_rows
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.world import make_questions, make_world, to_row
