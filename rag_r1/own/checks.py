@@ -62,15 +62,13 @@ def check_plan(artifacts: OwnArtifacts, folder: PipelineFolder, knows_teacher: b
 
     A plan that names a model must have all recipes. `folder` knows which steps are finished.
     `knows_teacher` says whether the name of the teacher's model is known; otherwise the arguments that
-    contain it are not checked. Servers get no request if the plan contradicts itself. Raises StartError with
-    all problems.
+    contain it are not checked. Raises StartError with all problems.
     """
     plan = artifacts.plan
     require("verl", *(["vllm"] if plan.policy.url is None else []))
     with StartChecks() as checks:
         checks.run(_check_contradictions, plan)
         checks.run(_check_unused_encoder, plan, folder)
-        is_consistent = not checks.problems
         _check_files(artifacts, checks)
         if plan.writes_questions:
             checks.run(require_library)
@@ -78,18 +76,15 @@ def check_plan(artifacts: OwnArtifacts, folder: PipelineFolder, knows_teacher: b
             _check_overrides(artifacts, checks)
         if knows_teacher and not checks.problems:
             _check_arguments(artifacts, checks)
-        if is_consistent:
-            checks.run(lambda: asyncio.run(_try_models(plan, folder)))
+        checks.run(lambda: asyncio.run(_try_models(plan, folder)))
 
 
 def other_problems(artifacts: OwnArtifacts) -> list[str]:
-    """Return the problems of the files that a plan names, and of its servers if it does not contradict
-    itself."""
+    """Return the problems of the files and the servers that a plan names."""
     checks, folder = StartChecks(), PipelineFolder(artifacts.out)
     _check_files(artifacts, checks)
     checks.run(check_documents, artifacts, folder)
-    if not any(_contradictions(artifacts.plan)):
-        checks.run(lambda: asyncio.run(_try_models(artifacts.plan, folder)))
+    checks.run(lambda: asyncio.run(_try_models(artifacts.plan, folder)))
     return checks.problems
 
 
@@ -206,23 +201,25 @@ def _check_model(plan: OwnPlan) -> None:
 
 
 async def _try_models(plan: OwnPlan, folder: PipelineFolder) -> None:
-    """Send a request to each model server that an unfinished step needs.
+    """Send a request to each model server that an unfinished step needs. One whose address or model is not
+    known gets none.
 
     Raises StartError or RunError if a server does not answer, or does not have its model.
     """
     models = {}
+    teacher, reader = plan.teacher, plan.reader
     writes_questions = plan.writes_questions and folder.seconds("questions") is None
     plays_traces = not plan.sft.skip and folder.seconds("traces") is None
-    if plan.teacher.model is not None and (writes_questions or plays_traces):
+    if teacher.url is not None and teacher.model is not None and (writes_questions or plays_traces):
         models["--teacher"] = plan.teaching
-    if writes_questions and plan.reading is not None:
+    if writes_questions and (reader.url or teacher.url) is not None and plan.reading is not None:
         models["--reader"] = plan.reading
 
     attempts = []
     for flag, spec in models.items():
         server = ModelServer(spec.url, spec.key_variable, spec.model, flag=flag, model_flag=f"{flag}-model")
         attempts.append(asyncio.to_thread(check_replies, server))
-    if plan.policy.url is not None:
+    if plan.policy.url is not None and not plan.trains:
         flags = {"flag": "policy.url", "model_flag": "policy.model"}
         server = ModelServer(plan.policy.url, "OPENAI_API_KEY", str(plan.policy.model), **flags)
         attempts.append(asyncio.to_thread(check_replies, server, "completions"))

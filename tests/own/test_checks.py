@@ -58,8 +58,11 @@ def test_a_contradiction_names_its_key_and_the_remedy(tmp_path, sections, key, m
         (folder / "notes.txt").write_text("A text.")
     (tmp_path / "b.jsonl").write_text('{"id": "1", "contents": "A text."}\n')
     (tmp_path / "q.jsonl").write_text('{"question": "Who?", "golden_answers": ["she"]}\n')
-    [problem] = problems(tmp_path, **sections)
+    problem, *servers = problems(tmp_path, **sections)
     assert key in problem and (": " in problem or " needs " in problem)
+    # Nor does it hide that the teacher does not answer.
+    assert all("correct --teacher" in server for server in servers)
+    assert bool(servers) == ("teacher" not in sections)
 
 
 def test_a_run_that_has_its_index_goes_on_with_an_encoder_that_it_did_not_use(tmp_path):
