@@ -63,8 +63,9 @@ Train = Callable[[str, Sequence[str]], int]
 def run_stages(recipes: Sequence[str], out: Path, overrides: Sequence[str], train: Train) -> Path:
     """Train the stages that are not finished yet, and return the folder of the last stage's model.
 
-    `train` is called with each stage's recipe and overrides. Raises RunError if a training fails or exports
-    no model, or if another training is running in a stage's folder.
+    `train` is called with each stage's recipe and overrides. Raises RunError if an override is wrong, if a
+    training fails or exports no model, if the record of a finished stage names none, or if another training
+    is running in a stage's folder, and OSError if a stage's folder cannot be read or written.
     """
     out = out.resolve()
     check_stage_overrides(overrides, len(recipes))
