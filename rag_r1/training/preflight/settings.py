@@ -26,7 +26,7 @@ from rag_r1.options.problems import Problem, error, is_unset, plain, problem_of_
 from rag_r1.protocols import SEARCH
 from rag_r1.rewards import RewardSum
 from rag_r1.tools.registry import make_tool
-from rag_r1.training.config_facts import is_separate, saves_checkpoints
+from rag_r1.training.config_facts import is_separate
 
 _ACTOR = "actor_rollout_ref.actor"
 _LOSS = f"{_ACTOR}.policy_loss"
@@ -290,17 +290,3 @@ def _check_updates(config: DictConfig) -> Iterator[Problem]:
     )
     smaller = f"set it to {max(batch // 4, 1)}, say, or " if batch > 1 else "set "
     yield warning(f"{_ACTOR}.ppo_mini_batch_size", text, f"{smaller}{_ACTOR}.ppo_epochs=2")
-
-
-def check_export(config: DictConfig) -> Iterator[Problem]:
-    """Check that the training exports a Hugging Face model at its end, from which `rag-r1 stages` starts the
-    next stage. By default veRL saves nothing, and the training would be lost."""
-    if not saves_checkpoints(config):
-        interval = config.trainer.get("save_freq")
-        text = f"is {interval}, so no checkpoint is saved, and what is trained would be lost"
-        yield error("trainer.save_freq", text, "set it above 0; the last step is saved in any case")
-    key = "actor_rollout_ref.actor.checkpoint.save_contents"
-    contents = list(OmegaConf.select(config, key) or ())
-    if "hf_model" not in contents:
-        remedy = f"set {key}=[{','.join([*contents, 'hf_model'])}]"
-        yield error(key, "has no hf_model, from which the next step would start", remedy)
