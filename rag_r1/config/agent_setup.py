@@ -86,7 +86,8 @@ class AgentSetup:
 
         `vocabulary_size` is the number of token ids that the model has, None if it is not known. `chat`
         replaces the tokenizer's chat template, and `template` holds arguments for that template. Raises
-        ValueError if a part cannot be built, e.g. for a template that the protocol cannot use.
+        ValueError if a part cannot be built, e.g. for a template that the protocol cannot use, and whatever
+        the factory of a tool raises.
         """
         listed_tools = tool_schemas(settings)
         codec = TokenizerCodec(tokenizer, vocabulary_size=vocabulary_size)
@@ -147,7 +148,7 @@ class AgentSetup:
 
 def tool_schemas(settings: RagR1Config) -> list[dict[str, Any]]:
     """Return the tools' schemas for the prompt, which are none unless the protocol's turns are those of the
-    chat template. Raises ValueError for a tool that cannot be made."""
+    chat template. Raises ValueError for a tool that cannot be made, and whatever its factory raises."""
     protocol = settings.protocol
     return schemas(settings.tools, dict(protocol.queries.names)) if protocol.turns == "chat" else []
 

@@ -63,7 +63,8 @@ class Recipe:
     @classmethod
     def find(cls, name: str | Path) -> Recipe:
         """Find a recipe by a name or a path, as `find_file` does. Raises RunError if there is none, or if
-        the file is not a recipe that Hydra can read."""
+        the file is not a recipe or would end or exhaust Hydra's reader. A file that is not YAML passes: the
+        error of Hydra, when it composes the recipe, names the line."""
         path = find_file(name, ".yaml")
         if path.suffix != ".yaml":
             raise RunError(f"{path} is not a recipe: the name of a recipe's file ends in .yaml")
@@ -80,7 +81,8 @@ class Recipe:
 
     def arguments(self, overrides: Sequence[str]) -> list[str]:
         """Return the overrides for Hydra: the search path, and then `overrides`. The search path begins with
-        the entries of `hydra.searchpath` in an override or in the recipe."""
+        the entries of `hydra.searchpath` in an override or in the recipe. Raises RunError if these are not a
+        list, and Hydra's OverrideParseException if such an override cannot be parsed."""
         shipped = [_VERL, f"file://{RECIPES}"]
         extra = [entry for entry in self._searchpath(overrides) if entry not in shipped]
         entries = ",".join('"' + entry.replace('"', '\\"') + '"' for entry in (*extra, *shipped))
@@ -131,13 +133,13 @@ def find_file(name: str | Path, suffix: str = "") -> Path:
     `suffix` is an ending that `name` may lack. Raises RunError if there is no such file.
     """
     candidates = (f"{name}{suffix}", name) if suffix and Path(name).suffix != suffix else (name,)
-    for folder in (Path.cwd(), RECIPES.parent, RECIPES):
-        for candidate in candidates:
-            try:
-                if (path := folder / candidate).is_file():
-                    return path.resolve()
-            except OSError as error:  # a name that is too long, a folder that may not be entered
-                raise RunError(f"{path} cannot be read: {error.strerror}") from None
+    folders = (Path.cwd(), RECIPES.parent, RECIPES)
+    for path in (folder / candidate for folder in folders for candidate in candidates):
+        try:
+            if path.is_file():
+                return path.resolve()
+        except OSError as error:  # a name that is too long, a folder that may not be entered
+            raise RunError(f"{path} cannot be read: {error.strerror}") from None
     if not (RECIPES / _DEFAULTS).is_file():
         raise RunError(f"this installation has no recipes ({RECIPES} is missing): install rag-r1 again")
     raise RunError(_unknown_recipe(str(name)))
@@ -181,7 +183,8 @@ _ITERATE_KEYS = {"agent", "server", "evaluation"}
 
 
 def kind_of(path: Path) -> str | None:
-    """Return the kind of the recipe in a file, a key of KINDS; None for a fragment that recipes share."""
+    """Return the kind of the recipe in a file, a key of KINDS; None for a fragment that recipes share.
+    Raises RunError if the file is not a recipe."""
     if path.name.startswith("_"):
         return None
     if path.stem.startswith("retriever_"):
@@ -195,7 +198,8 @@ def _built_on(path: Path) -> list[str]:
     """Return the absolute names in a file's defaults list, each followed by the names that it is built
     on."""
     names = []
-    for entry in _content(path).get("defaults") or []:
+    defaults = _content(path).get("defaults")
+    for entry in defaults if isinstance(defaults, list) else ():  # Hydra refuses any other value
         if isinstance(entry, str) and entry.startswith("/"):
             shipped = RECIPES / f"{entry[1:]}.yaml"
             names += [entry, *(_built_on(shipped) if shipped.is_file() else ())]

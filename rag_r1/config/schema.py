@@ -40,8 +40,9 @@ _REWARD = ({"term": "em", "weight": 1.0},)
 
 
 def _reward_entries(value: Any) -> Any:
-    """Return a list of mappings as a tuple, and the default for an empty or missing list."""
-    value = value or _REWARD
+    """Return a list as a tuple, and the default for an empty list or null; pydantic refuses anything
+    else."""
+    value = _REWARD if value is None or value == [] else value
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -152,15 +153,21 @@ class RagR1Config:
         if not isinstance(config, Mapping):
             message = "the configuration has no mapping `rag_r1:`; build on one of the recipes"
             return None, [ValueError(message)]
-        faults: list[Exception] = []
+        block, block_faults = read_options(_RagR1Block, config)
+        wrong_keys = {fault.key for fault in block_faults}
+        faults: list[Exception] = [*block_faults]
 
         def section(declared: type, values: Mapping[str, Any], *key: str) -> Any:
             section_options, section_faults = read_options(declared, values, *key)
             faults.extend(section_faults)
             return section_options
 
-        block = section(_RagR1Block, config)
-        protocol = _protocol_or_fault(block, faults)
+        protocol = None
+        if "rag_r1.protocol" not in wrong_keys:
+            try:
+                protocol = _protocol(block)
+            except ValueError as fault:
+                faults.append(fault)
         agent = section(EpisodeLimits, block.agent)
         validation = {**vars(agent), **block.validation_agent}
         settings = cls(
@@ -180,9 +187,9 @@ class RagR1Config:
             trajectory_gzip=block.trajectory_gzip,
             trajectory_tokens=block.trajectory_tokens,
         )
-        fault = _missing_passages(block)
-        if fault and fault.key not in [getattr(earlier, "key", "") for earlier in faults]:
-            faults.append(fault)
+        passages_fault = _missing_passages(block)
+        if passages_fault and passages_fault.key not in wrong_keys:
+            faults.append(passages_fault)
         return settings, faults
 
     def check_paths(self) -> None:
@@ -273,24 +280,12 @@ def _missing_passages(block: _RagR1Block) -> OptionFault | None:
     return OptionFault(key, f"{key} {message}")
 
 
-def _protocol_or_fault(block: _RagR1Block, faults: list[Any]) -> Protocol | None:
-    """Return the protocol with its prompt. If it cannot be loaded, returns None and adds the fault to
-    `faults`."""
-    if "rag_r1.protocol" in [fault.key for fault in faults]:
-        return None
-    try:
-        return _protocol(block)
-    except ValueError as fault:
-        faults.append(fault)
-        return None
-
-
 def _protocol(block: _RagR1Block) -> Protocol:
     """Return the protocol with its prompt. Raises ValueError naming the key if it cannot be loaded."""
     if block.protocol is None:
         raise ValueError("rag_r1.protocol must be the name of a protocol, not None")
     try:
-        load_protocol(block.protocol)
+        load_protocol(block.protocol)  # alone, so that only the faults of the prompt are named by its key
     except ProtocolError as error:
         raise ValueError(f"rag_r1.protocol: {error}") from error
     return load_with_prompt(block.protocol, block.prompt, "rag_r1.prompt:")

@@ -158,7 +158,7 @@ def child_process(
     """Run Python with these arguments, in a process group of its own, while the block runs.
 
     `log` receives the output. Call this from the main thread: in any other thread SIGTERM of this process is
-    not handled, and the child ends with that thread.
+    not handled, and the child ends with that thread. Raises OSError if the log cannot be written.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w", encoding="utf-8") as output, exit_on_sigterm():
@@ -170,8 +170,8 @@ def child_process(
 
 
 def end(process: subprocess.Popen, ending: Ending) -> None:
-    """End a child. With `kills_group`, also end all that remains of its process group, before the group's
-    number can be reused."""
+    """End a child. With `kills_group`, also end all that remains of its process group. The group's number
+    cannot have been reused while it has processes, or while the child has not been waited for."""
     for number, wait_s in ending.signals:
         if _has_exited(process):
             break

@@ -40,11 +40,6 @@ def _warn(old: str, new: str) -> None:
     warnings.warn(text, DeprecationWarning, stacklevel=3)
 
 
-def _is_outside_package(new: str) -> bool:
-    """Return whether a module has moved into a clone's examples, which a wheel does not contain."""
-    return new.startswith("examples.")
-
-
 class _Loader(importlib.abc.InspectLoader):
     """Loads the new module under its old name."""
 
@@ -62,7 +57,7 @@ class _Loader(importlib.abc.InspectLoader):
 
     def get_source(self, fullname: str) -> str:
         """Return the source that `python -m old` runs."""
-        text = _MOVED if _is_outside_package(self.new) else _RUN
+        text = _MOVED if self.new.startswith("examples.") else _RUN  # a wheel does not contain examples
         return text.format(old=fullname, new=self.new)
 
     def get_code(self, fullname: str) -> CodeType:

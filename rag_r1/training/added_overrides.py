@@ -20,8 +20,6 @@ from rag_r1.training.metrics_files import RAY_VARIABLES
 
 #: veRL's key for the modules that its processes import, and our module with the trainers.
 _MODULES, _TRAINERS = f"{RAY_VARIABLES}.VERL_USE_EXTERNAL_MODULES", "rag_r1.session_trainers"
-#: Makes veRL's processes import the module with our trainers when they start.
-SESSION_TRAINERS = f"{_MODULES}={_TRAINERS}"
 _THREADS = "OMP_NUM_THREADS"
 
 
@@ -44,12 +42,12 @@ def trainer_overrides(config: Any) -> list[str]:
 
 
 def vllm_threads(config: Any) -> int:
-    """Return the number of vLLM's threads on a CPU: the number that the user has set, or the best one for
-    the model."""
+    """Return the number of vLLM's threads on a CPU: the whole number above 0 that the user has set, or else
+    the best one for the model."""
     from omegaconf import OmegaConf
 
     configured = (OmegaConf.select(config, RAY_VARIABLES) or {}).get(_THREADS) or os.environ.get(_THREADS)
-    if configured and str(configured).isdigit():
+    if str(configured).isdecimal() and int(configured) > 0:
         return int(configured)
     return cpu_threads(Path(str(config.actor_rollout_ref.model.path)).expanduser())
 

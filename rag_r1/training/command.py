@@ -121,7 +121,7 @@ def _check_recipe(args: TrainArguments) -> tuple[Recipe, DictConfig, PreflightRe
         os.environ["VERL_PLATFORM"] = "cpu"
     from rag_r1.training.guard.supervisor import check_supervision
     from rag_r1.training.preflight import preflight
-    from rag_r1.training.preflight.settings import check_export
+    from rag_r1.training.stages import check_export
 
     report = preflight(config)
     report.problems[:0] = override_problems

@@ -46,6 +46,13 @@ def needs_reference(config: DictConfig) -> bool:
     return bool(config.algorithm.get("use_kl_in_reward") or config.actor_rollout_ref.actor.use_kl_loss)
 
 
+def saves_checkpoints(config: DictConfig) -> bool:
+    """Return whether checkpoints are saved: at intervals, and after the last step. They are not if
+    `trainer.save_freq` is no number."""
+    interval = config.trainer.get("save_freq")
+    return isinstance(interval, int | float) and interval > 0
+
+
 def adapter_rank(config: DictConfig) -> int:
     """Return the rank of the policy's LoRA adapters; 0 if all weights are trained."""
     model = config.actor_rollout_ref.get("model") or {}

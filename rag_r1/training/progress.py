@@ -27,7 +27,8 @@ from rag_r1.training.metrics_files import MetricsFile
 
 def train(command: Sequence[str], out: Path, timeout_s: float = math.inf) -> None:
     """Run a training of veRL and show its progress. Writes `train.log` and `metrics.jsonl` into `out`.
-    Raises RunError if the training fails or takes longer than `timeout_s`."""
+    Raises RunError if the training fails or takes longer than `timeout_s`, and OSError if it cannot be
+    started or its log cannot be written."""
     metrics, log = out / "metrics.jsonl", out / "train.log"
     metrics.unlink(missing_ok=True)
     environment = {**os.environ, "VERL_FILE_LOGGER_PATH": str(metrics), "HYDRA_FULL_ERROR": "1"}

@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from os.path import realpath
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rag_r1.config.recipes import Recipe
 from rag_r1.inference.model_folders import newest_checkpoint
@@ -34,12 +35,17 @@ from rag_r1.options.command_line import (
     read_arguments,
 )
 from rag_r1.options.out_folder import check_out
+from rag_r1.options.problems import Problem, error
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.lock import hold_lock
 from rag_r1.runs.processes import run_child
 from rag_r1.runs.start_checks import StartChecks
 from rag_r1.training.checkpoint_steps import mend_tracker
+from rag_r1.training.config_facts import saves_checkpoints
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 _DESCRIPTION = """\
 Train in stages: each stage starts from the model that the previous one exported. Run again, the same command
@@ -63,8 +69,9 @@ Train = Callable[[str, Sequence[str]], int]
 def run_stages(recipes: Sequence[str], out: Path, overrides: Sequence[str], train: Train) -> Path:
     """Train the stages that are not finished yet, and return the folder of the last stage's model.
 
-    `train` is called with each stage's recipe and overrides. Raises RunError if a training fails or exports
-    no model, or if another training is running in a stage's folder.
+    `train` is called with each stage's recipe and overrides. Raises RunError if an override is wrong, if a
+    training fails or exports no model, if the record of a finished stage names none, or if another training
+    is running in a stage's folder, and OSError if a stage's folder cannot be read or written.
     """
     out = out.resolve()
     check_stage_overrides(overrides, len(recipes))
@@ -95,9 +102,9 @@ def _model_of(stage: Path) -> Path:
     """Return `finished_model(stage)`. Raises RunError if the file `finished` does not name a model."""
     try:
         return finished_model(stage)
-    except ValueError as error:
+    except ValueError as fault:
         finished = stage / "finished"  # without it, the stage goes on from its last checkpoint
-        raise RunError(f"{finished} does not name a model: remove {finished}, and run again") from error
+        raise RunError(f"{finished} does not name a model: remove {finished}, and run again") from fault
 
 
 def finished_model(stage: Path) -> Path:
@@ -165,6 +172,22 @@ def exported_model(checkpoints: Path) -> Path:
     return folder
 
 
+def check_export(config: DictConfig) -> Iterator[Problem]:
+    """Check that the training exports a Hugging Face model at its end, from which `rag-r1 stages` starts the
+    next stage. By default veRL saves nothing, and the training would be lost."""
+    from omegaconf import OmegaConf
+
+    if not saves_checkpoints(config):
+        interval = config.trainer.get("save_freq")
+        text = f"is {interval}, so no checkpoint is saved, and what is trained would be lost"
+        yield error("trainer.save_freq", text, "set it above 0; the last step is saved in any case")
+    key = "actor_rollout_ref.actor.checkpoint.save_contents"
+    contents = list(OmegaConf.select(config, key) or ())
+    if "hf_model" not in contents:
+        remedy = f"set {key}=[{','.join([*contents, 'hf_model'])}]"
+        yield error(key, "has no hf_model, from which the next step would start", remedy)
+
+
 def check_stages(
     recipes: Sequence[str], out: Path, overrides: Sequence[str], check: Train, *, all_stages: bool = False
 ) -> None:
@@ -207,11 +230,11 @@ def lock_folder(folder: Path) -> AbstractContextManager[None]:
     The training process inherits the lock, which is therefore held as long as either process lives. Entering
     raises RunError if the lock is held already.
     """
-    error = RunError(
+    busy_error = RunError(
         f"a training is still running in {folder} (perhaps that of a killed command): "
         "wait for it or end it, then run the same command again"
     )
-    return hold_lock(folder, error, inherited=True)
+    return hold_lock(folder, busy_error, inherited=True)
 
 
 class StagesArguments(Arguments):

@@ -37,7 +37,7 @@ from rag_r1.runs.markdown import table
 from rag_r1.system.cores import trainer_threads
 from rag_r1.training.added_overrides import vllm_threads
 from rag_r1.training.config_facts import needs_critic, needs_reference
-from rag_r1.training.preflight.data import files_of
+from rag_r1.training.preflight.data import files_of, is_local_parquet
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -99,17 +99,23 @@ def estimate_lines(config: DictConfig, probe: Probe) -> list[str]:
     test_freq = config.trainer.test_freq
     validations = int(bool(config.trainer.val_before_train))
     validations += math.ceil(steps / test_freq) if test_freq > 0 else 0
-    answers = validations * questions * config.actor_rollout_ref.rollout.val_kwargs.n
+    answers = validations * (questions or 0) * config.actor_rollout_ref.rollout.val_kwargs.n
     seconds = steps * step_s + answers * probe.rollout_s / probe.trajectories
     extent = f"{steps} steps, and {validations} validations of {questions} questions"
+    if questions is None:
+        extent = f"{steps} steps without validations, since data.val_files are no local parquet files"
     return [*lines, f"{extent}: about {_duration(seconds)}"]
 
 
-def _validation_questions(data: DictConfig) -> int:
-    """Return the number of questions in a validation. `data` is that block of a configuration."""
+def _validation_questions(data: DictConfig) -> int | None:
+    """Return the number of questions in a validation, or None if not all of its files are local parquet
+    files. `data` is that block of a configuration."""
     import pyarrow.parquet as pq
 
-    rows = sum(pq.read_metadata(file).num_rows for file in files_of(data, "val_files"))
+    files = files_of(data, "val_files")
+    if not all(map(is_local_parquet, files)):
+        return None
+    rows = sum(pq.read_metadata(file).num_rows for file in files)
     return min(rows, data.val_max_samples) if (data.get("val_max_samples") or -1) > 0 else rows
 
 

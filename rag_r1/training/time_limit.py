@@ -38,7 +38,7 @@ class TimeLimit:
     hours: float
     #: The folder of the run.
     folder: Path
-    #: The number of checkpoints that are kept; None for all.
+    #: The number of checkpoints that are kept; None, or a number below 1, for all.
     keep: int | None = None
     clock: Callable[[], float] = time.monotonic
     #: The step of the last checkpoint.
@@ -89,10 +89,11 @@ def check_resume(config: Any) -> Iterator[Problem]:
 
 
 def remove_older_checkpoints(folder: Path, keep: int | None) -> None:
-    """Remove all checkpoints except the last `keep` whole ones, including incomplete ones after these. Files
-    that cannot be removed stay: a worker of an ended training may still write them."""
+    """Remove all checkpoints except the last `keep` whole ones, including incomplete ones after these. None
+    are removed if `keep` is None or, as in veRL, not above 0. Files that cannot be removed stay: a worker of
+    an ended training may still write them."""
     last = last_whole_step(folder)
-    if not keep or last is None:
+    if keep is None or keep <= 0 or last is None:
         return
     checkpoints = saved_checkpoints(folder)
     whole_steps = [step for step in checkpoints if step <= last]

@@ -68,6 +68,13 @@ def test_a_section_that_is_no_mapping_is_named(section):
     assert str(fault).startswith(f"rag_r1.{section} must be a mapping")
 
 
+@pytest.mark.parametrize("reward", [0, False, "", {}])
+def test_only_an_empty_list_stands_for_the_default_reward(reward):
+    assert RagR1Config.read({**RIGHT, "reward": []})[1] == []
+    _, [fault] = RagR1Config.read({**RIGHT, "reward": reward})
+    assert str(fault).startswith("rag_r1.reward must be a list")
+
+
 def test_keys_that_are_right_alone_and_wrong_together_are_told_together():
     _, [fault] = RagR1Config.read({**RIGHT, "agent": {"max_turns": 0, "final_turn": False}})
     assert "no turn is left" in str(fault)

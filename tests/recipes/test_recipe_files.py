@@ -101,7 +101,7 @@ def test_a_recipe_that_would_end_hydras_reader_is_refused_before(tmp_path, text)
         Recipe.find(tmp_path / "mine")
 
 
-def test_each_recipe_is_of_the_command_that_takes_it_and_fragments_are_of_none():
+def test_each_recipe_is_of_the_command_that_takes_it_and_fragments_are_of_none(tmp_path):
     assert {kind: len(shipped_names(kind)) > 0 for kind in recipe_files.KINDS} == dict.fromkeys(
         recipe_files.KINDS, True
     )
@@ -109,6 +109,8 @@ def test_each_recipe_is_of_the_command_that_takes_it_and_fragments_are_of_none()
     assert shipped_names("sft") == ["rag_r1/sft/demo", "rag_r1/sft/qwen_7b", "real_small/sft"]
     for fragment in ("rag_r1/_common", "platform/cpu", "rag_r1_defaults", "rag_r1/sft/llama_factory"):
         assert kind_of(RECIPES / f"{fragment}.yaml") is None
+    (tmp_path / "mine.yaml").write_text("defaults: 1")
+    assert kind_of(tmp_path / "mine.yaml") is None
 
 
 @pytest.mark.parametrize("path", RECIPES.rglob("*.yaml"), ids=lambda path: str(path.relative_to(RECIPES)))

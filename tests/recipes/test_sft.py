@@ -252,13 +252,14 @@ def test_the_script_names_what_is_not_set(tmp_path, arguments, status, word):
     assert done.returncode == status and word in done.stdout + done.stderr
 
 
-def test_a_number_that_is_none_is_named_and_unset_keys_are_left_alone():
+def test_a_number_that_is_none_is_named_and_so_is_an_unset_one_unless_it_may_be():
     config = OmegaConf.create(
         {"data": {"train_batch_size": "abc", "max_length": None}, "trainer": {"nnodes": 2}}
     )
-    keys = ["data.train_batch_size", "data.max_length", "data.other", "trainer.nnodes"]
-    (problem,) = check_numbers(config, keys)
-    assert problem.where == "data.train_batch_size" and "'abc'" in problem.what
+    keys = ["data.train_batch_size", "data.max_length", "data.val_max_samples", "trainer.nnodes"]
+    number, unset = check_numbers(config, keys)
+    assert number.where == "data.train_batch_size" and "'abc'" in number.what
+    assert unset.where == "data.max_length" and "null" in unset.what
 
 
 @pytest.mark.slow

@@ -39,6 +39,9 @@ def test_a_number_of_threads_that_the_user_has_set_is_kept(model, monkeypatch):
     assert threads(model(1000), f"++{KEY}='7'") == "7"
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
     assert threads(model(1000)) == "5"
+    for no_number in ("0", "²"):
+        monkeypatch.setenv("OMP_NUM_THREADS", no_number)
+        assert threads(model(1000)) == "1"
 
 
 def test_on_gpus_the_number_of_threads_is_left_alone(model):

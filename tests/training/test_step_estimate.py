@@ -42,6 +42,8 @@ def test_the_length_of_a_training_counts_its_validations_if_its_steps_are_set(tm
     assert lines[-1] == "20 steps, and 3 validations of 120 questions: about 15 minutes"
     twice = composed("recipes/real_small/grpo", *SIZE, *training, "actor_rollout_ref.rollout.val_kwargs.n=2")
     assert estimate_lines(twice, PROBE)[-1].endswith("18 minutes")
+    lines = composed("recipes/real_small/grpo", *SIZE, *training, "data.val_files=val.jsonl")
+    assert estimate_lines(lines, PROBE)[-1].startswith("20 steps without validations")
     unset = composed("recipes/real_small/grpo", *SIZE, "trainer.total_training_steps=null")
     assert estimate_lines(unset, PROBE)[-1].startswith("trainer.total_training_steps is not set")
 

@@ -105,11 +105,12 @@ def test_the_folder_does_not_grow_from_piece_to_piece(tmp_path, monkeypatch):
     assert "step 20" in limit.finish(), "a worker may still write into the last one"
 
 
-def test_without_a_number_every_checkpoint_stays(tmp_path):
+@pytest.mark.parametrize("keep", [None, -1, 0])
+def test_without_a_number_every_checkpoint_stays(tmp_path, keep):
     for step in (5, 10):
         (tmp_path / f"global_step_{step}").mkdir()
     save(tmp_path, 10)
-    TimeLimit(1.0, tmp_path).finish()
+    TimeLimit(1.0, tmp_path, keep).finish()
     assert steps_in(tmp_path) == {5, 10}
 
 

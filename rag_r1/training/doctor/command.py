@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from rag_r1.io.terminal_text import terminal_lines
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_parser import CommandParser
+from rag_r1.options.problems import PreflightReport
 from rag_r1.options.server_address import AN_ADDRESS, is_server_address
 from rag_r1.system.installation import setup_command, version_of
 from rag_r1.training.doctor.findings import MISSING, WARNING, Finding, ok
@@ -35,18 +36,17 @@ def check_retriever(url: str | None) -> Iterator[Finding]:
     try:
         from omegaconf import OmegaConf
 
-        from rag_r1.training import preflight
-        from rag_r1.training.preflight.retriever import KEY as URL_KEY
+        from rag_r1.training.preflight import retriever
     except ModuleNotFoundError as error:
         yield Finding("retriever", WARNING, f"not checked: {error.name} is not installed", setup_command())
         return
 
-    report = preflight.PreflightReport()
+    report = PreflightReport()
     config = {"rag_r1": {"retriever": {"url": url, "timeout_s": 10.0, "retries": 0}}}
-    preflight.check_retriever(OmegaConf.create(config), report)
+    retriever.check_retriever(OmegaConf.create(config), report)
     for problem in report.problems:
         state = MISSING if problem in report.errors else WARNING
-        where = "--retriever" if problem.where == URL_KEY else problem.where
+        where = "--retriever" if problem.where == retriever.KEY else problem.where
         yield Finding("retriever", state, f"{where}: {problem.what}", problem.remedy)
     for note in report.notes:
         yield ok("retriever", note)

@@ -52,7 +52,11 @@ class Attempt:
 
 
 class Attempts:
-    """All attempts of the run in `folder`, including those of earlier commands, which the record holds."""
+    """All attempts of the run in `folder`, including those of earlier commands, which the record holds.
+
+    Raises RunError for a line of the record that cannot be read, and in `begin`, `add_sign` and `end` if the
+    disk is full.
+    """
 
     def __init__(self, folder: Path):
         self.folder = folder

@@ -92,7 +92,8 @@ class Checkpoints:
 
     def go_back(self, step: int | None) -> None:
         """Make the kept checkpoint of `step` the run's only one, and remove the kept checkpoints of later
-        steps. With None, all checkpoints are removed, and the run begins anew."""
+        steps. With None, all checkpoints are removed, and the run begins anew. Raises OSError if a file
+        cannot be removed or copied; calling it again completes the work."""
         for folder in (self.folder, self._kept_folder):
             for saved_step, path in saved_checkpoints(folder).items():
                 if step is None or saved_step > step or folder == self.folder:

@@ -18,6 +18,7 @@ the command ends the processes that are left and resumes.
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import time
@@ -26,13 +27,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rag_r1.config.guard import Rung
 from rag_r1.options.problems import Problem, error, plain
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.lock import hold_lock
 from rag_r1.runs.processes import MARK, run_child_until, stop_leftovers
 from rag_r1.training import metrics_files
 from rag_r1.training.checkpoint_steps import last_whole_step, mend_tracker
+from rag_r1.training.config_facts import saves_checkpoints
 from rag_r1.training.guard.attempts import PAGE, SUPERVISOR_LOCK, Attempts
 from rag_r1.training.guard.bands import BandCheck
 from rag_r1.training.guard.checkpoints import Checkpoints
@@ -55,7 +56,7 @@ def check_supervision(config: Any) -> Iterator[Problem]:
         yield error("trainer.logger", "lacks `file`, whose lines are followed", "set it to [console,file]")
     if variable := metrics_files.log_variable(config):
         yield error(variable, "is set, but each attempt needs a file of its own", "unset it")
-    if (config.trainer.get("save_freq") or 0) <= 0:
+    if not saves_checkpoints(config):
         text = "is not above 0, so there is nothing to go back to"
         yield error("trainer.save_freq", text, "set it, e.g. to 10")
     contents = set(plain(config.actor_rollout_ref.actor.checkpoint.get("save_contents")) or ())
@@ -109,21 +110,17 @@ class Supervisor:
 
     def changes(self, rollbacks: int) -> list[str]:
         """Return the overrides after so many rollbacks, which are those of all rungs used so far."""
-        rungs: Sequence[Rung] = self.options.ladder[:rollbacks]
-        overrides = [override for rung in rungs for override in rung.set]
+        overrides = [override for rung in self.options.ladder[:rollbacks] for override in rung.set]
         rate = self.rate_after(rollbacks)
         return [f"{LEARNING_RATE}={rate:g}", *overrides] if rate != self.rate else overrides
 
     def rate_after(self, rollbacks: int) -> float:
         """Return the learning rate after so many rollbacks."""
-        rate = self.rate
-        for rung in self.options.ladder[:rollbacks]:
-            rate *= rung.learning_rate
-        return rate
+        return self.rate * math.prod(rung.learning_rate for rung in self.options.ladder[:rollbacks])
 
     def _read_earlier_attempts(self, attempts: Attempts) -> None:
         """Give the guard the metrics of all steps before the checkpoint from which the run resumes, and
-        records the end of an attempt whose supervisor was killed."""
+        record the end of an attempt whose supervisor was killed."""
         firsts = {attempt.metrics: attempt.first for attempt in attempts.all}
         for path in metrics_files.earlier_files(self.folder):
             self.guard.back_to(firsts.get(path.name, self.guard.step))
@@ -156,7 +153,7 @@ class Supervisor:
         attempts.end(f"rolled back to step {good_step or 0}: {sign.cause}", step, back_to=good_step or 0)
 
     def _prepare(self, attempts: Attempts) -> None:
-        """After a rollback, brings the folder into the state from which the next attempt starts.
+        """Bring the folder, after a rollback, into the state from which the next attempt starts.
 
         If the supervisor is killed meanwhile, the next one repeats this, since the record of attempts still
         says which step to go back to.
@@ -223,7 +220,7 @@ class _AttemptRun:
         self._has_begun = False
 
     def run(self) -> int | None:
-        """Trains. Returns the exit status, or None if the training had to be ended."""
+        """Train, and return the exit status, or None if the training had to be ended."""
         supervisor = self.supervisor
         changes = supervisor.changes(self.attempts.rollbacks)
         attempt = self.attempts.begin(last_whole_step(supervisor.folder) or 0, changes, self.metrics.path)

@@ -36,7 +36,8 @@ class WatchedRun:
 
     @classmethod
     def from_config(cls, config: Any) -> WatchedRun:
-        """Read the run from a composed configuration."""
+        """Read the run from a composed configuration, which the preflight has passed. Raises OptionsError for
+        wrong keys under `rag_r1.guard`."""
         records = config.rag_r1.get("trajectory_dir")
         return cls(
             folder=Path(config.trainer.default_local_dir).expanduser().absolute(),

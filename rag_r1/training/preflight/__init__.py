@@ -26,7 +26,9 @@ NUMBERS = (
     *("actor_rollout_ref.rollout.n", "actor_rollout_ref.rollout.max_model_len"),
     *("actor_rollout_ref.rollout.tensor_model_parallel_size", "actor_rollout_ref.actor.ppo_mini_batch_size"),
     *("trainer.nnodes", "trainer.n_gpus_per_node", "trainer.total_epochs", "trainer.total_training_steps"),
-    *("trainer.save_freq", "trainer.test_freq", "data.train_max_samples", "data.val_max_samples"),
+    *("trainer.save_freq", "trainer.test_freq", "trainer.max_actor_ckpt_to_keep"),
+    *("data.train_max_samples", "data.val_max_samples"),
+    "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu",
 )
 
 

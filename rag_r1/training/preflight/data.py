@@ -59,12 +59,13 @@ def check_data(
         template = plain(config.data.get("apply_chat_template_kwargs")) or {}
         setup = AgentSetup.of(settings, tokenizer, RowLimits(_ANY_LENGTH, 1), template=template)
         count_tokens = partial(_count_tokens, setup)
-    train_counts = [
-        _check_file(path, config.data, settings, count_tokens, report)
-        for path in files_of(config.data, "train_files")
-    ]
-    for path in files_of(config.data, "val_files"):
-        _check_file(path, config.data, settings, count_tokens, report)
+
+    def check_files(key: str) -> list[int | None]:
+        files = files_of(config.data, key)
+        return [_check_file(path, config.data, settings, count_tokens, report) for path in files]
+
+    train_counts = check_files("train_files")
+    check_files("val_files")
     return None if not train_counts or None in train_counts else sum(train_counts)
 
 
@@ -86,7 +87,7 @@ def _check_file(
 ) -> int | None:
     """Check one data file, and add the problems to the report. Returns the number of rows that veRL will
     use, or None if it is not known."""
-    if "://" in path or not path.endswith(".parquet"):
+    if not is_local_parquet(path):
         if problems := list(_check_json_file(path)):
             report.problems += problems
         else:
@@ -146,6 +147,11 @@ def check_steps(config: DictConfig, train_rows: int) -> Iterator[Problem]:
     if steps is not None and (last_step := epoch_steps * epochs) < steps:
         text = f"{epochs} epochs of {epoch_steps} steps end the run at step {last_step}, before {steps}"
         yield warning("trainer.total_epochs", text, f"set it to at least {math.ceil(steps / epoch_steps)}")
+
+
+def is_local_parquet(path: str) -> bool:
+    """Return whether a name in `data` is that of a local parquet file, whose rows can be read here."""
+    return "://" not in path and path.endswith(".parquet")
 
 
 def files_of(data: DictConfig, key: str) -> list[str]:

@@ -42,14 +42,14 @@ def check_nf4(config: DictConfig) -> Iterator[Problem]:
     """Check that a training over weights in nf4 trains, sends and saves the right weights."""
     if not is_nf4(config):
         return
-    yield from _check_installation(config)
+    yield from _check_installation()
     yield from _check_engine(config)
     yield from _check_generation(config)
     yield from _check_checkpoint(config)
     yield from _check_model(config)
 
 
-def _check_installation(config: DictConfig) -> Iterator[Problem]:
+def _check_installation() -> Iterator[Problem]:
     """Check that bitsandbytes is installed."""
     if find_spec("bitsandbytes") is None:
         text = f"{NF4_ENGINE} needs bitsandbytes, which is not installed"

@@ -34,7 +34,9 @@ _BYPASS = "algorithm.rollout_correction.bypass_mode"
 _SYNC = "trainer.v1.separate_async.parameter_sync_step"
 
 #: How keys end whose number may be -1.
-_MAY_BE_OFF = ("_freq", "_max_samples")
+_MAY_BE_OFF = ("_freq", "_max_samples", "_to_keep")
+#: How keys end whose number may be null, for no limit or for one that follows from other keys.
+_MAY_BE_NULL = ("_samples", "_to_keep", "max_model_len", "training_steps", "log_prob_max_token_len_per_gpu")
 #: Keys that a user must give -> an example.
 _EXAMPLES = {
     "actor_rollout_ref.model.path": "a model folder, or a name on the Hugging Face Hub",
@@ -111,10 +113,12 @@ def _tool_faults(settings: RagR1Config) -> list[Exception]:
 
 def check_numbers(config: DictConfig, keys: Iterable[str]) -> Iterator[Problem]:
     """Check that these keys are whole numbers, of at least 1 unless the key is an interval (`*_freq`) or a
-    limit (`*_max_samples`), which -1 turns off. Unset keys are not checked here."""
+    limit (`*_max_samples`, `*_to_keep`), which -1 turns off. Only the keys in `_MAY_BE_NULL` may be unset."""
     for key in keys:
         value = None if is_unset(config, key) else OmegaConf.select(config, key)
-        if value is not None and not _is_number(value):
+        if value is None and not key.endswith(_MAY_BE_NULL):
+            yield error(key, "is null, which is not a number", "give a whole number")
+        elif value is not None and not _is_number(value):
             yield error(key, f"is {value!r}, which is not a number", "give a whole number")
         elif value is not None and (value != int(value) or (value < 1 and not key.endswith(_MAY_BE_OFF))):
             yield error(key, f"is {value!r}", "give a whole number of at least 1")
@@ -141,18 +145,19 @@ def check_types(config: DictConfig, exempt: Collection[str] = ()) -> Iterator[Pr
     for key, value, types in _declared_keys(config):
         if key in exempt:
             continue
+        shown = "null" if value is None else repr(value)
         if types == {bool} and not isinstance(value, bool):
-            yield error(key, f"is {value!r}, which is neither true nor false", "give true or false")
+            yield error(key, f"is {shown}, which is neither true nor false", "give true or false")
         elif types and types <= {int, float} and not _is_number(value, whole=float not in types):
             kind = "a number" if float in types else "a whole number"
-            yield error(key, f"is {value!r}, which is not {kind}", f"give {kind}")
+            yield error(key, f"is {shown}, which is not {kind}", f"give {kind}")
         elif key.endswith("optim.lr") and types <= {int, float} and value < 0:
             yield error(key, f"is {value!r}, a learning rate below 0", "give a number of at least 0")
 
 
 def _declared_keys(node: DictConfig, path: str = "") -> Iterator[tuple[str, Any, set[type]]]:
     """Yield the keys below a node that a dataclass declares, with their values and their types without None.
-    Keys without a value are left out, and so are interpolations of other keys."""
+    Keys that are missing, or null where that is allowed, and interpolations of other keys are left out."""
     hints = _hints(node)
     for name in map(str, node):
         if OmegaConf.is_missing(node, name) or OmegaConf.is_interpolation(node, name):
@@ -160,10 +165,11 @@ def _declared_keys(node: DictConfig, path: str = "") -> Iterator[tuple[str, Any,
         key, value = f"{path}.{name}" if path else name, node[name]
         if OmegaConf.is_dict(value):
             yield from _declared_keys(value, key)
-        elif value is not None and name in hints:
+        elif name in hints:
             hint = hints[name]
-            types = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-            yield key, value, set(types) - {NoneType}
+            types = set(get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,))
+            if value is not None or NoneType not in types:
+                yield key, value, types - {NoneType}
 
 
 def _hints(node: DictConfig) -> dict[str, Any]:
@@ -284,17 +290,3 @@ def _check_updates(config: DictConfig) -> Iterator[Problem]:
     )
     smaller = f"set it to {max(batch // 4, 1)}, say, or " if batch > 1 else "set "
     yield warning(f"{_ACTOR}.ppo_mini_batch_size", text, f"{smaller}{_ACTOR}.ppo_epochs=2")
-
-
-def check_export(config: DictConfig) -> Iterator[Problem]:
-    """Check that the training exports a Hugging Face model at its end, from which `rag-r1 stages` starts the
-    next stage. By default veRL saves nothing, and the training would be lost."""
-    interval = config.trainer.get("save_freq")
-    if not isinstance(interval, int) or interval <= 0:
-        text = f"is {interval}, so no checkpoint is saved, and what is trained would be lost"
-        yield error("trainer.save_freq", text, "set it above 0; the last step is saved in any case")
-    key = "actor_rollout_ref.actor.checkpoint.save_contents"
-    contents = list(OmegaConf.select(config, key) or ())
-    if "hf_model" not in contents:
-        remedy = f"set {key}=[{','.join([*contents, 'hf_model'])}]"
-        yield error(key, "has no hf_model, from which the next step would start", remedy)

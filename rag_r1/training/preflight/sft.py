@@ -12,14 +12,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, ListConfig
+from omegaconf import DictConfig
 from tqdm import tqdm
 
 from rag_r1.data.sft_rows import SftRow, SftTokens, protocol_of_rows, read_sft_rows
 from rag_r1.io.errors import DataError
 from rag_r1.options.problems import PreflightReport, Problem, error, is_unset, plain, warning
 from rag_r1.training.config_facts import gpu_count
-from rag_r1.training.preflight.data import check_paths
+from rag_r1.training.preflight.data import check_paths, files_of
 from rag_r1.training.preflight.model import check_model, check_tags
 from rag_r1.training.preflight.resume import check_resumed_sft_rate
 from rag_r1.training.preflight.settings import check_verls_keys, wrong_types
@@ -33,6 +33,7 @@ NUMBERS = (
     *("data.train_batch_size", "data.max_length"),
     *("data.max_token_len_per_gpu", "data.micro_batch_size_per_gpu"),
     *("trainer.nnodes", "trainer.n_gpus_per_node", "trainer.total_epochs", "trainer.total_training_steps"),
+    "trainer.max_ckpt_to_keep",
 )
 #: Keys that must be given -> an example.
 _REQUIRED = {
@@ -88,15 +89,12 @@ def _check_rows(
 
 
 def _read_rows(config: DictConfig, key: str, report: PreflightReport) -> list[SftRow]:
-    """Return the rows of the files under a key of `data`. Files that cannot be read are reported and left
-    out."""
-    files = config.data.get(key)
-    if files is None or config.data.custom_cls.name != DATASET:
-        return []
+    """Return the rows of the files under a key of `data`; none if the data set is not ours. Files that cannot
+    be read are reported and left out."""
     rows: list[SftRow] = []
-    for file in list(files) if isinstance(files, ListConfig) else [files]:
+    for file in files_of(config.data, key) if config.data.custom_cls.name == DATASET else ():
         try:
-            new_rows = list(read_sft_rows(Path(file).expanduser()))
+            new_rows = list(read_sft_rows(Path(file)))
         except (DataError, OSError) as fault:
             report.problems.append(error(f"data.{key}", str(fault), "give files made by `rag-r1 sft-data`"))
             continue

@@ -42,7 +42,7 @@ def check_bucket(config: DictConfig) -> Iterator[Problem]:
     name, values = largest
     dtype = OmegaConf.select(actor, f"fsdp_config.{'mixed_precision.param_dtype' if nf4 else 'model_dtype'}")
     dtype = dtype or ("bf16" if nf4 else None)
-    needed_mb = math.ceil(values * dtype_bytes(dtype) / 2**20)
+    needed_mb = -(-values * dtype_bytes(dtype) // 2**20)  # rounded up; a float could overflow
     bucket_mb = int(engine.update_weights_bucket_megabytes)
     if bucket_mb >= needed_mb:
         return
@@ -63,7 +63,7 @@ def largest_tensor(folder: Path) -> tuple[str, int] | None:
     try:
         settings = model_config(folder)
         return "the embedding", int(settings["vocab_size"]) * int(settings["hidden_size"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError):
         return None
 
 

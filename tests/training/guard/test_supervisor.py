@@ -219,6 +219,7 @@ def test_the_page_tells_every_attempt_with_its_signs(tmp_path, monkeypatch):
     ("change", "where"),
     [
         ("trainer.save_freq=-1", "trainer.save_freq"),
+        ("trainer.save_freq=abc", "trainer.save_freq"),
         ("trainer.resume_mode=disable", "trainer.resume_mode"),
         ("trainer.resume_mode=resume_path", "trainer.resume_mode"),
         ("trainer.logger=[console]", "trainer.logger"),

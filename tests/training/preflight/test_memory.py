@@ -229,7 +229,8 @@ def test_a_shape_is_read_from_a_config_json_unless_it_has_experts_or_lacks_a_siz
     assert shape_of(CONFIG, "7B") == SHAPES["7B"]
     assert shape_of({**CONFIG, "num_experts": 8}) is None
     assert shape_of({key: value for key, value in CONFIG.items() if key != "hidden_size"}) is None
-    assert shape_of({**CONFIG, "vocab_size": "many"}) is None
+    for size in ("many", 0, -1, 10**400, float("inf")):
+        assert shape_of({**CONFIG, "vocab_size": size}) is None
 
 
 @pytest.fixture

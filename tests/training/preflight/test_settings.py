@@ -27,6 +27,7 @@ def test_every_shipped_recipe_has_the_types_that_verl_declares_and_leaves_nothin
     [
         (GRPO, "actor_rollout_ref.actor.optim.lr", "fast", "'fast', which is not a number"),
         (GRPO, f"{ROLLOUT}.gpu_memory_utilization", "half", "'half', which is not a number"),
+        (GRPO, "actor_rollout_ref.actor.optim.lr", None, "null, which is not a number"),
         (GRPO, "actor_rollout_ref.actor.ppo_epochs", True, "True, which is not a whole number"),
         (GRPO, "actor_rollout_ref.actor.ppo_epochs", 1.5, "1.5, which is not a whole number"),
         (GRPO, "algorithm.gamma", 10**400, "0, which is not a number"),

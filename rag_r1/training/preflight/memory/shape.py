@@ -12,6 +12,9 @@ from typing import Any
 
 #: Keys of a config.json that only a model with experts has.
 EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts")
+#: The largest size that a config.json can have: far above that of any model, and the formulas cannot
+#: overflow.
+_MAX_SIZE = 10**9
 
 
 @dataclass(frozen=True)
@@ -101,13 +104,13 @@ SHAPES = {
 
 
 def shape_of(keys: Mapping[str, Any], name: str = "model") -> ModelShape | None:
-    """Return the shape that the keys of a config.json describe; None if a size is missing or there are
-    experts."""
+    """Return the shape that the keys of a config.json describe; None if a size is missing or is not a number
+    from 1 to `_MAX_SIZE`, or if there are experts."""
     if any(keys.get(key) for key in EXPERT_KEYS):
         return None
     try:
         heads, hidden = int(keys["num_attention_heads"]), int(keys["hidden_size"])
-        return ModelShape(
+        shape = ModelShape(
             name,
             layers=int(keys["num_hidden_layers"]),
             hidden=hidden,
@@ -119,5 +122,7 @@ def shape_of(keys: Mapping[str, Any], name: str = "model") -> ModelShape | None:
             head=int(keys.get("head_dim") or hidden // heads),
             biases=keys.get("model_type") == "qwen2" or bool(keys.get("attention_bias")),
         )
-    except (KeyError, TypeError, ValueError, ZeroDivisionError):
+    except (KeyError, TypeError, ValueError, ZeroDivisionError, OverflowError):
         return None
+    sizes = (shape.layers, hidden, shape.intermediate, heads, shape.kv_heads, shape.vocabulary, shape.head)
+    return shape if all(1 <= size <= _MAX_SIZE for size in sizes) else None
