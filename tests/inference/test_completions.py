@@ -116,6 +116,7 @@ def test_without_ids_the_text_is_encoded_and_its_stop_string_put_back():
         {"token_ids": [True]},
         {"logprobs": {"token_logprobs": [-0.5]}},
         {"logprobs": {"token_logprobs": [None] * len(TEXT)}},
+        {"logprobs": {"token_logprobs": [True] * len(TEXT)}},
         {"logprobs": {"token_logprobs": [-(10**400)] * len(TEXT)}},
         {"logprobs": "x"},
     ],

@@ -57,8 +57,8 @@ class CompletionEngine:
         self._turn = 0
 
     async def generate(self, context: list[int], max_tokens: int, stop: Sequence[str]) -> Generation:
-        """Return the policy's next turn, including the stop string at which it ended. Raises
-        EngineFailure."""
+        """Return the policy's next turn, including the stop string at which it ended. Raises EngineFailure,
+        and RunError if the disk is full."""
         body = {
             **self.sampling,
             "prompt": list(context),
@@ -117,7 +117,7 @@ def _logprobs(logprobs: Any, count: int) -> list[float] | None:
     if not isinstance(values, list) or len(values) != count:
         raise ValueError("it does not have one log-prob for each token")
     # Compared, since `math.isfinite` raises OverflowError for a whole number that is too large for a float.
-    if not all(isinstance(value, float | int) and abs(value) <= float_info.max for value in values):
+    if not all(type(value) in (float, int) and abs(value) <= float_info.max for value in values):
         raise ValueError("its log-probs are not all finite numbers")
     return [float(value) for value in values]
 
