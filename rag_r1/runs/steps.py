@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -154,7 +155,7 @@ class PipelineFolder:
 
 def fingerprint(folder: Path, names: Sequence[str]) -> str:
     """Return a hash of the names and contents of files, and of all files in folders. Raises RunError if one
-    of them is missing."""
+    of them is missing, and OSError if one cannot be read."""
     digest = hashlib.sha256()
     for name in names:
         path = folder / name
@@ -162,7 +163,7 @@ def fingerprint(folder: Path, names: Sequence[str]) -> str:
             raise RunError(f"{path} is missing: the step has not left its result")
         files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
         for file in files:
-            digest.update(file.relative_to(folder).as_posix().encode() + b"\0")
+            digest.update(os.fsencode(file.relative_to(folder)) + b"\0")
             digest.update(bytes.fromhex(sha256_of_file(file)))
     return digest.hexdigest()
 
