@@ -27,7 +27,7 @@ def right_arguments(cls: Any, values: Mapping[str, Any], wrong_names: set[str]) 
     for name, field in field_names(cls).items():
         if name in values and name not in wrong_names:
             try:
-                kind = Annotated[field.annotation, *field.metadata, None]
+                kind = Annotated[field.annotation, *field.metadata, None]  # it needs at least one item
                 read_values[name] = TypeAdapter(kind).validate_python(values[name])
                 continue
             except ValidationError:
