@@ -93,6 +93,7 @@ def _wait(process: subprocess.Popen, interval_s: float, is_over: Callable[[], ob
 
 
 def _never() -> bool:
+    """The `is_over` of a wait that is not ended early."""
     return False
 
 

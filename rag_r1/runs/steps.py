@@ -25,6 +25,7 @@ changed. Only one process at a time, which holds the lock of OUT (lock.py), work
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import time
@@ -170,10 +171,8 @@ def fingerprint(folder: Path, names: Sequence[str]) -> str:
 
 def _free_name(folder: Path) -> Path:
     """Return the first of OUT/<step>.old-1, .old-2 and so on that does not exist."""
-    number = 1
-    while (candidate := folder.with_name(f"{folder.name}.old-{number}")).exists():
-        number += 1
-    return candidate
+    candidates = (folder.with_name(f"{folder.name}.old-{number}") for number in itertools.count(1))
+    return next(path for path in candidates if not path.exists())
 
 
 def _hash(plan: Mapping[str, Any]) -> str:
