@@ -15,14 +15,14 @@ WITHHELD = "content_filter"
 
 
 def read_chat(data: Any) -> Reply:
-    """Return the reply in an answer of the chat API; its text is empty if a filter withheld it. Raises
-    ValueError if there is no message, or an empty one."""
+    """Return the reply in an answer of the chat API; its text is empty if a filter withheld some of it.
+    Raises ValueError if there is no message, or an empty one."""
     choice = first_choice(data)
+    if choice.get("finish_reason") == WITHHELD:
+        return Reply("", **finish_fields(choice))
     content = message_text(choice)
-    if content is None and choice.get("finish_reason") == WITHHELD:
-        content = ""
-    elif content is None:
+    if content is None:
         raise ValueError("its message has no content")
-    elif not content.strip():
+    if not content.strip():
         raise ValueError("its message is empty")
     return Reply(well_formed(content), **finish_fields(choice))

@@ -144,7 +144,7 @@ class Endpoint:
         A ValueError raised within the block means that the answer is malformed and becomes a TransientError;
         otherwise the answer counts as good. `max_tokens` is the number of tokens that may be generated. With
         `on_text` the answer is streamed, and each piece of text is passed on (streaming.py). Raises
-        TransientError for a failure that may pass, and RequestRejectedError.
+        TransientError for a failure that may pass, and RequestRejectedError. Never returns if the run ends.
         """
         if on_text is not None:
             body = {**body, "stream": True, "stream_options": {"include_usage": True}}
@@ -160,10 +160,10 @@ class Endpoint:
                 yield response
             except ValueError as error:
                 if not usage.estimated:  # the endpoint also charges for a malformed answer
-                    self.spending.add(usage)
+                    self.spending.usage.add(usage)
                 raise TransientError(f"a useless answer: {error}") from error
             self._n_answers += 1
-            self.spending.add(usage)
+            self.spending.usage.add(usage)
             self.rate_limiter.correct(estimated_tokens, usage.prompt_tokens + usage.completion_tokens)
 
     async def idle(self) -> None:

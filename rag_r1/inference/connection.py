@@ -31,6 +31,7 @@ class HttpResponse:
 class ModelServer:
     """The connections to a model server; belongs to the event loop of its first request.
 
+    - `base`: its address, to which the path of a request is appended
     - `headers`: sent with every request; they may contain a key
     - `timeout_s`: seconds that one request may take
     - `trust_env`: whether proxy settings of the environment, such as HTTPS_PROXY, are used

@@ -17,7 +17,8 @@ from rag_r1.runs.response_cache import Usage
 
 
 class CostTracker:
-    """Adds up the cost of a run, and keeps it below a limit. Its `usage` is that of all requests so far.
+    """Adds up the cost of a run, and keeps it below a limit. Its `usage` is that of all answers so far, to
+    which the caller adds that of each new one.
 
     - `stop`: ends the run when the limit is reached
     - `price_in`, `price_out`: prices per million prompt and generated tokens
@@ -51,10 +52,6 @@ class CostTracker:
     def cost(self) -> float:
         """The cost of all usage so far."""
         return self.usage.cost(self.price_in, self.price_out)
-
-    def add(self, usage: Usage) -> None:
-        """Add the usage of an answer."""
-        self.usage.add(usage)
 
     @asynccontextmanager
     async def reserved(self, prompt_tokens: int, max_tokens: int) -> AsyncIterator[None]:

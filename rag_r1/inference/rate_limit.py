@@ -55,4 +55,5 @@ class RateLimiter:
 
 
 def _now() -> float:
+    """Return the time of the event loop in seconds."""
     return asyncio.get_running_loop().time()

@@ -50,8 +50,8 @@ class ResponseLimits:
     @classmethod
     def of(cls, body: Mapping[str, Any], prompt_tokens: int) -> ResponseLimits:
         """Return the limits of the answer to a request. If the body does not limit the tokens, only bytes and
-        lines are limited."""
-        limits = [body[name] for name in _LIMIT_KEYS if type(body.get(name)) is int]
+        lines are limited. A negative number is no limit, as in llama.cpp's server."""
+        limits = [body[name] for name in _LIMIT_KEYS if type(body.get(name)) is int and body[name] >= 0]
         prompt_bytes = _PROMPT_BYTES * prompt_tokens
         if not limits:
             return cls(bytes=MAX_ANSWER_BYTES, line_bytes=_HEAD_BYTES + prompt_bytes)

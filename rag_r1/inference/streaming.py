@@ -16,6 +16,7 @@ from typing import Any
 import aiohttp
 
 from rag_r1.inference.response_limits import MAX_ANSWER_VALUES, ResponseLimits
+from rag_r1.inference.response_metadata import error_message
 from rag_r1.io.bounded_aiohttp import read_body
 
 #: Called with the next piece of a generation's text.
@@ -50,12 +51,10 @@ class StreamAssembler:
             raise ValueError(f"it has more than {self.limits.bytes} bytes")
         start = 0
         while (end := part.find(b"\n", start)) >= 0:
-            self._line += part[start:end]
+            self._extend_line(part[start:end])
             self._end_line()
             start = end + 1
-        self._line += part[start:]
-        if len(self._line) > self.limits.line_bytes:
-            raise ValueError(f"it has a line of more than {self.limits.line_bytes} bytes")
+        self._extend_line(part[start:])
 
     def message(self) -> bytes:
         """Return the complete response as JSON. Raises ValueError if the stream did not end with
@@ -70,14 +69,18 @@ class StreamAssembler:
         usage = {"usage": self._usage} if self._usage else {}
         return json.dumps({"choices": [choice], **usage}).encode()
 
+    def _extend_line(self, part: bytes) -> None:
+        """Add bytes to the current line."""
+        self._line += part
+        if len(self._line) > self.limits.line_bytes:
+            raise ValueError(f"it has a line of more than {self.limits.line_bytes} bytes")
+
     def _end_line(self) -> None:
         """Process the current line, which is complete."""
         line, self._line = bytes(self._line), bytearray()
         self._lines += 1
         if self._lines > self.limits.lines:
             raise ValueError(f"it has more than {self.limits.lines} lines")
-        if len(line) > self.limits.line_bytes:
-            raise ValueError(f"it has a line of more than {self.limits.line_bytes} bytes")
         name, _, value = line.partition(b":")
         if name == b"data" and not self._done:
             self._add(value.strip())
@@ -91,8 +94,10 @@ class StreamAssembler:
         if self.limits.events is not None and self._events > self.limits.events:
             raise ValueError(f"it has more than {self.limits.events} events")
         data = json.loads(value)
-        if not isinstance(data, dict) or "error" in data:
-            raise ValueError("the stream has an error")
+        if not isinstance(data, dict):
+            raise ValueError("an event of the stream is not a JSON object")
+        if data.get("error"):  # some servers send a null with each chunk
+            raise ValueError(f"the stream has an error{error_message(value)}")
         if data.get("usage"):
             self._usage = data["usage"]
         choices = data.get("choices") or [{}]
@@ -124,14 +129,14 @@ def _numbers(values: list[Any]) -> list[Any]:
     The reader of the response refuses None. A hostile value must not be kept until then: lists of lists need
     many times the memory of the bytes they arrived in.
     """
-    return [value if isinstance(value, int | float) else None for value in values]
+    return [value if type(value) in (int, float) else None for value in values]
 
 
 async def assemble_body(
     response: aiohttp.ClientResponse, limits: ResponseLimits, on_text: OnText | None
 ) -> bytes:
     """Return the body of a response, assembled if it is a stream. Raises ValueError if it exceeds the limits,
-    or if a stream has a line of another form."""
+    RecursionError and ValueError if a stream is not one of `StreamAssembler`, and aiohttp's errors."""
     kind = response.headers.get("Content-Type", "")
     if on_text is None or response.status != 200 or not kind.startswith(CONTENT_TYPE):
         return await read_body(response, limits.bytes)

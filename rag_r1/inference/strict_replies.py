@@ -46,7 +46,8 @@ class StrictReplies:
     """Sends requests until their replies have the required form.
 
     `name` stands for the model in messages. `counts` has the number of malformed replies (`refused`), of
-    requests that the endpoint rejected (`declined`), and of requests without an answer (`unanswered`).
+    requests that the endpoint rejected (`declined`), and of requests without an answer (`unanswered`), which
+    include those that it rejected before its first answer.
     """
 
     def __init__(self, name: str, endpoint: Endpoint, cache: ResponseCache):
@@ -67,8 +68,8 @@ class StrictReplies:
 
         `make_request` builds the request of each attempt, and `parse` raises ValueError for a malformed
         reply. `earlier_attempts` is the number of attempts made by earlier invocations, which are not
-        repeated. Raises EngineFailure if the endpoint does not answer; the next invocation then sends the
-        request again.
+        repeated. Raises EngineFailure if the endpoint does not answer, and RunError if the disk is full; the
+        next invocation then sends the request again.
         """
         client = EpisodeClient(request_id, self.endpoint, self.cache)
         for attempt in range(earlier_attempts, earlier_attempts + ATTEMPTS):

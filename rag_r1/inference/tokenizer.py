@@ -1,8 +1,8 @@
 """Loads a tokenizer from a folder or from the Hugging Face Hub, without running code that comes with it.
 
-`load_tokenizer` tries the files out in the sandbox first (rag_r1/sandbox/chat_template.py), since a hostile
-tokenizer can take unlimited time and memory. `check_vocabulary` and `check_tokenizer` find a tokenizer that
-does not fit its model before a run starts.
+`load_tokenizer` first tries the files of a folder out in the sandbox (rag_r1/sandbox/chat_template.py), since
+a hostile tokenizer can take unlimited time and memory. Files from the Hub are not tried out.
+`check_vocabulary` and `check_tokenizer` find a tokenizer that does not fit its model before a run starts.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """Return the tokenizer in a folder, or the one that a Hub name (owner/name) stands for.
 
-    Raises FileNotFoundError if `name` is neither; ValueError if the tokenizer's files or its chat template
-    exceed limits of time or memory, or if the tokenizer requires code of its own, since that code is not run
-    and the tokens could differ without it; and whatever transformers raises.
+    Raises FileNotFoundError if `name` is neither; ValueError if the files in a folder or the chat template
+    exceed limits of time or memory, if there are no tokens, or if the tokenizer requires code of its own,
+    since that code is not run and the tokens could differ without it; OSError or RuntimeError if no worker of
+    the sandbox can be started; and whatever transformers raises.
     """
     is_on_hub = is_hub_name(name)
     if not is_on_hub and not Path(name).exists():

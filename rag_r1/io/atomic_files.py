@@ -150,8 +150,9 @@ def write_text(
 def write_json(
     path: Path, value: Any, *, ensure_ascii: bool = True, private: bool = False, durable: bool = False
 ) -> None:
-    """Write an indented JSON document. `ensure_ascii` has the meaning it has in `json.dumps`; `private` and
-    `durable` are those of `write_lines`."""
+    """Write an indented JSON document. `ensure_ascii` has the meaning it has in `json.dumps`; if it is False,
+    lone surrogates raise UnicodeEncodeError unless the file is `private`. `private` and `durable` are those
+    of `write_lines`."""
     text = json.dumps(value, indent=2, ensure_ascii=ensure_ascii)
     write_lines(path, [text, "\n"], private=private, durable=durable)
 

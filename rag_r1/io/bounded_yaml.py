@@ -86,6 +86,7 @@ def load_yaml(text: str) -> Any:
 
 
 def _check_length(text: str | bytes) -> None:
+    """Raise YamlLimitError if a file or text is too long."""
     if len(text) > MAX_BYTES:
         raise YamlLimitError(f"it has more than {MAX_BYTES >> 20} MiB")
 

@@ -16,13 +16,14 @@ class UnknownValueError(ValueError):
 
 
 class _Unknown:
-    """Raises UnknownValueError for any use as an attribute, path, text, truth value and so on."""
+    """Raises UnknownValueError for any use as an attribute, path, text, number, truth value and so on."""
 
     def _refuse(self, *unused: Any) -> Never:
         raise UnknownValueError("a value is needed that is missing or wrong")
 
-    __getattr__ = __fspath__ = __iter__ = __len__ = __bool__ = __truediv__ = __str__ = __int__ = _refuse
-    __float__ = __getitem__ = __call__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
+    __getattr__ = __fspath__ = __iter__ = __len__ = __bool__ = __str__ = __int__ = __float__ = _refuse
+    __index__ = __getitem__ = __call__ = __lt__ = __le__ = __gt__ = __ge__ = __neg__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
 
 
 #: The value itself, of which there is only one.

@@ -57,7 +57,7 @@ class CommandError(Exception):
 
 
 def command_main(
-    *errors: type[BaseException], resumable: bool = False
+    *errors: type[Exception], resumable: bool = False
 ) -> Callable[[Callable[_P, int]], Callable[_P, int]]:
     """Return a decorator that makes a function the `main` of a command, which ends as described at the top
     of the module.
@@ -106,7 +106,8 @@ def _run_outermost(main: Callable[[], int]) -> int:
             try:
                 return main()
             finally:  # also after --help, which raises SystemExit
-                _flush_output()
+                if sys.stdout is not None and not sys.stdout.closed:
+                    sys.stdout.flush()
     except KeyboardInterrupt:
         return ExitStatus.INTERRUPTED
     except OSError as error:
@@ -120,11 +121,6 @@ def _run_outermost(main: Callable[[], int]) -> int:
         return ExitStatus.FAILED
     finally:
         _is_within_command.reset(token)
-
-
-def _flush_output() -> None:
-    if sys.stdout is not None and not sys.stdout.closed:
-        sys.stdout.flush()
 
 
 def _is_output_broken() -> bool:

@@ -247,8 +247,8 @@ def _other_faults(
 ) -> list[str]:
     """Return the faults that the class's validators and `check` find in addition to these errors of single
     values."""
-    wrong_names = {item["loc"][0] for item in errors if item["loc"]}
-    args, faults = right_arguments(cls, values, wrong_names)
+    known_wrong = {item["loc"][0] for item in errors if item["loc"]}
+    args, faults, wrong_names = right_arguments(cls, values, known_wrong)
     return faults if check is None else [*faults, *problems_beside(check, args, wrong_names)]
 
 

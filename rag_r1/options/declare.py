@@ -149,7 +149,8 @@ def read_options(
     try:
         return cls(**values), faults
     except OptionsError as error:
-        names = {fault.key.removeprefix(f"{cls.options_key}.") for fault in error.faults}
+        # For a fault of nested options, the name of the option that has them.
+        names = {fault.key.removeprefix(f"{cls.options_key}.").partition(".")[0] for fault in error.faults}
         faults += [_under(fault, cls.options_key, key) for fault in error.faults]
     try:
         return cls(**{name: value for name, value in values.items() if name not in names}), faults
@@ -239,7 +240,8 @@ def describe_type(annotation: Any, metadata: Any = ()) -> str:
     if get_origin(annotation) in (Union, UnionType):
         return " or ".join(map(describe_type, arguments))
     if get_origin(annotation) is Literal:
-        return " or ".join(map(str, arguments)) if len(arguments) < 3 else f"one of {', '.join(arguments)}"
+        names = list(map(str, arguments))
+        return " or ".join(names) if len(names) < 3 else f"one of {', '.join(names)}"
     minimum = [item.ge for item in metadata if isinstance(item, Ge)]
     suffix = f" of at least {minimum[0]}" if minimum else ""
     if annotation in _REQUIREMENTS:

@@ -57,6 +57,8 @@ def import_object(path: str) -> Any:
             f"cannot import {path!r}: {getattr(module, '__file__', module_name)} has no {name!r}",
             f"use one of {names}" if names else "define it there",
         ) from error
+    except Exception as error:  # raised by the module's own `__getattr__`, which may import another one
+        raise _broken(path, module_name, error) from error
 
 
 def _not_found(path: str, module_name: str) -> ImportPathError:

@@ -118,6 +118,5 @@ def plain(node: Any) -> Any:
 
 
 def first_line(text: Any) -> str:
-    """Return the first line of a text, for messages on one line."""
-    lines = str(text).strip().splitlines()
-    return lines[0] if lines else "no message"
+    """Return the first line of a text, or `no message` if it is blank, for messages on one line."""
+    return next(iter(str(text).strip().splitlines()), "no message")

@@ -194,7 +194,8 @@ def recorded_settings(
         raise CommandError(f"{path} was not written by a run: move it away, or choose another folder")
     folder.mkdir(parents=True, exist_ok=True)
     command_line = f"{command} {shlex.quote(f'@{path}')} {other}"
-    write_text(path, settings_text(args, command_line), private=True)
+    # Lone surrogates, as in a folder's name that is not UTF-8, are escaped, so that the file can be read.
+    write_text(path, settings_text(args, command_line), private=True, errors="backslashreplace")
     try:
         yield
     except Exception:

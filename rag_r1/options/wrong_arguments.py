@@ -19,15 +19,18 @@ from rag_r1.io.unknown_value import UNKNOWN, needs_unknown
 from rag_r1.options.argument_values import field_names, flag_of
 
 
-def right_arguments(cls: Any, values: Mapping[str, Any], wrong_names: set[str]) -> tuple[Any, list[str]]:
-    """Return the arguments without the wrong ones, and the messages of the class's own validators about
-    them. `values` has the values by the names of their flags. The names of further wrong or missing values
-    are added to `wrong_names`."""
+def right_arguments(
+    cls: Any, values: Mapping[str, Any], known_wrong: Iterable[str]
+) -> tuple[Any, list[str], set[str]]:
+    """Return the arguments without the wrong ones, the messages of the class's own validators about them, and
+    the names of all wrong or missing values. `values` has the values by the names of their flags, and
+    `known_wrong` the names of those that are known to be wrong."""
+    wrong_names = set(known_wrong)
     read_values: dict[str, Any] = {}
     for name, field in field_names(cls).items():
         if name in values and name not in wrong_names:
             try:
-                kind = Annotated[field.annotation, *field.metadata, None]
+                kind = Annotated[field.annotation, *field.metadata, None]  # it needs at least one item
                 read_values[name] = TypeAdapter(kind).validate_python(values[name])
                 continue
             except ValidationError:
@@ -46,7 +49,7 @@ def right_arguments(cls: Any, values: Mapping[str, Any], wrong_names: set[str]) 
         except ValueError as error:
             if not needs_unknown(error):
                 faults.append(str(error))
-    return args, list(_other_problems(faults, wrong_names))
+    return args, list(_other_problems(faults, wrong_names)), wrong_names
 
 
 def problems_beside(check: Callable[[Any], object], args: Any, wrong_names: Iterable[str]) -> list[str]:

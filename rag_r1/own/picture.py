@@ -64,8 +64,7 @@ def _draw_curves(axes: pictures.Axes, curves: Mapping[str, Mapping[Any, float]])
         ("held_out_em", "held-out exact match", pictures.BLUE),
     ):
         points = [(int(step), value) for step, value in curves[name].items() if not math.isnan(value)]
-        if points:
-            pictures.line(axes, points, label, color)
+        pictures.line(axes, points, label, color)
     axes.set(title="Reinforcement learning", xlabel="training step", ylim=(-0.02, 1.02))
     axes.legend(frameon=False, fontsize=8)
     pictures.whole_steps(axes)

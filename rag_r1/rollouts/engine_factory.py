@@ -149,7 +149,7 @@ def engine_maker(
             agent.protocol,
             keys,
             request.seed,
-            ids=answers == IDS,
+            returns_ids=answers == IDS,
             logprobs=logprobs,
             extra_body=extra_body,
         )

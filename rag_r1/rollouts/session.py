@@ -204,7 +204,7 @@ async def open_session(
         answers, *_ = await try_servers(unless_cancelled(stop, format_check), *search_checks)
         needs_logprobs = requires_token_ids(setup, answers)
         with RunFolder(out or args.out, {**settings, "model": model, "answers": answers}) as folder:
-            spending.add(folder.cache.usage)
+            spending.usage.add(folder.cache.usage)
             make_engine = engine_maker(
                 answers, setup, endpoint, folder.cache, sampling, extra_body, logprobs=needs_logprobs
             )

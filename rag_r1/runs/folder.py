@@ -134,6 +134,8 @@ class RunFolder:
         return (record for request_id in request_ids if (record := self.record(request_id)) is not None)
 
     def _index(self, record: dict[str, Any], position: LinePosition) -> None:
+        """Record the outcome and the position of a record, which replace those of an earlier one. Raises the
+        errors of `EpisodeOutcome.of`."""
         outcome = EpisodeOutcome.of(record)
         self._outcomes[outcome.id], self._positions[outcome.id] = outcome, position
 

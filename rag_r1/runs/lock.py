@@ -56,10 +56,8 @@ def hold_lock(
     Raises OSError if the folder cannot be used.
     """
     folder.mkdir(mode, parents=True, exist_ok=True)
-    if name is None:
-        descriptor = os.open(folder, os.O_RDONLY)
-    else:
-        descriptor = os.open(folder / name, os.O_CREAT | os.O_RDWR, 0o666)
+    path, flags = (folder, os.O_RDONLY) if name is None else (folder / name, os.O_CREAT | os.O_RDWR)
+    descriptor = os.open(path, flags, 0o666)
     os.set_inheritable(descriptor, inherited)
     try:
         try:

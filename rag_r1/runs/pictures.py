@@ -7,7 +7,7 @@ Without matplotlib the figures are omitted, and everything else works. The colou
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,10 +68,12 @@ def draw(
     return [path]
 
 
-def line(axes: Any, points: Iterable[tuple[float, float]], label: str, color: str, style: str = "o-") -> None:
-    """Draw a line through points. If several lines have the same label, the legend shows it once."""
-    new_label = None if label in axes.get_legend_handles_labels()[1] else label
-    axes.plot(*zip(*points, strict=True), style, color=color, alpha=LINE_OPACITY, label=new_label)
+def line(axes: Any, points: Sequence[tuple[float, float]], label: str, color: str, style: str = "o-") -> None:
+    """Draw a line through points, or nothing if there are none. If several lines have the same label, the
+    legend shows it once."""
+    if points:  # otherwise matplotlib would draw `style` as a value
+        new_label = None if label in axes.get_legend_handles_labels()[1] else label
+        axes.plot(*zip(*points, strict=True), style, color=color, alpha=LINE_OPACITY, label=new_label)
 
 
 def reach(points: Sequence[Mapping[str, Any]]) -> list[list[float]]:

@@ -59,7 +59,8 @@ def run_and_wait(
     - `environment`: variables that are added to those of this process
     - `name`: stands for the command in an error
 
-    Raises RunError if the command cannot be started, or ends with another status than 0.
+    Raises RunError if the command cannot be started, or ends with another status than 0, OSError if the log
+    cannot be written, and whatever `watch` raises.
     """
     name = name or " ".join(command[:4])
     sys.stdout.flush()
@@ -92,6 +93,7 @@ def _wait(process: subprocess.Popen, interval_s: float, is_over: Callable[[], ob
 
 
 def _never() -> bool:
+    """The `is_over` of a wait that is not ended early."""
     return False
 
 

@@ -105,11 +105,12 @@ class ResponseCache:
         """Record the position of a line, and count its usage. Raises one of PARSE_ERRORS (json_lines.py) if
         the line does not belong to a cache."""
         line = _line(line)
-        if "answer" in line:
-            if not isinstance(line["answer"], dict):
-                raise TypeError("`answer` is not an object")
-            self._positions[_key(line["ask"], line["turn"], line["sha256"])] = position
+        key = _key(line["ask"], line["turn"], line["sha256"])
+        if not isinstance(line.get("answer", {}), dict):
+            raise TypeError("`answer` is not an object")
         self.usage.add(line["usage"])
+        if "answer" in line:  # last, since no answer may be taken from a line that was refused
+            self._positions[key] = position
 
 
 def _line(line: Mapping[str, Any]) -> Mapping[str, Any]:

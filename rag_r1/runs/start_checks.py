@@ -128,8 +128,9 @@ async def try_servers(*attempts: Awaitable[Any]) -> list[Any]:
 
 
 def begin_checks(*checks: Callable[[], Any]) -> list[Callable[[], Any]]:
-    """Start checks of servers concurrently, each in a thread. Returns one function per check, which waits
-    for the check and returns its result or raises its error; calling it twice does not repeat the check."""
+    """Start one or more checks of servers concurrently, each in a thread. Returns one function per check,
+    which waits for the check and returns its result or raises its error; calling it twice does not repeat the
+    check."""
     pool = ThreadPoolExecutor(len(checks))
     futures = [pool.submit(check) for check in checks]
     pool.shutdown(wait=False)

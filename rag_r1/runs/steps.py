@@ -25,7 +25,9 @@ changed. Only one process at a time, which holds the lock of OUT (lock.py), work
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -154,7 +156,7 @@ class PipelineFolder:
 
 def fingerprint(folder: Path, names: Sequence[str]) -> str:
     """Return a hash of the names and contents of files, and of all files in folders. Raises RunError if one
-    of them is missing."""
+    of them is missing, and OSError if one cannot be read."""
     digest = hashlib.sha256()
     for name in names:
         path = folder / name
@@ -162,17 +164,15 @@ def fingerprint(folder: Path, names: Sequence[str]) -> str:
             raise RunError(f"{path} is missing: the step has not left its result")
         files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
         for file in files:
-            digest.update(file.relative_to(folder).as_posix().encode() + b"\0")
+            digest.update(os.fsencode(file.relative_to(folder)) + b"\0")
             digest.update(bytes.fromhex(sha256_of_file(file)))
     return digest.hexdigest()
 
 
 def _free_name(folder: Path) -> Path:
     """Return the first of OUT/<step>.old-1, .old-2 and so on that does not exist."""
-    number = 1
-    while (candidate := folder.with_name(f"{folder.name}.old-{number}")).exists():
-        number += 1
-    return candidate
+    candidates = (folder.with_name(f"{folder.name}.old-{number}") for number in itertools.count(1))
+    return next(path for path in candidates if not path.exists())
 
 
 def _hash(plan: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, NoReturn
 
 
 def render(template: str, values: dict[str, Any]) -> str:
@@ -73,11 +73,13 @@ def _tojson(
     )
 
 
-def _raise_exception(message: str) -> None:
+def _raise_exception(message: str) -> NoReturn:
+    """The function with which a template refuses a chat."""
     import jinja2
 
     raise jinja2.TemplateError(message)
 
 
-def _strftime_now(form: str) -> str:
-    return datetime.now().strftime(form)
+def _strftime_now(format: str) -> str:
+    """The function that gives a template the current time."""
+    return datetime.now().strftime(format)

@@ -71,8 +71,8 @@ class ChatTemplate:
         """Return the text of a prompt, up to the beginning of the model's next turn.
 
         Raises DataError if the template cannot be rendered, ValueError if it refuses the chat or has an error
-        with it, OSError or RuntimeError if no worker can be started, and whatever a tokenizer raises that
-        renders chats itself.
+        with it, TypeError if it has values that JSON cannot represent, OSError or RuntimeError if no worker
+        can be started, and whatever a tokenizer raises that renders chats itself.
         """
         if not self._uses_worker:
             return self._tokenizer.apply_chat_template(

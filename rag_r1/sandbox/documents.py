@@ -88,6 +88,7 @@ def within_limits(document: DocumentText) -> DocumentText:
 
 
 def _read_html(data: bytes) -> DocumentText:
+    """Return the text of an HTML file. Raises DataError."""
     return html_text(decode_text(data, _declared_encoding(data)))
 
 

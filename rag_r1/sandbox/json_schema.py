@@ -69,4 +69,5 @@ def make_validator(schema: dict[str, Any], patterns: bool = True) -> Validator:
 
 @lru_cache(64)
 def _validator(schema: str, patterns: bool) -> Validator:
+    """Return the validator for a schema as JSON. Raises the errors of `make_validator`."""
     return make_validator(json.loads(schema), patterns)

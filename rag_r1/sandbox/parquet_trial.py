@@ -69,8 +69,7 @@ def _unpacked_bytes(file: Any, group: int, column: str, batch_rows: int, bytes_l
     """Return the expanded bytes of a column in a row group. Raises DataError if a batch is too large, or the
     column has more than `bytes_left`."""
     total = 0
-    batches = file.iter_batches(batch_rows, row_groups=[group], columns=[column], use_threads=False)
-    for batch in batches:
+    for batch in file.iter_batches(batch_rows, row_groups=[group], columns=[column], use_threads=False):
         parts = list(_parts(batch.columns))
         size = batch.nbytes + sum(map(_referred_bytes, parts))
         total += size

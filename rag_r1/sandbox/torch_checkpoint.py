@@ -34,20 +34,10 @@ class _Placeholder:
     """Stands for any object that is not a plain value; it accepts all calls of the unpickler and ignores
     them."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        pass
+    def _ignore(self, *args: Any, **kwargs: Any) -> None:
+        """Accept a call of the unpickler, which creates or fills the object."""
 
-    def __setstate__(self, state: Any) -> None:
-        pass
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        pass
-
-    def append(self, value: Any) -> None:
-        """Ignore an item of a pickled list."""
-
-    def extend(self, values: Any) -> None:
-        """Ignore items of a pickled list."""
+    __init__ = __setstate__ = __setitem__ = append = extend = _ignore
 
 
 class _PlainUnpickler(pickle.Unpickler):

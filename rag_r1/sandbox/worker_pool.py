@@ -77,8 +77,9 @@ class WorkerPool:
         self._idle: list[_Worker] = []
 
     def call(self, job: str, arguments: Sequence[Any], limits: JobLimits) -> Any:
-        """Return the result of the job `module:function`. Raises LimitError and JobError, OSError if no
-        worker can be started, and RuntimeError if none can be started because the interpreter shuts down."""
+        """Return the result of the job `module:function`. Raises LimitError and JobError, TypeError for
+        arguments that JSON cannot represent, OSError if no worker can be started, and RuntimeError if none
+        can be started because the interpreter shuts down."""
         return self.start(job, arguments, limits).result()
 
     def start(self, job: str, arguments: Sequence[Any], limits: JobLimits) -> JobHandle:
@@ -86,7 +87,7 @@ class WorkerPool:
 
         `result()` or `cancel()` of the returned handle must be called. Until then, the same thread must use
         `try_start` for further jobs, since `start` could wait for a worker that the thread itself holds.
-        Raises OSError and RuntimeError like `call`.
+        Raises TypeError, OSError and RuntimeError like `call`.
         """
         self._slots.acquire()
         return self._begin(job, arguments, limits)
@@ -258,6 +259,7 @@ _pools: WeakSet[WorkerPool] = WeakSet()
 
 
 def _new_starter() -> ThreadPoolExecutor:
+    """Return an executor whose one thread starts all workers, and lives as long as this process."""
     return ThreadPoolExecutor(1, "sandbox-worker-starter")
 
 

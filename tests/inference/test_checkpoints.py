@@ -19,6 +19,7 @@ from rag_r1.demo.policy import policy_path
 from rag_r1.inference.model_folders import checkpoint_name, local_model, model_folder, shard_merge
 from rag_r1.inference.model_folders.model_config import model_config
 from rag_r1.inference.model_folders.shard_merge import merged_model
+from rag_r1.inference.nf4 import export
 from rag_r1.runs.errors import RunError
 from tests.fakes.weights import NO_TENSORS
 
@@ -237,6 +238,10 @@ def test_a_download_that_fails_is_named_with_the_remedy(error, monkeypatch):
     monkeypatch.setattr("huggingface_hub.snapshot_download", refuse)
     with pytest.raises(RunError, match=f"{error}.*check the name and the network"):
         local_model("someone/some-model")
+    monkeypatch.setattr("transformers.AutoConfig.from_pretrained", refuse)
+    monkeypatch.setattr("rag_r1.inference.nf4.export.hub_answers", lambda: True)
+    with pytest.raises(RunError, match=f"--base someone/some-model cannot be read .{error}"):
+        export._config_of("someone/some-model")
 
 
 def test_the_keys_of_a_config_without_a_text_config_are_read(tmp_path):
@@ -312,7 +317,7 @@ def test_the_pointer_of_git_lfs_and_a_missing_shard_are_no_weights(tmp_path):
     "key, size, in_weights", [("num_hidden_layers", 3, 1), ("hidden_size", 8, 4), ("vocab_size", 9, 6)]
 )
 def test_weights_of_other_sizes_than_config_json_says_are_refused(tmp_path, key, size, in_weights):
-    zeros = {"model.embed_tokens.weight": (6, 4), "model.layers.0.mlp.up_proj.weight": (4, 4)}
+    zeros = {"model.embed_tokens.weight": (6, 4), f"model.layers.{'0' * 5000}.up_proj.weight": (4, 4)}
     (tmp_path / "model.safetensors").write_bytes(
         save({name: np.zeros(shape) for name, shape in zeros.items()})
     )

@@ -16,12 +16,7 @@ from hypothesis import strategies as st
 
 from rag_r1.inference import client as module
 from rag_r1.inference.chat_completions_api import read_chat
-from rag_r1.inference.client import (
-    Endpoint,
-    EndpointOptions,
-    EngineFailure,
-    base_address,
-)
+from rag_r1.inference.client import Endpoint, EndpointOptions, EngineFailure, base_address
 from rag_r1.inference.episode_client import EpisodeClient
 from rag_r1.inference.response_metadata import usage_of
 from rag_r1.runs.cancel_token import CancelToken
@@ -338,6 +333,11 @@ JSON = st.recursive(
     ),
     max_leaves=8,
 )
+
+
+def test_a_reply_that_a_filter_withheld_has_no_text():
+    choice = {"message": {"content": ""}, "finish_reason": "content_filter"}
+    assert read_chat({"choices": [choice]}).text == ""
 
 
 @settings(max_examples=50)

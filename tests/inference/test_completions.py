@@ -102,7 +102,7 @@ async def test_the_users_own_limit_is_the_most_that_a_request_may_generate():
 
 
 def test_without_ids_the_text_is_encoded_and_its_stop_string_put_back():
-    out, _ = generate(others, ids=False)
+    out, _ = generate(others, returns_ids=False)
     assert out == Generation(list(map(ord, TEXT)))
 
 
@@ -116,6 +116,7 @@ def test_without_ids_the_text_is_encoded_and_its_stop_string_put_back():
         {"token_ids": [True]},
         {"logprobs": {"token_logprobs": [-0.5]}},
         {"logprobs": {"token_logprobs": [None] * len(TEXT)}},
+        {"logprobs": {"token_logprobs": [True] * len(TEXT)}},
         {"logprobs": {"token_logprobs": [-(10**400)] * len(TEXT)}},
         {"logprobs": "x"},
     ],

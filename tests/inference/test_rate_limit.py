@@ -93,7 +93,7 @@ def test_the_limit_is_never_passed_and_what_fits_is_sent(limit, requests):
         async def one(prompt: int, most: int, part: float):
             async with spending.reserved(prompt, most):
                 await asyncio.sleep(part)
-                spending.add(Usage(1, prompt, int(most * part)))
+                spending.usage.add(Usage(1, prompt, int(most * part)))
             answered.append(prompt + most)
             costs.append(spending.cost)
 
@@ -118,7 +118,7 @@ def test_the_limit_is_never_passed_and_what_fits_is_sent(limit, requests):
 def test_earlier_starts_count():
     async def main():
         spending = CostTracker(CancelToken(), 2.0, 4.0, earlier=Usage(3, 1_000_000, 500_000))
-        spending.add(Usage(1, 500_000, 0))
+        spending.usage.add(Usage(1, 500_000, 0))
         return spending.cost, spending.usage
 
     cost, usage = virtual_time.run(main())

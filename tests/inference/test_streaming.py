@@ -58,12 +58,17 @@ def test_what_is_no_whole_stream_is_an_error(stream):
         folded.message()
 
 
+def test_the_error_of_a_stream_is_quoted():
+    with pytest.raises(ValueError, match="the stream has an error: out of memory"):
+        StreamAssembler(len).feed(b'data: {"error": {"message": "out of memory"}}\n')
+
+
 @given(st.recursive(st.none() | st.integers() | st.text(), lambda inner: st.lists(inner, max_size=3)))
 def test_chunks_of_any_shape_never_raise_anything_else(value):
     for chunk in (
         {"choices": value},
         {"choices": [{"text": value, "token_ids": value, "logprobs": value}]},
-        {"usage": value},
+        {"usage": value, "error": None},
     ):
         folded = StreamAssembler(lambda piece: None)
         folded.feed(f"data: {json.dumps(chunk)}\ndata: [DONE]\n".encode())
@@ -130,12 +135,7 @@ def test_an_answer_as_long_as_it_may_be_is_within_its_limits():
     limits = ResponseLimits.of({"max_tokens": 4096, "logprobs": 0}, prompt_tokens=100_000)
     pieces: list[str] = []
     folded = StreamAssembler(pieces.append, limits)
-    head = {
-        "id": "cmpl-" + "0" * 32,
-        "object": "text_completion",
-        "created": 1,
-        "model": "/models/" + "m" * 90,
-    }
+    head = {"id": "cmpl-" + "0" * 32, "object": "text_completion", "created": 1, "model": "m" * 98}
     for number in range(4096):
         logprobs = {"text_offset": [number], "token_logprobs": [-0.1234567], "tokens": ["token_id:151643"]}
         piece = {
@@ -159,7 +159,7 @@ def test_an_answer_as_long_as_it_may_be_is_within_its_limits():
     [
         ({"max_tokens": 10}, 10),
         ({"max_completion_tokens": 20, "max_tokens": 10}, 20),
-        ({"max_tokens": None}, None),
+        ({"max_tokens": None, "max_completion_tokens": -1}, None),
         ({"max_tokens": True}, None),
         ({}, None),
     ],

@@ -49,6 +49,13 @@ class Cake:
 @options("shop")
 class Shop:
     cake: Annotated[Cake, BeforeValidator(lambda value: options_from(Cake, value))] = Cake()
+    level: Literal[1, 2, 3] = 1
+
+
+def test_wrong_nested_options_alone_are_replaced_and_numbers_are_named():
+    assert read_options(Shop, {"cake": {"layers": 0}, "level": 2})[0] == Shop(level=2)
+    with pytest.raises(OptionsError, match="^shop.level must be one of 1, 2, 3, not 4$"):
+        Shop(level=4)
 
 
 WRONG = {

@@ -57,6 +57,7 @@ def test_a_module_without_the_name_is_told_with_the_names_it_has(here):
         ("def (", "SyntaxError"),
         ("1 / 0", "ZeroDivisionError: division by zero"),
         ("import sys\nfrom sys import no_such", "ImportError"),
+        ("def __getattr__(name): import no_such_dependency", "ModuleNotFoundError"),
     ],
 )
 def test_a_module_that_cannot_be_imported_is_told_with_its_file_and_its_own_error(here, code, words):

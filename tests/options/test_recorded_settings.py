@@ -101,14 +101,14 @@ class Play(Arguments):
 
 def test_the_first_line_is_the_command_that_repeats_the_run(tmp_path, capsys):
     out = tmp_path / "it's a run"
-    args = Play(questions=["q"], out=out, overrides=["a=[1, 2]"])
+    args = Play(questions=["q"], out=out, overrides=["a=[1, 2]", "c=.nan"])
     with recorded_settings("rag-r1 play", args):
         first, second = (out / SETTINGS).read_text().splitlines()[:2]
     assert str(Path.cwd()) in second and (out / SETTINGS).stat().st_mode & 0o077 == 0
     hash_, *command, flag, other = shlex.split(first)
     assert (hash_, command[:2], flag, other) == ("#", ["rag-r1", "play"], "--out", "OTHER")
     again = read_arguments(Play, [*command[2:], flag, "other", "b=3"], description="")
-    assert again == args.changed(out=Path("other"), overrides=["a=[1, 2]", "b=3"])
+    assert again == args.changed(out=Path("other"), overrides=["a=[1, 2]", "c=.nan", "b=3"])
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,10 @@ def test_ordinary_settings_are_not_taken_for_secrets(text):
     assert not holds_secret(text)
 
 
-def test_a_start_that_fails_leaves_the_settings_of_the_one_before(tmp_path):
+def test_a_start_that_fails_leaves_the_settings_of_the_one_before(tmp_path, monkeypatch):
+    (tmp_path / "caf\udce9").mkdir()  # the file names the working directory
+    monkeypatch.chdir(tmp_path / "caf\udce9")
+
     def start(samples: str, error: BaseException | None = None) -> None:
         args = Play(questions=["q"], out=tmp_path / "run", options=samples)
         with recorded_settings("rag-r1 play", args):

@@ -83,7 +83,8 @@ ORDER = [lambda value: value < 1, lambda value: 1 <= value, lambda value: value 
 
 @given(
     st.sampled_from(
-        [str, int, float, len, iter, bool, Path, lambda value: value / "x", lambda value: value.x, *ORDER]
+        [str, int, float, len, iter, bool, Path, lambda value: value / "x", lambda value: value.x]
+        + [range, lambda value: value + 1, lambda value: 1 - value, lambda value: 2 * value, *ORDER]
     )
 )
 def test_nothing_can_be_done_with_a_value_that_is_not_known(use):

@@ -90,3 +90,7 @@ def test_the_colour_blind_can_tell_series_apart(kind):
     for one, other in combinations(pictures.SERIES, 2):
         apart = [a - b for a, b in zip(lab(one, SEEN[kind]), lab(other, SEEN[kind]), strict=True)]
         assert sum(d * d for d in apart) ** 0.5 > 15, (one, other)
+
+
+def test_a_line_without_points_draws_nothing():
+    pictures.line(None, [], "none", pictures.BLUE)

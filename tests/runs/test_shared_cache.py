@@ -137,6 +137,13 @@ def test_a_line_that_was_cut_off_is_skipped_and_costs_no_other(tmp_path, caplog)
     assert "1 lines that cannot be read" in caplog.text and str(file) in caplog.text
 
 
+def test_no_answer_is_taken_from_a_line_that_is_skipped(tmp_path):
+    ReplyCache(tmp_path).put(1, "correct")
+    file = tmp_path / "judge.jsonl"
+    file.write_text(file.read_text().replace('"requests": 1', '"requests": null'))
+    assert ReplyCache(tmp_path).get(1) is None
+
+
 JUNK = [
     b"[[",
     b'{"request": 1}\n',

@@ -158,7 +158,7 @@ def test_one_process_at_a_time_works_in_a_folder(tmp_path):
     assert run(tmp_path) == []
 
 
-NAMES = st.sampled_from(["a", "b/a", "b/c", "d"])
+NAMES = st.sampled_from(["a", "b/a", "b/c", "caf\udce9"])
 FILES = st.dictionaries(NAMES, st.binary(max_size=4), min_size=1, max_size=4)
 
 

@@ -36,7 +36,7 @@ USES = (
     "{{ messages | tojson(indent=2) }}{{ tools | tojson }}{{ documents is none }}{{ eos_token }}{{ more }}",
     "a{% generation %} {{ messages[1]['content'] | trim }} {% endgeneration %}b{{ add_generation_prompt }}",
     "{% set s = namespace(n=0) %}{% for m in messages %}{% set s.n = s.n + 1 %}{% break %}{% endfor %}",
-    "{{ strftime_now('%Y') }}",
+    "{{ strftime_now('%Y') }} {{ strftime_now(format='%Y') }}",
 )
 
 

@@ -25,6 +25,7 @@ import json
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 try:
@@ -63,10 +64,12 @@ class FastBpe:
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, without special tokens added."""
-        if unicodedata.is_normalized("NFC", text):
-            ids = self._encoding.encode(text, allowed_special="all", disallowed_special=())
-            if self._encoding.decode_bytes(ids) == text.encode("utf-8", "replace"):
-                return ids
+        # A million blanks in a row are too many for tiktoken's regular expressions, not for the tokenizer's.
+        with suppress(ValueError):
+            if unicodedata.is_normalized("NFC", text):
+                ids = self._encoding.encode(text, allowed_special="all", disallowed_special=())
+                if self._encoding.decode_bytes(ids) == text.encode("utf-8", "replace"):
+                    return ids
         return self._tokenizer.encode(text, add_special_tokens=False)
 
     def decode(self, ids: Sequence[int]) -> str:

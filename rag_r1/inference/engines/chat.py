@@ -64,7 +64,7 @@ class ChatEngine:
 
     async def generate(self, context: list[int], max_tokens: int, stop: Sequence[str]) -> Generation:
         """Return the policy's next turn. Raises EngineFailure if the endpoint does not answer, or its
-        content filter withholds the answer."""
+        content filter withholds the answer, and RunError if the disk is full."""
         messages = self._conversation(context)
         conversation = [*self._prompt, *messages]
         counts_characters = isinstance(self.codec, CharacterCodec)

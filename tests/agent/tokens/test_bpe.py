@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -100,6 +101,11 @@ def test_ids_are_the_tokenizers(name, text):
 def test_ids_of_whole_documents_are_the_tokenizers(name):
     for text in ["\n".join(TEXTS), " ".join(TEXTS[:20]), "a" * 3000, " " * 3000, "\n" * 3000]:
         assert QUICK[name].encode(text) == TOKENIZERS[name].encode(text, add_special_tokens=False)
+
+
+def test_a_text_for_which_tiktokens_expressions_run_out_of_room_is_left_to_the_tokenizer():
+    quick = FastBpe(Mock(**{"encode.return_value": [7]}), QUICK["as GPT-2's"]._encoding)
+    assert quick.encode(" " * 1_000_000) == [7]
 
 
 @pytest.mark.full

