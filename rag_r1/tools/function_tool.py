@@ -32,7 +32,7 @@ from rag_r1.protocols.actions import failure_text
 from rag_r1.tools.argument_validator import MAX_SCHEMA_CHARS, ArgumentValidator
 
 #: Most characters of a text that a tool returns. Usually the budget of the observation is lower.
-_MAX_CHARS = 20_000
+MAX_RESULT_CHARS = 20_000
 
 Function = Callable[..., Awaitable["str | Sequence[Document] | Refusal"]]
 
@@ -40,7 +40,8 @@ Function = Callable[..., Awaitable["str | Sequence[Document] | Refusal"]]
 def schema_of(parameters: Mapping[str, Any], required: Sequence[str] | None = None) -> dict[str, Any]:
     """Return the JSON schema of an object with these properties; a whole schema of an object is returned
     unchanged. `required` has the names that a call must have, by default all. Raises jsonschema's SchemaError
-    if the schema is wrong or too large, or if `required` has other names or stands beside a whole schema."""
+    if the schema is wrong, too large or not JSON, or if `required` has other names or stands beside a whole
+    schema."""
     is_whole = parameters.get("type") == "object"
     if required is not None and (is_whole or set(required) - set(parameters)):
         raise SchemaError(
@@ -52,7 +53,11 @@ def schema_of(parameters: Mapping[str, Any], required: Sequence[str] | None = No
         names = list(parameters if required is None else required)
         schema = {"type": "object", "properties": dict(parameters), "required": names}
         schema["additionalProperties"] = False
-    if len(json.dumps(schema, default=str)) > MAX_SCHEMA_CHARS:
+    try:
+        size = len(json.dumps(schema, default=str))
+    except (TypeError, ValueError, RecursionError) as error:  # such as a date of YAML as a key
+        raise SchemaError(f"it is not JSON: {error}") from None
+    if size > MAX_SCHEMA_CHARS:
         raise SchemaError(f"it has more than {MAX_SCHEMA_CHARS >> 10} KiB")
     Draft202012Validator.check_schema(schema)
     return schema
@@ -73,7 +78,8 @@ def named_arguments(arguments: Mapping[str, Any], parameters: Mapping[str, Any])
 
 
 class FunctionTool:
-    """Makes a tool of an async function; arguments are checked against the schema before it is called."""
+    """Makes a tool of an async function; arguments are checked against the schema before it is called. Raises
+    DataError if `parameters` are not a JSON schema or too large (argument_validator.py)."""
 
     #: Each call of a turn is made by itself, concurrently, so that each has the whole time limit.
     together = False
@@ -92,7 +98,7 @@ class FunctionTool:
 
     def fault(self, arguments: Mapping[str, Any]) -> str | None:
         """Return what is wrong with the arguments, or None. May take seconds for a schema with references or
-        regular expressions."""
+        regular expressions. Raises what `ArgumentValidator.fault` raises."""
         return self._validator.fault(named_arguments(arguments, self.parameters))
 
     async def checked(self, arguments: Mapping[str, Any]) -> str | None:
@@ -110,7 +116,7 @@ class FunctionTool:
         except Exception as error:
             return Failure(failure_text(self.name), "tool", f"{type(error).__name__}: {error}"[:200])
         if isinstance(result, str):
-            return text_result(self.name, result[:_MAX_CHARS])
+            return text_result(self.name, result[:MAX_RESULT_CHARS])
         return result  # type: ignore[return-value]  # the tool executor checks it
 
 
