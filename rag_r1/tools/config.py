@@ -135,10 +135,8 @@ def _option_faults(tool: Any, options: dict[str, Any], key: str) -> list[OptionF
     try:
         if isinstance(tool, str) and tool in SHIPPED:
             _load(tool, options, key)
-    except OptionsError as error:
-        return error.faults
-    except ValueError:  # it is raised again when the other keys are correct
-        pass
+    except ValueError as error:  # one without faults is raised again when the other keys are correct
+        return error.faults if isinstance(error, OptionsError) else []
     return []
 
 
@@ -149,8 +147,9 @@ def _schema(keys: EntryKeys, key: str) -> dict[str, Any] | None:
         return None
     try:
         return schema_of(keys.parameters or {}, keys.required)
-    except SchemaError as error:
-        raise ValueError(f"{key}.parameters must be a JSON schema: {error.message}") from error
+    except (SchemaError, TypeError) as error:
+        reason = error.message if isinstance(error, SchemaError) else error
+        raise ValueError(f"{key}.parameters must be a JSON schema: {reason}") from error
 
 
 def _load(tool: str, options: dict[str, Any], key: str) -> Any:

@@ -59,9 +59,7 @@ def test_an_unknown_name_is_answered_with_the_shipped_ones():
         load_protocol("rag_r2")
 
 
-@pytest.mark.parametrize(
-    "name", ["", "../protocols/search_r1", "search_r1.yml", "no/such/file.yaml", "/", "a\0.yaml"]
-)
+@pytest.mark.parametrize("name", ["", "../protocols/search_r1", "search_r1.yml", "no/such/file.yaml", "/"])
 def test_a_name_that_is_no_protocol_is_refused(name):
     with pytest.raises(ProtocolError):
         load_protocol(name)

@@ -45,18 +45,11 @@ async def test_an_entry_makes_a_tool_of_any_async_function():
 
 
 async def test_the_policy_is_told_of_a_tool_by_the_name_of_its_entry():
-    pages, count = make_tool("open", {"tool": "page", "url": "http://127.0.0.1:9"}), f"{__name__}:counter"
-    (failure,), ((first,),), ((second,),) = [
-        await built.call([arguments])
-        for built, arguments in (
-            (pages, {"url": "x"}),
-            (make_tool("a", count), {}),
-            (make_tool("b", count), {}),
-        )
-    ]
-    await pages.close()
+    built = make_tool("open", {"tool": "page", "url": "http://127.0.0.1:9"})
+    (failure,) = await built.call([{"url": "x"}])
+    await built.close()
     assert failure.reason.startswith("The tool open did not answer.")
-    assert (first.id, second.id, counter.name) == ("a", "b", "counter")
+    assert make_tool("c", f"{__name__}:counter").name == "c" and counter.name == "counter"
 
 
 def test_what_an_entry_declares_takes_the_place_of_the_tools_own_words():
@@ -91,10 +84,7 @@ def test_a_web_engine_beside_an_index_is_a_retrieval_tool_of_its_own():
     [
         (entry(parameters=None), "is a plain async function: give its description and parameters"),
         (entry(parameters={"town": {"type": "place"}}), r"rag_r1.tools.x.parameters must be a JSON schema"),
-        (
-            entry(parameters={date(2026, 1, 1): {}}),
-            "rag_r1.tools.x.parameters must be a JSON schema: it is not",
-        ),
+        (entry(parameters={date(2026, 1, 1): {}}), "x.parameters must be a JSON schema: keys must be"),
         (entry(description=3), "rag_r1.tools.x.description must be a text or null, not 3"),
         (entry(required=[["town"]]), "rag_r1.tools.x.required must be a list of names of parameters"),
         (entry(limits={"retry": 1}), r"unknown key rag_r1.tools.x.limits.retry: .* did you mean retries\?"),
