@@ -75,10 +75,7 @@ class FailurePolicy:
 
 
 #: The defaults for training: one retry, and every kind but `budget` masked.
-FOR_TRAINING: dict[str, Any] = {
-    "retries": 1,
-    "mask": ("retriever", "tool", "engine", "judge", "row", "error"),
-}
+FOR_TRAINING: dict[str, Any] = {"retries": 1, "mask": tuple(kind for kind in KINDS if kind != "budget")}
 
 #: The defaults outside training: the policy is shown that a call failed, and the episode continues.
 NO_RETRIES = FailurePolicy()

@@ -55,6 +55,7 @@ class Tool(Interface):
                                rag_r1/protocols/retriever_query.py) has the question and the earlier turns,
                                and the tool notes in it what it sent for each call
         index                  the name of the index that answered last, for the records; it may change
+        close()                a coroutine that closes the tool's connections; a later call opens them again
     """
 
     name: str

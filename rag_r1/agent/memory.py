@@ -30,6 +30,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from rag_r1.agent.tokens.ledger import Span
+from rag_r1.protocols.actions import SummarySpan
 
 #: Roles that are never removed.
 LASTING = ("plan",)
@@ -70,7 +71,7 @@ class Memory:
         order."""
         return self._remove_from(self._last(pops))
 
-    def summarise(self, span: str) -> list[int]:
+    def summarise(self, span: SummarySpan) -> list[int]:
         """Remove the turns below the top: all of them (`everything`), or those from the last call
         (`last_call`). Returns their numbers, in order."""
         return self._remove_from(0 if span == "everything" else self._last(("call",)))

@@ -236,7 +236,9 @@ def records_by_step(folder: str | Path) -> dict[int, list[dict[str, Any]]]:
 
 
 def trajectory_of(record: dict[str, Any]) -> Trajectory:
-    """Return the trajectory in a record, without the fields of the run. Raises DataError if it is invalid."""
+    """Return the trajectory in a record, without the fields of the run. Raises DataError if a field is
+    missing, or if turns, calls, documents or failures have the wrong shape; the types of other values are not
+    checked."""
     if missing := [name for name in ("id", "question", "protocol") if name not in record]:
         subject = f"the record {record['id']!r}" if "id" in record else "a record"
         raise DataError(f"{subject} is not a trajectory: it has no {', '.join(missing)}")

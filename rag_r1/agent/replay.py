@@ -129,8 +129,8 @@ class _ReplayTool:
 
     async def call(self, arguments: Sequence[Mapping[str, Any]], context: Context) -> Sequence[Any]:
         """Return the recorded results of the calls or, after the past turns, those of the wrapped tool.
-        Raises ValueError for a call that the past turn did not make, e.g. because its text is now parsed
-        differently."""
+        Raises ValueError for a call that failed in the past turn or was not made there, e.g. because its text
+        is now parsed differently."""
         if (turn := self._engine.turn) is None:
             return await call_tool(self._tool, arguments, context)
         earlier_calls = self._engine.earlier_calls.copy()
@@ -141,12 +141,12 @@ class _ReplayTool:
     def _past_result(
         self, turn: ReplayTurn, args: Mapping[str, Any], earlier_calls: Counter[str]
     ) -> tuple[Document, ...] | Refusal:
-        """Return the result of a call in a past turn. Raises ValueError if the turn did not make it."""
+        """Return the result of a call in a past turn. Raises ValueError if there is none."""
         try:
             return turn.results[call_key(self._name, args, earlier_calls)]
         except KeyError:
             number = self._engine.played - 1
             raise ValueError(
-                f"turn {number} of the earlier episode did not call {self._name} with {args}: "
-                "replay it with the protocol and tools it was played with"
+                f"turn {number} of the earlier episode has no result of {self._name} for {args}: the call "
+                "was not made or failed; replay it with the protocol and tools it was played with"
             ) from None

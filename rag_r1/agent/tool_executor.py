@@ -168,8 +168,8 @@ def _failure(name: str, error: Exception) -> Failure:
 
 
 def _set_sent(calls: Sequence[CallRecord], context: Context) -> None:
-    """Set `sent` of the calls whose query the tool sent in another form."""
-    for call in calls if context.sent else ():
+    """Set `sent` of the calls whose query the tool sent in another form, unless what it noted is no text."""
+    for call in calls if isinstance(context.sent, Mapping) else ():
         query = str(call.arguments.get("query"))
         text = context.sent.get(query, query)
-        call.sent = None if text == query else {"query": text}
+        call.sent = {"query": text} if isinstance(text, str) and text != query else None

@@ -8,6 +8,7 @@ errors of a file at once.
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import Any
 
 #: The types of values in the words of an author of YAML.
@@ -22,15 +23,16 @@ class KeyReader:
     """Reads one mapping of a file. `source` names the file and `prefix` the place of the mapping in it (such
     as `prompt.`).
 
-    Faults are collected, so that `raise_faults` can name all at once. In place of a missing or wrong value
-    the methods return an empty one, or the first that is allowed.
+    Faults are collected, so that `raise_faults` can name all at once. After a fault the methods return some
+    value of the right type, so that the other keys can be read, too.
     """
 
     def __init__(self, data: dict, source: str, prefix: str = "", faults: list[str] | None = None):
         self.data, self.source, self.prefix = dict(data), source, prefix
         #: Messages without the name of the file, shared by the readers of a file.
         self.faults = [] if faults is None else faults
-        self._absent_keys: list[str] = []
+        #: The keys that were asked for, in order.
+        self._known_keys: list[str] = []
 
     def section(self, key: str) -> KeyReader:
         """Take a mapping; returns its reader. The keys of a mapping that is not there are not reported."""
@@ -48,8 +50,7 @@ class KeyReader:
         The value must have the type `kind`, be among `one_of` and contain one of the texts in `contains`, if
         these are given.
         """
-        if key not in self.data:
-            self._absent_keys.append(key)
+        self._known_keys.append(key)
         value = self.data.pop(key, None)
         value = default if value is None else value
         if value is None:
@@ -87,10 +88,12 @@ class KeyReader:
         self.faults.append(f"{self.prefix}{key} {fault}")
 
     def finish(self) -> None:
-        """Add a fault for each key that was not taken, and so is unknown. It names the keys that the file
-        does not have, one of which may be meant."""
-        hint = f" (one of {', '.join(self._absent_keys)} may be meant)" if self._absent_keys else ""
-        self.faults += [f"unknown key {self.prefix}{key}{hint}" for key in self.data]
+        """Add a fault for each key that was not taken, and so is unknown. It names the most similar known key
+        or, if none is similar, all known keys."""
+        for key in self.data:
+            similar = get_close_matches(str(key), self._known_keys, n=1)
+            hint = f"did you mean {similar[0]}?" if similar else f"use one of {', '.join(self._known_keys)}"
+            self.faults.append(f"unknown key {self.prefix}{key} ({hint})")
 
     def raise_faults(self) -> None:
         """Raise ProtocolError, with the name of the file and all faults, if there are any."""

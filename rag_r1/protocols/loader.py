@@ -127,7 +127,7 @@ def _read(path: Path, depth: int = 1) -> dict[str, Any]:
     the file in the chain of files that extend one another, from 1. Raises ProtocolError."""
     try:
         data = read_yaml(path)
-    except (OSError, YamlError) as error:
+    except (OSError, ValueError) as error:  # YamlError, or a path with a null character
         remedy = "correct its YAML" if isinstance(error, YamlError) else "give another file"
         raise ProtocolError(f"cannot read protocol {path}: {reason_of(error)}: {remedy}") from error
     if not isinstance(data, dict):

@@ -83,9 +83,8 @@ class Neutraliser:
         halves = re.compile(_HALVES)
         strings = {token.casefold() if token.isascii() else token for token in [*tags, *tokens, *_MARKS]}
         strings = {token for token in strings - set(bracketed) if token and not halves.search(token)}
-        self._forbidden = re.compile(
-            "|".join([*patterns, _trie_pattern(sorted(strings)), _HALVES]), re.IGNORECASE
-        )
+        alternatives = [*patterns, _trie_pattern(sorted(strings)), _HALVES]
+        self._forbidden = re.compile("|".join(alternatives), re.IGNORECASE)
 
     def __call__(self, text: str) -> str:
         """Return the text with all tags and tokens neutralised."""

@@ -193,8 +193,8 @@ class Protocol:
         return thought.strip()
 
     def observation(self, queries: Sequence[str], results: Sequence[Sequence[Document] | Failure]) -> str:
-        """Return the text that answers the calls of a turn, with documents neutralised. There is a result for
-        each query; a call of another tool than the search has its `words` as its query."""
+        """Return the text that answers the calls of a turn, with documents neutralised. `queries` has one
+        text for each call (`Call.words`). Raises ValueError unless there is a result for each of them."""
         if len(queries) != len(results):
             raise ValueError(f"{len(queries)} queries but {len(results)} results")
         if self.turns == "chat":

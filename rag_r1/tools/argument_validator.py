@@ -34,10 +34,12 @@ _workers = WorkerPool(2)
 
 
 class ArgumentValidator:
-    """Checks arguments against one schema. Raises DataError if it is not a JSON schema.
+    """Checks arguments against one schema. Raises DataError if it is too large, or is small and plain and not
+    a JSON schema; of any other schema the first check finds this out.
 
     `foreign` is for the schema of a server, which also checks the arguments itself. Its regular expressions
-    are not checked here, and arguments pass if the check takes too long or fails.
+    are not checked here, and arguments pass if their check fails. If a check takes too long, all later
+    arguments pass, too, so that the server's schema costs this time only once.
     """
 
     def __init__(self, schema: Mapping[str, Any], foreign: bool = False):

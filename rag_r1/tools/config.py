@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from copy import copy
 from inspect import iscoroutinefunction
 from typing import Annotated, Any
 
@@ -102,22 +103,26 @@ def make_tool(name: str, entry: ToolEntry) -> Any:
             f"{key} must be a tool's name, an import path or {{tool, ...options}}, not {entry!r}"
         )
     options = {"tool": entry} if isinstance(entry, str) else dict(entry)
-    common = {name: options.pop(name) for name in option_names(EntryKeys) if name in options}
+    common = {option: options.pop(option) for option in option_names(EntryKeys) if option in options}
     try:
         keys = options_from(EntryKeys, common, key)
     except OptionsError as error:
         raise OptionsError([*error.faults, *_option_faults(common.get("tool"), options, key)]) from None
     schema = _schema(keys, key)
-    tool = _load(keys.tool, options, key)
-    if iscoroutinefunction(tool):
+    loaded = _load(keys.tool, options, key)
+    if iscoroutinefunction(loaded):
         if schema is None or keys.description is None:
             raise ValueError(
                 f"{key}: {keys.tool!r} is a plain async function: give its description and parameters"
             )
-        tool = FunctionTool(name, keys.description, schema, tool)
-    type_name = type(tool).__name__
-    if (tool := as_tool(name, tool)) is None:
-        raise ValueError(f"{key}: {keys.tool!r} gives neither a tool nor a searcher, but {type_name}")
+        loaded = FunctionTool(name, keys.description, schema, loaded)
+    if (tool := as_tool(name, loaded)) is None:
+        raise ValueError(
+            f"{key}: {keys.tool!r} gives neither a tool nor a searcher, but {type(loaded).__name__}"
+        )
+    if isinstance(tool, FunctionTool) and tool.name != name:
+        tool = copy(tool)  # an imported tool may be in several entries
+        tool.name = name  # what the policy is told of the tool has the name with which it called it
     limits = keys.limits or getattr(tool, "limits", None)
     if keys.description is None and schema is None and limits is None:
         return tool
@@ -130,10 +135,8 @@ def _option_faults(tool: Any, options: dict[str, Any], key: str) -> list[OptionF
     try:
         if isinstance(tool, str) and tool in SHIPPED:
             _load(tool, options, key)
-    except OptionsError as error:
-        return error.faults
-    except ValueError:  # it is raised again when the other keys are correct
-        pass
+    except ValueError as error:  # one without faults is raised again when the other keys are correct
+        return error.faults if isinstance(error, OptionsError) else []
     return []
 
 
@@ -144,8 +147,9 @@ def _schema(keys: EntryKeys, key: str) -> dict[str, Any] | None:
         return None
     try:
         return schema_of(keys.parameters or {}, keys.required)
-    except SchemaError as error:
-        raise ValueError(f"{key}.parameters must be a JSON schema: {error.message}") from error
+    except (SchemaError, TypeError) as error:
+        reason = error.message if isinstance(error, SchemaError) else error
+        raise ValueError(f"{key}.parameters must be a JSON schema: {reason}") from error
 
 
 def _load(tool: str, options: dict[str, Any], key: str) -> Any:
@@ -200,7 +204,8 @@ class ConfiguredTool:
         return getattr(self.tool, "index", "")
 
     def fault(self, arguments: Mapping[str, Any]) -> str | None:
-        """Return what is wrong with the arguments, or None."""
+        """Return what is wrong with the arguments, or None. Raises what `ArgumentValidator.fault` and the
+        tool's own `fault` raise."""
         args = named_arguments(arguments, self.parameters)
         fault = None if self._validator is None else self._validator.fault(args)
         return fault or self.tool.fault(arguments)

@@ -48,9 +48,8 @@ def make_elasticsearch(options: Mapping[str, Any], key: str) -> ElasticSearch:
     """Return the searcher of an index. Raises OptionsError for a wrong option, and what `read_secret`
     raises."""
     parsed = options_from(ElasticsearchOptions, options, key)
-    searcher = WikiSearcher(
-        parsed.index, parsed.url, key=read_secret(parsed.key_env), timeout_s=parsed.timeout_s
-    )
+    secret = read_secret(parsed.key_env)
+    searcher = WikiSearcher(parsed.index, parsed.url, key=secret, timeout_s=parsed.timeout_s)
     return ElasticSearch(searcher, parsed.topk)
 
 

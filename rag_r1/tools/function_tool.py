@@ -32,7 +32,7 @@ from rag_r1.protocols.actions import failure_text
 from rag_r1.tools.argument_validator import MAX_SCHEMA_CHARS, ArgumentValidator
 
 #: Most characters of a text that a tool returns. Usually the budget of the observation is lower.
-_MAX_CHARS = 20_000
+MAX_RESULT_CHARS = 20_000
 
 Function = Callable[..., Awaitable["str | Sequence[Document] | Refusal"]]
 
@@ -40,7 +40,8 @@ Function = Callable[..., Awaitable["str | Sequence[Document] | Refusal"]]
 def schema_of(parameters: Mapping[str, Any], required: Sequence[str] | None = None) -> dict[str, Any]:
     """Return the JSON schema of an object with these properties; a whole schema of an object is returned
     unchanged. `required` has the names that a call must have, by default all. Raises jsonschema's SchemaError
-    if the schema is wrong or too large, or if `required` has other names or stands beside a whole schema."""
+    if the schema is wrong or too large, or if `required` has other names or stands beside a whole schema, and
+    TypeError if a key cannot be one in JSON, such as a date."""
     is_whole = parameters.get("type") == "object"
     if required is not None and (is_whole or set(required) - set(parameters)):
         raise SchemaError(
@@ -73,7 +74,8 @@ def named_arguments(arguments: Mapping[str, Any], parameters: Mapping[str, Any])
 
 
 class FunctionTool:
-    """Makes a tool of an async function; arguments are checked against the schema before it is called."""
+    """Makes a tool of an async function; arguments are checked against the schema before it is called. Raises
+    DataError if `parameters` are not a JSON schema or too large (argument_validator.py)."""
 
     #: Each call of a turn is made by itself, concurrently, so that each has the whole time limit.
     together = False
@@ -92,7 +94,7 @@ class FunctionTool:
 
     def fault(self, arguments: Mapping[str, Any]) -> str | None:
         """Return what is wrong with the arguments, or None. May take seconds for a schema with references or
-        regular expressions."""
+        regular expressions. Raises what `ArgumentValidator.fault` raises."""
         return self._validator.fault(named_arguments(arguments, self.parameters))
 
     async def checked(self, arguments: Mapping[str, Any]) -> str | None:
@@ -110,7 +112,7 @@ class FunctionTool:
         except Exception as error:
             return Failure(failure_text(self.name), "tool", f"{type(error).__name__}: {error}"[:200])
         if isinstance(result, str):
-            return text_result(self.name, result[:_MAX_CHARS])
+            return text_result(self.name, result[:MAX_RESULT_CHARS])
         return result  # type: ignore[return-value]  # the tool executor checks it
 
 
@@ -123,7 +125,7 @@ def tool(
     limits: ToolLimits | None = None,
 ) -> Callable[[Function], FunctionTool]:
     """Return a decorator that makes a tool of an async function. Its default `name` is that of the function.
-    Raises SchemaError as `schema_of` does, and the decorator TypeError for a function that is not async."""
+    Raises what `schema_of` raises, and the decorator TypeError for a function that is not async."""
     schema = schema_of(parameters, required)
 
     def make(function: Function) -> FunctionTool:

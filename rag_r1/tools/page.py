@@ -12,15 +12,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from rag_r1.options.declare import PositiveCount, PositiveSeconds, options, options_from
+from pydantic import Field
+
+from rag_r1.options.declare import Constraint, PositiveCount, PositiveSeconds, options, options_from
 from rag_r1.options.server_address import Address
 from rag_r1.protocols import Refusal
-from rag_r1.tools.function_tool import FunctionTool, schema_of
+from rag_r1.tools.function_tool import MAX_RESULT_CHARS, FunctionTool, schema_of
 from rag_r1.tools.http import HttpFailure, JsonClient
 from rag_r1.tools.retrieval.options import token_header
 
+#: Most characters of a part, so that it is not cut together with the line `(part 1 of 3)` above it.
+_MAX_PART_CHARS = MAX_RESULT_CHARS - 100
+_PART_REQUIREMENT = Constraint(f"a whole number from 1 to {_MAX_PART_CHARS:,}")
 _PARAMETERS = schema_of(
     {
         "url": {"type": "string", "maxLength": 2000, "description": "the address of the page"},
@@ -37,7 +42,7 @@ class PageOptions:
     #: Address of the retrieval server.
     url: Address = "http://127.0.0.1:8000"
     #: Number of characters of a part.
-    part_chars: PositiveCount = 4000
+    part_chars: Annotated[PositiveCount, Field(le=_MAX_PART_CHARS), _PART_REQUIREMENT] = 4000
     #: Seconds within which the server must answer.
     timeout_s: PositiveSeconds = 30.0
 

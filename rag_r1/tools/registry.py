@@ -38,6 +38,7 @@ from rag_r1.tools.retrieval.client import RetrievalClient, RetrieverConfig
 
 logger = logging.getLogger(__name__)
 
+#: The search tool that is used if `rag_r1.retriever.tool` is not given.
 DEFAULT_TOOL = "retrieval"
 
 _shared: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Any]] = WeakKeyDictionary()
@@ -45,7 +46,7 @@ _shared: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Any]] = WeakKeyD
 
 def make_searcher(config: dict[str, Any]) -> Any:
     """Return a new search tool from the keys under `rag_r1.retriever`. Raises ValueError, which names the
-    wrong key."""
+    wrong key, and whatever the user's own factory raises."""
     options = dict(config)
     path = options.pop("tool", None) or DEFAULT_TOOL
     if path == DEFAULT_TOOL:

@@ -169,7 +169,7 @@ async def test_a_call_that_the_past_has_not_made_is_a_failure():
     searcher = Searcher()
     resumed = await episode(Engine([ANSWER]), searcher).resume("id", "Who?", [1], past)
     assert resumed.status == "tool_failure" and resumed.masked(NEVER.mask) and searcher.calls == []
-    assert "0 of the earlier episode did not call search with {'query': 'a'}" in resumed.failures[0].detail
+    assert "0 of the earlier episode has no result of search for {'query': 'a'}" in resumed.failures[0].detail
 
 
 async def test_an_episode_can_be_run_again_after_it_was_resumed():

@@ -110,7 +110,7 @@ def test_all_faults_of_a_file_are_named_at_once(load, data):
         "observation.body is missing",
         "invalid_hint must be a text, not True",
     ]
-    assert unknown.startswith("unknown key max_querys (one of tags, ") and "max_queries" in unknown[20:]
+    assert unknown == "unknown key max_querys (did you mean max_queries?)"
     assert "`extends: rag_r1_mq`" in remedy
 
 
@@ -122,7 +122,9 @@ def test_an_unknown_key_is_named(load, data, key):
     for part in key:
         owner = owner[part]
     owner["surprise"] = 1
-    with pytest.raises(ProtocolError, match=f"unknown key {'.'.join([*key, 'surprise'])}"):
+    with pytest.raises(
+        ProtocolError, match=rf"unknown key {'.'.join([*key, 'surprise'])} \(use one of \w+, "
+    ):
         load(data)
 
 
@@ -203,6 +205,7 @@ def test_a_file_that_extends_another_gives_only_what_differs(tmp_path, load, dat
     [
         ("no_such", "unknown protocol 'no_such'"),
         ("gone.yaml", "cannot read protocol .*gone.yaml"),
+        ("null\0.yaml", "cannot read protocol .*embedded null"),
         ("mine.yaml", "mine.yaml: extends must name a protocol, and not form a cycle"),
         (3, "mine.yaml: extends must name a protocol, not 3"),
     ],

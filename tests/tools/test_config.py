@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import fields
+from datetime import date
 from importlib import import_module
 from pathlib import Path
 
@@ -43,6 +44,14 @@ async def test_an_entry_makes_a_tool_of_any_async_function():
     assert await built.call([{"town": "Ulm"}]) == [[Document("weather", "rain in Ulm", verbatim=True)]]
 
 
+async def test_the_policy_is_told_of_a_tool_by_the_name_of_its_entry():
+    built = make_tool("open", {"tool": "page", "url": "http://127.0.0.1:9"})
+    (failure,) = await built.call([{"url": "x"}])
+    await built.close()
+    assert failure.reason.startswith("The tool open did not answer.")
+    assert make_tool("c", f"{__name__}:counter").name == "c" and counter.name == "counter"
+
+
 def test_what_an_entry_declares_takes_the_place_of_the_tools_own_words():
     built = make_tool(
         "c", {"tool": "calculator", "description": "Sums.", "parameters": {"query": {"minLength": 3}}}
@@ -75,6 +84,7 @@ def test_a_web_engine_beside_an_index_is_a_retrieval_tool_of_its_own():
     [
         (entry(parameters=None), "is a plain async function: give its description and parameters"),
         (entry(parameters={"town": {"type": "place"}}), r"rag_r1.tools.x.parameters must be a JSON schema"),
+        (entry(parameters={date(2026, 1, 1): {}}), "x.parameters must be a JSON schema: keys must be"),
         (entry(description=3), "rag_r1.tools.x.description must be a text or null, not 3"),
         (entry(required=[["town"]]), "rag_r1.tools.x.required must be a list of names of parameters"),
         (entry(limits={"retry": 1}), r"unknown key rag_r1.tools.x.limits.retry: .* did you mean retries\?"),
@@ -85,6 +95,7 @@ def test_a_web_engine_beside_an_index_is_a_retrieval_tool_of_its_own():
         (entry(limits=3), "rag_r1.tools.x.limits must be a mapping of limits, not 3"),
         (entry(url="x"), "takes no options; found url"),
         ({"tool": "calculator", "precision": 3}, "unknown key rag_r1.tools.x.precision"),
+        ({"tool": "page", "part_chars": 20_000}, "rag_r1.tools.x.part_chars must be .* from 1 to 19,900"),
         ({"tool": "documents", "folder": "no/such"}, "rag_r1.tools.x.folder: there is no folder 'no/such'"),
         ({"tool": "documents"}, "rag_r1.tools.x.folder must be given: a folder with documents"),
         ({"tool": "retrieval", "topk": 0}, "rag_r1.tools.x.topk must be a whole number of at least 1"),

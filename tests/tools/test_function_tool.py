@@ -122,7 +122,7 @@ async def test_calls_run_side_by_side_and_one_that_raises_costs_itself_alone():
 
 
 def test_a_tool_is_named_by_its_import_path():
-    assert make_tool("ratio", f"{__name__}:divide") is divide
+    assert make_tool("ratio", f"{__name__}:divide").function is divide.function
     wiki = make_tool("wiki", {"tool": f"{__name__}:make_wiki", "language": "fr"})
     assert wiki.name == "wiki" and wiki.fault({"query": 3}) and not wiki.fault({"query": "x"})
     assert asyncio.run(wiki.call([{"query": "x"}])) == [[Document("fr", "x")]]

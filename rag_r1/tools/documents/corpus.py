@@ -117,7 +117,8 @@ def _visible_paths(folder: Path) -> Iterator[Path]:
 
 def document_files(folder: Path) -> list[Path]:
     """Return the files of a type that can be read, sorted by name, without hidden ones and without links that
-    lead out of the folder. Raises RunError if there are none."""
+    lead out of the folder. Raises RunError if there are none, or if `folder` is no folder or a folder in it
+    may not be entered."""
     if not folder.is_dir():
         problem = "is a file" if folder.exists() else "does not exist"
         raise RunError(f"{folder} {problem}: give the folder with the documents")
@@ -235,10 +236,8 @@ def _fingerprint(folder: Path, files: list[Path]) -> str:
     """Return a hash of the names, sizes and times of the files."""
     digest = hashlib.sha256()
     for path in files:
-        status = path.stat()
-        digest.update(
-            f"{_corpus_name(path.relative_to(folder))}\0{status.st_size}\0{status.st_mtime_ns}\n".encode()
-        )
+        name, status = _corpus_name(path.relative_to(folder)), path.stat()
+        digest.update(f"{name}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
     return digest.hexdigest()
 
 

@@ -50,7 +50,7 @@ _servers: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, McpServer]] = W
 
 def server_for_loop(options: McpOptions) -> McpServer:
     """Return the server that these options name in the running event loop, without connecting to it. Its time
-    limit is that of the options with which it was first named."""
+    limits, but for the answers to calls, are those of the options with which it was first named."""
     servers = _servers.setdefault(asyncio.get_running_loop(), {})
     key = json.dumps([options.command, options.url, options.env, options.cwd, options.token_env])
     if key not in servers:

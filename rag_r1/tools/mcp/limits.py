@@ -60,14 +60,16 @@ class TrafficAllowance:
 
 
 class LineSplitter:
-    """Splits arriving bytes into lines. Raises TooLargeError for a line that is too long."""
+    """Splits arriving bytes into lines. What is kept of a line that has not ended is limited; a complete line
+    may be longer, by what arrived at once, and is for the caller to check."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
         self._size = 0
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Add bytes; returns the lines that are now complete, without their line ends."""
+        """Add bytes; returns the lines that are now complete, without their line ends. Raises TooLargeError
+        if the line that has not ended is too long."""
         *complete, remainder = data.split(b"\n")
         if complete:
             complete[0] = b"".join([*self._parts, complete[0]])

@@ -167,16 +167,12 @@ class SchemaFilter:
     def __init__(self, inner: Any):
         self._inner = inner
 
-    def __getattr__(self, name: str) -> Any:  # the package reads `last_context`
+    def __getattr__(self, name: str) -> Any:  # such as `aclose`, and `last_context`, which the package reads
         return getattr(self._inner, name)
 
     async def receive(self) -> Any:
         """Return the next message."""
         return _without_result_schemas(await self._inner.receive())
-
-    async def aclose(self) -> None:
-        """Close the stream."""
-        await self._inner.aclose()
 
     def __aiter__(self) -> SchemaFilter:
         return self

@@ -43,11 +43,8 @@ from rag_r1.options.declare import (
 from rag_r1.options.server_address import Address
 from rag_r1.protocols import Refusal
 from rag_r1.system.installation import pip_command
-from rag_r1.tools.function_tool import FunctionTool, named_arguments, schema_of
+from rag_r1.tools.function_tool import MAX_RESULT_CHARS, FunctionTool, named_arguments, schema_of
 from rag_r1.tools.secret_option import Variable
-
-#: Longest text of a result, in characters.
-MAX_CHARS = 20_000
 
 _Texts = Annotated[
     tuple[Annotated[Text, Field(min_length=1)], ...], Constraint("a list of texts, such as [npx, server]")
@@ -70,8 +67,8 @@ class McpOptions:
     cwd: Text | None = None
     #: Environment variable with a bearer token for `url`.
     token_env: Variable = None
-    #: Seconds for connecting, and also for the answer to a call. If entries share a connection, the limit of
-    #: the one that is called first applies to connecting.
+    #: Seconds for connecting, for listing the tools, and for the answer to a call. If entries share a
+    #: connection, the limit of the one that is called first applies to the first two.
     timeout_s: PositiveSeconds = 60.0
     #: Whether the policy is told about an error of the tool, or it counts as a failure.
     errors: Literal["told", "failures"] = "told"
@@ -135,7 +132,7 @@ class McpTool(FunctionTool):
             return text
         if self.options.errors == "failures":
             raise McpFailure(text[:200])
-        return Refusal(text[:MAX_CHARS] or "The tool reports an error.")
+        return Refusal(text or "The tool reports an error.")
 
     async def close(self) -> None:
         """Close the connection of this event loop to the server."""
@@ -149,7 +146,8 @@ async def _connections() -> Any:
 
 
 def content_text(result: Any) -> str:
-    """Return the content of a result as one text. A block that is not a text is only named."""
+    """Return the content of a result as one text of at most MAX_RESULT_CHARS characters. A block that is not
+    a text is only named."""
     parts = []
     for block in result.content:
         resource = getattr(block, "resource", None)
@@ -157,7 +155,7 @@ def content_text(result: Any) -> str:
         parts.append(text if isinstance(text, str) else f"({getattr(block, 'type', 'content')}, not shown)")
     if not parts and result.structured_content is not None:
         parts = [json.dumps(result.structured_content, ensure_ascii=False)]
-    return "\n".join(parts)[:MAX_CHARS]
+    return "\n".join(parts)[:MAX_RESULT_CHARS]
 
 
 def tool_entries(tools: Sequence[Any]) -> dict[str, dict[str, Any]]:
@@ -165,7 +163,7 @@ def tool_entries(tools: Sequence[Any]) -> dict[str, dict[str, Any]]:
     the keys of the server."""
     return {
         tool.name: {
-            "description": (tool.description or "")[:MAX_CHARS],
+            "description": (tool.description or "")[:MAX_RESULT_CHARS],
             "parameters": dict(tool.input_schema),
         }
         for tool in tools

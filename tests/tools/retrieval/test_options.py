@@ -95,6 +95,22 @@ async def test_a_search_tool_of_ones_own_may_read_the_context_and_the_record_kee
     assert call.documents == [Document("1", "Who? q")]
 
 
+class Careless(InContext):
+    """Notes something other than texts."""
+
+    async def call(self, arguments, context):
+        context.sent = arguments if len(self.sent) else {"q": object()}
+        self.sent.append(0)
+        return [[] for _ in arguments]
+
+
+async def test_what_a_tool_notes_that_is_no_text_is_not_recorded():
+    episode = make_episode(load_protocol("search_r1"), ["<search> q </search>"] * 2 + [ANSWER])
+    episode.tools = {"search": Careless({})}
+    record = await episode.run("id", "Who?", [1])
+    assert [call.sent for turn in record.turns for call in turn.calls] == [None, None]
+
+
 async def test_what_depends_on_the_context_is_not_cached_by_the_arguments():
     tool = make_tool("own", {"tool": f"{__name__}:InContext", "limits": {"cache_size": 9}, "n": 1})
     for question in "ab":
