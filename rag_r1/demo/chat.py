@@ -55,7 +55,8 @@ _UNTRAINED = (
 def start(args: ChatAgentArguments, stack: ExitStack) -> tuple[EvalArguments, PageInfo]:
     """Start a retrieval server for the demo's world, which runs until `stack` is closed.
 
-    Returns the arguments with which the policy is served, and the texts of the page.
+    Returns the arguments with which the policy is served, and the texts of the page. Raises RunError if the
+    server does not start.
     """
     run = last_demo_run(OUTPUTS)
     if run is not None:

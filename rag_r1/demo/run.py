@@ -78,8 +78,7 @@ def recipe_names() -> list[str]:
 
 def protocol_of(recipe: str) -> str:
     """Return the name of the protocol of a demo recipe."""
-    path = RECIPES / "demo" / f"{recipe}.yaml"
-    return yaml.safe_load(path.read_text(encoding="utf-8"))["rag_r1"]["protocol"]
+    return yaml.safe_load((RECIPES / "demo" / f"{recipe}.yaml").read_text("utf-8"))["rag_r1"]["protocol"]
 
 
 def run_demo(

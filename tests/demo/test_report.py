@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
@@ -29,8 +27,8 @@ def test_a_training_with_one_validation_ends_with_the_remedy(tmp_path, monkeypat
     assert "set trainer.val_before_train=true" in capsys.readouterr().err
 
 
-def test_a_folder_of_any_name_reaches_the_training():
-    out = Path("/José's (1), a=b")
+def test_a_folder_of_any_name_reaches_the_training(tmp_path):
+    out = tmp_path / "José's (1), a=b"
     parsed = OverridesParser.create().parse_overrides(run._run_overrides(out, 0, out, "http://a"))
     assert {override.key_or_group: override.value() for override in parsed}["hydra.run.dir"] == f"{out}/hydra"
 
