@@ -12,13 +12,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 from rag_r1.config.recipes import RECIPES
 from rag_r1.data.rows import QuestionRow, read_rows
 from rag_r1.demo.eval_spec import eval_arguments
 from rag_r1.demo.policy import policy_path
-from rag_r1.demo.run import OUTPUTS
+from rag_r1.demo.run import OUTPUTS, protocol_of
 from rag_r1.demo.world import demo_protocol, write_demo
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.inference.model_folders import newest_checkpoint
@@ -57,7 +55,8 @@ _UNTRAINED = (
 def start(args: ChatAgentArguments, stack: ExitStack) -> tuple[EvalArguments, PageInfo]:
     """Start a retrieval server for the demo's world, which runs until `stack` is closed.
 
-    Returns the arguments with which the policy is served, and the texts of the page.
+    Returns the arguments with which the policy is served, and the texts of the page. Raises RunError if the
+    server does not start.
     """
     run = last_demo_run(OUTPUTS)
     if run is not None:
@@ -129,6 +128,6 @@ def last_demo_run(outputs: Path) -> DemoRun | None:
         checkpoint = newest_checkpoint(folder / "checkpoints")
         weights = checkpoint and checkpoint / "actor" / "huggingface" / "model.safetensors"
         if weights and weights.is_file() and recipe.is_file() and (folder / "index").is_dir():
-            protocol = yaml.safe_load(recipe.read_text(encoding="utf-8"))["rag_r1"]["protocol"]
-            runs.append((weights.stat().st_mtime, DemoRun(folder, weights.parent, protocol)))
+            run = DemoRun(folder, weights.parent, protocol_of(folder.name))
+            runs.append((weights.stat().st_mtime, run))
     return max(runs, key=lambda pair: pair[0])[1] if runs else None

@@ -49,7 +49,11 @@ def limit_keys(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _settings(protocol: str) -> dict[str, dict[str, Any]]:
-    """Read the blocks `rag_r1` and `data` of the demo's recipes for a protocol."""
+    """Read the blocks `rag_r1` and `data` of the demo's recipes for a protocol.
+
+    Unlike in Hydra, a section such as `rag_r1.retriever` of the second recipe replaces that of the first one.
+    So the second recipe must repeat the keys of its sections that the first one sets, as it does.
+    """
     settings: dict[str, dict[str, Any]] = {}
     for name in ("_common", *(["_r1_searcher"] if protocol == "r1_searcher" else [])):
         recipe = yaml.safe_load((RECIPES / "demo" / f"{name}.yaml").read_text(encoding="utf-8"))

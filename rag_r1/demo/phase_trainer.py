@@ -40,7 +40,7 @@ class TrainingPhase:
     """
 
     steps: int
-    #: Number of steps of the warm-up.
+    #: Number of steps of the warm-up; fewer than `steps`.
     warmup: int
     #: Learning rate of AdamW.
     lr: float
@@ -125,13 +125,14 @@ def train_resumable(
     at the end of a phase, the state is written to the file `progress`. The file contains only tensors and
     numbers, and is read with `weights_only`. The caller removes it when the policy has been written.
     """
-    state = torch.load(progress, weights_only=True) if progress.exists() else {"step": 0}
+    # `part` is the number of the phase, and `step` the number of its steps that are done.
+    state = torch.load(progress, weights_only=True) if progress.exists() else {"part": 0, "step": 0}
     model.train()
     with tqdm(total=sum(phase.steps for phase in phases), desc=name, unit="step", mininterval=5) as bar:
         for number, phase in enumerate(phases):
             trainer = PhaseTrainer(model, phase)
-            first_step = phase.steps if number < state.get("part", 0) else 0
-            if number == state.get("part", 0) and state["step"]:
+            first_step = phase.steps if number < state["part"] else 0
+            if number == state["part"] and state["step"]:
                 trainer.load(state["state"])
                 first_step = state["step"]
             bar.update(first_step)

@@ -218,13 +218,13 @@ def batches(
     steps: int,
     mix: dict[str, int],
     seed: str,
-    counts: Counter,
+    counts: Counter[str],
     kinds: Sequence[str] = KINDS,
 ) -> Iterator[list[tuple[list[int], list[int]]]]:
     """Yield a batch for each step, with (token ids, mask) for each row; each batch is about a new world.
 
-    `mix` has the number of rows of each kind, and `counts` collects the kinds. If the mix has no notes, a
-    guess gets a note with probability `NOTE_SHARE`.
+    `mix` has the number of rows of each kind, and `kinds` those of the questions. `counts` collects the
+    kinds of the rows. If the mix has no notes, a guess gets a note with probability `NOTE_SHARE`.
     """
     rng = random.Random(seed)
     for _ in range(steps):
@@ -245,7 +245,7 @@ def batches(
 def _write_row(
     kind: str, question: Question, world: World, search: WorldSearch, rng: random.Random
 ) -> tuple[Protocol, list[dict[str, str]], list[Segment]]:
-    """Write a row of a kind; returns (protocol, messages of the prompt, trace)."""
+    """Write a row of a kind, a key of the mixes; returns (protocol, messages of the prompt, trace)."""
     # The prompt may name `query` only in rows with a block of documents, where no form is needed.
     form = rng.choice([*FORMS, QUERY] if kind in ("read", "lost") else FORMS)
     protocol = form_protocol(form)

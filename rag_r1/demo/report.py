@@ -1,13 +1,12 @@
 """Writes the report of a demo run: a table, a plot and a JSON file of what changed.
 
-Everything is computed from the trajectory records that the run wrote (`RUN/trajectories/val/step_*.jsonl`
+All figures are computed from the trajectory records that the run wrote (`RUN/trajectories/val/step_*.jsonl`
 and `RUN/trajectories/train/step_*.jsonl`), so `python -m rag_r1.demo.report --run RUN` can make the same
-report again at any time.
+report again at any time. It takes recipe, seed and duration from the earlier results.json.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -20,6 +19,7 @@ from rag_r1.agent.records import records_by_step, summary, trajectory_of
 from rag_r1.demo.world import KINDS
 from rag_r1.evaluation.report.statistics import mean, wilson_interval
 from rag_r1.io.atomic_files import write_json, write_text
+from rag_r1.io.bounded_json import read_json_object
 from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments
@@ -162,7 +162,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         ReportArguments, argv, prog="python -m rag_r1.demo.report", description=__doc__.split("\n\n")[0]
     )
     results_file = args.run / "results.json"
-    earlier = json.loads(results_file.read_text()) if results_file.exists() else {}
+    earlier = read_json_object(results_file) if results_file.exists() else {}
     facts = {name: earlier[name] for name in ("recipe", "seed", "seconds") if name in earlier}
     print(markdown(make_report(args.run, facts)))
     return 0

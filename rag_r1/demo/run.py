@@ -29,7 +29,14 @@ from rag_r1.demo.world import demo_protocol, write_demo
 from rag_r1.inference.model_folders import newest_checkpoint
 from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
-from rag_r1.options.command_line import Above0, Arguments, CheckedOverrides, argument, read_arguments
+from rag_r1.options.command_line import (
+    Above0,
+    Arguments,
+    CheckedOverrides,
+    argument,
+    hydra_quoted,
+    read_arguments,
+)
 from rag_r1.options.import_path import add_working_directory
 from rag_r1.options.out_folder import check_out
 from rag_r1.options.settings_file import recorded_settings
@@ -71,7 +78,7 @@ def recipe_names() -> list[str]:
 
 def protocol_of(recipe: str) -> str:
     """Return the name of the protocol of a demo recipe."""
-    return yaml.safe_load((RECIPES / "demo" / f"{recipe}.yaml").read_text())["rag_r1"]["protocol"]
+    return yaml.safe_load((RECIPES / "demo" / f"{recipe}.yaml").read_text("utf-8"))["rag_r1"]["protocol"]
 
 
 def run_demo(
@@ -89,7 +96,8 @@ def run_demo(
     DataError if it has recorded fewer than two validations.
     """
     start = time.monotonic()
-    for name in ("data", "index", "trajectories", "checkpoints"):  # of an earlier run
+    # Of an earlier run. Its policy goes first, since `rag-r1 serve --demo` serves a run that has one.
+    for name in ("checkpoints", "data", "index", "trajectories"):
         shutil.rmtree(out / name, ignore_errors=True)
     out.mkdir(parents=True, exist_ok=True)
     if inputs is None:
@@ -111,17 +119,17 @@ def run_demo(
 
 def _run_overrides(out: Path, seed: int, policy: Path, url: str) -> list[str]:
     """Return the overrides that set the files, the seed and the server of a run."""
-    return [
-        f"data.train_files={out / 'data' / 'train.parquet'}",
-        f"data.val_files={out / 'data' / 'val.parquet'}",
-        f"data.seed={seed}",
-        f"actor_rollout_ref.model.path={policy}",
-        f"critic.model.path={policy}",
-        f"rag_r1.retriever.url={url}",
-        f"rag_r1.trajectory_dir={out / 'trajectories'}",
-        f"trainer.default_local_dir={out / 'checkpoints'}",
-        f"hydra.run.dir={out / 'hydra'}",
-    ]
+    paths = {
+        "data.train_files": out / "data" / "train.parquet",
+        "data.val_files": out / "data" / "val.parquet",
+        "actor_rollout_ref.model.path": policy,
+        "critic.model.path": policy,
+        "rag_r1.trajectory_dir": out / "trajectories",
+        "trainer.default_local_dir": out / "checkpoints",
+        "hydra.run.dir": out / "hydra",
+    }
+    values = [f"{key}={hydra_quoted(path)}" for key, path in paths.items()]
+    return [*values, f"data.seed={seed}", f"rag_r1.retriever.url={url}"]
 
 
 def _check_recipe(text: str) -> str:

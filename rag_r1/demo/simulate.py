@@ -53,7 +53,7 @@ class TorchEngine:
     temperature: float
     #: For each waiting episode: its context, the maximum number of tokens, and the future of the turn.
     waiting: list[tuple[list[int], int, asyncio.Future]] = field(default_factory=list)
-    #: The token ids of each form in which a stop string may occur.
+    #: The token ids of each form in which a stop string may occur; all episodes have the same stop strings.
     stops: tuple[tuple[int, ...], ...] = ()
 
     async def generate(self, context: list[int], max_tokens: int, stop: Sequence[str]) -> Generation:

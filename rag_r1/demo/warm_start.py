@@ -46,6 +46,7 @@ from rag_r1.demo.trace_records import BATCH, warm_traces
 from rag_r1.demo.traces.mixes import FULL, draw_strategy
 from rag_r1.demo.traces.writer import Segment, sample_kinds, write_drill, write_trace
 from rag_r1.demo.world import KINDS, Question, demo_data, demo_protocol, fresh_world, make_questions
+from rag_r1.evaluation.report.statistics import mean
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments
 from rag_r1.protocols import Protocol
@@ -114,7 +115,7 @@ def warm_batches(
     protocol: Protocol,
     gold: bool,
     seed: int,
-    counts: Counter,
+    counts: Counter[str],
     steps: int = WARM.steps,
 ) -> Iterator[list[Row]]:
     """Yield the batches of the warm start. `counts` collects its samples by RAG-R1's four kinds."""
@@ -135,8 +136,9 @@ def no_search_base(
         yield [(ids, base_weights(ids, mask)) for ids, mask in batch]
 
 
-def no_search_warm(tokenizer: TokenizerBase, seed: int, counts: Counter) -> Iterator[list[Row]]:
-    """Yield the batches of the warm start for a policy that must never see a search."""
+def no_search_warm(tokenizer: TokenizerBase, seed: int, counts: Counter[str]) -> Iterator[list[Row]]:
+    """Yield the batches of the warm start for a policy that must never see a search. `counts` collects the
+    kinds of their rows."""
     for batch in r1_searcher_traces.batches(
         tokenizer, WARM.steps, r1_searcher_traces.WARM_MIX, f"warm-{seed}", counts
     ):
@@ -156,17 +158,18 @@ def measure(
     result = {}
     for name, temperature in (("greedy", 0.0), ("sampled", 1.0)):
         rollouts = run_rollouts(model, tokenizer, protocol, questions, search, temperature)
-        turns = [turn for r in rollouts for turn in r.trajectory.turns]
+        trajectories = [rollout.trajectory for rollout in rollouts]
+        turns = [turn for trajectory in trajectories for turn in trajectory.turns]
         result[name] = scores_by_kind(rollouts) | {
-            "well-formed": sum(turn.action != "invalid" for turn in turns) / len(turns),
+            "well-formed": mean(turn.action != "invalid" for turn in turns),
             "turns": len(turns) / len(rollouts),
-            "F1": sum(token_f1(r.trajectory.answer, r.question.gold) for r in rollouts) / len(rollouts),
-            "searched": sum(r.trajectory.n_searches > 0 for r in rollouts) / len(rollouts),
+            "F1": mean(token_f1(each.trajectory.answer, each.question.gold) for each in rollouts),
+            "searched": mean(trajectory.n_searches > 0 for trajectory in trajectories),
         }
     return result
 
 
-class SftArguments(Arguments):
+class WarmStartArguments(Arguments):
     """The arguments of `python -m rag_r1.demo.warm_start`."""
 
     protocol: Literal[(*PROTOCOLS, r1_searcher_traces.NAME)] = argument(
@@ -180,7 +183,7 @@ class SftArguments(Arguments):
     gold: bool = argument("use only strategies that find the answer (the ceiling)", default=False)
 
     @model_validator(mode="after")
-    def _traces_that_search(self) -> SftArguments:
+    def _traces_that_search(self) -> WarmStartArguments:
         if self.gold and self.protocol == r1_searcher_traces.NAME:
             raise ValueError(f"--gold needs traces that search, and {r1_searcher_traces.NAME} has none")
         return self
@@ -190,7 +193,7 @@ class SftArguments(Arguments):
 def main(argv: Sequence[str] | None = None) -> int:
     """Train the warm start, write it, and print its figures."""
     args = read_arguments(
-        SftArguments,
+        WarmStartArguments,
         argv,
         prog="python -m rag_r1.demo.warm_start",
         description="Make a warm start for the demo: format-learning SFT of a tiny policy, on a CPU.",
@@ -199,7 +202,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     start = time.perf_counter()
     model, tokenizer = _make_base(args, learns_search)
     protocol = demo_protocol(args.protocol)
-    counts: Counter = Counter()
+    counts: Counter[str] = Counter()
     if learns_search:
         batches = warm_batches(tokenizer, protocol, args.gold, args.seed, counts)
     else:
@@ -216,27 +219,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _make_base(args: SftArguments, learns_search: bool) -> tuple[Qwen2ForCausalLM, TokenizerBase]:
+def _make_base(args: WarmStartArguments, learns_search: bool) -> tuple[Qwen2ForCausalLM, TokenizerBase]:
     """Load the base from the folder `--base` if it exists; otherwise train it, and save it there."""
     if args.base and (args.base / "config.json").exists():
         return load_policy(args.base)
     tokenizer = demo_tokenizer() if learns_search else r1_searcher_traces.no_search_tokenizer()
     model = make_policy(tokenizer, args.seed)
-    parts = _base_parts if learns_search else _no_search_parts
-    for number, (part, batches) in enumerate(parts(tokenizer, args.seed), 1):
-        train(model, batches, part, f"base {number}/2")
+    phases = _base_phases if learns_search else _no_search_phases
+    for number, (phase, batches) in enumerate(phases(tokenizer, args.seed), 1):
+        train(model, batches, phase, f"base {number}/2")
     if args.base:
         save_policy(args.base, model, tokenizer)
     return model, tokenizer
 
 
-def _base_parts(tokenizer: TokenizerBase, seed: int) -> Iterator[tuple[TrainingPhase, Iterator[list[Row]]]]:
+def _base_phases(tokenizer: TokenizerBase, seed: int) -> Iterator[tuple[TrainingPhase, Iterator[list[Row]]]]:
     """Yield the two phases of the base, each with its batches."""
     yield FIRST, base_batches(tokenizer, FIRST.steps, KINDS, f"first-{seed}", ONE_HOP_STEPS)
     yield SECOND, base_batches(tokenizer, SECOND.steps, SECOND_KINDS, f"second-{seed}")
 
 
-def _no_search_parts(
+def _no_search_phases(
     tokenizer: TokenizerBase, seed: int
 ) -> Iterator[tuple[TrainingPhase, Iterator[list[Row]]]]:
     """Yield the two phases of the base for a policy that must never see a search, each with its batches."""

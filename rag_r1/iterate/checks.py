@@ -8,7 +8,7 @@ index build` are checked by that program when it runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -67,41 +67,34 @@ def _missing_files(plan: LoopPlan) -> Iterator[str]:
             yield f"{key}: {path} does not exist: give another path"
         elif key != "index.corpus" and not Path(path).is_file():
             yield f"{key}: {path} is a folder: give a file"
-    yield from _failures("index.first: ", RunError, manifest_facts, Path(plan.index.first))
+    yield from _failure("index.first", manifest_facts, Path(plan.index.first))
     if plan.has_fixed_served_agent:
         return
     if has_weights(Path(plan.agent.model)):
-        yield from _failures("agent.model: ", RunError, check_weights, Path(plan.agent.model))
+        yield from _failure("agent.model", check_weights, Path(plan.agent.model))
     else:
         yield f"agent.model: {plan.agent.model} is not the folder of a model: give one (hf download makes it)"
 
 
-def _failures(
-    prefix: str, error_type: type[Exception], check: Callable[..., object], *arguments: Any
-) -> Iterator[str]:
-    """Yield the error of a check, if it raises one, after this prefix."""
+def _failure(key: str, check: Callable[[Path], object], path: Path) -> Iterator[str]:
+    """Yield the problem of the path at this key, if its check raises RunError."""
     try:
-        check(*arguments)
-    except error_type as error:
-        yield f"{prefix}{error}"
+        check(path)
+    except RunError as error:
+        yield f"{key}: {error}"
 
 
 def _reserved_keys(plan: LoopPlan) -> Iterator[str]:
     """Yield a problem for each option or key that the loop sets itself."""
-    sections: Mapping[str, Any] = {
-        "data": plan.data,
-        "evaluation": plan.evaluation,
-        "retriever": plan.retriever,
-        "index": plan.index,
-    }
-    for name, section in sections.items():
+    for name, reserved in _RESERVED_OPTIONS.items():
+        section = getattr(plan, name)
         for option in section.options if section is not None else ():
-            if option_name(option) in _RESERVED_OPTIONS[name]:
+            if option_name(option) in reserved:
                 yield f"{name}.options.{option}: the loop sets it: leave it out"
             elif option_name(option) == "base_url" and plan.agent.recipe is not None:
                 yield f"{name}.options.{option}: the agent is trained, so the loop serves it: leave it out"
-    for section, overrides in (("agent.overrides", plan.agent.overrides), ("agent.keys", plan.agent.keys)):
-        yield from (problem for override in overrides if (problem := _refusal(section, override)))
+    for key, overrides in (("agent.overrides", plan.agent.overrides), ("agent.keys", plan.agent.keys)):
+        yield from (problem for override in overrides if (problem := _refusal(key, override)))
 
 
 def _refusal(section: str, override: str) -> str | None:
@@ -139,7 +132,7 @@ def _recipe_problems(plan: LoopPlan) -> Iterator[str]:
 
 
 def _refused_options(plan: LoopPlan) -> Iterator[str]:
-    """Yield the problems of options that a command would refuse."""
+    """Yield the problems of options that a command would refuse, and of the agent's protocol and keys."""
     commands = StepCommands(plan, _PLACEHOLDER_URL)
     model, query, folder = plan.agent.model, plan.index.first_query, Path("OUT")
     playing: dict[str, Callable[..., Any]] = {"evaluation": commands.evaluation_arguments}

@@ -26,7 +26,7 @@ from rag_r1.io.terminal_text import print_error
 from rag_r1.iterate.checks import find_problems
 from rag_r1.iterate.plan import LoopPlan, read_plan
 from rag_r1.iterate.server import UNKNOWN_URL, LoopServer
-from rag_r1.iterate.steps import Loop, LoopStep
+from rag_r1.iterate.steps import SERVED, Loop, LoopStep
 from rag_r1.iterate.table import MARKDOWN, rows_of, write_table
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, CheckedOverrides, Positive, argument, read_arguments
@@ -39,7 +39,7 @@ from rag_r1.runs.start_checks import StartChecks, StartError
 from rag_r1.runs.step_loop import run_steps
 from rag_r1.runs.steps import PipelineFolder
 
-STATE, LOG, SERVED = "state.json", "log.txt", "served.json"
+STATE, LOG = "state.json", "log.txt"
 _DESCRIPTION = """\
 Train the agent with the retriever and the retriever with the agent, in rounds (Agentic-R): the agent is
 trained, what helps it becomes training data, the retriever is trained on that, its index is built, the
@@ -98,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _checked_plan(args: IterateArguments) -> LoopPlan:
-    """Return the plan in the recipe after all checks. Raises StartError with all problems."""
+    """Return the plan in the recipe after all checks. Raises StartError with all problems (`_plan_of`)."""
     with StartChecks() as checks:
         checks.run(check_out, args.out, "rag-r1 iterate")
         plan = checks.run(_plan_of, args.recipe, args.overrides, tries_server=args.check_only)
@@ -108,7 +108,8 @@ def _checked_plan(args: IterateArguments) -> LoopPlan:
 
 def _plan_of(recipe: Path, overrides: Sequence[str], *, tries_server: bool) -> LoopPlan:
     """Return the plan in a recipe after checking it, and if `tries_server` also whether a server answers at
-    its server.url. Raises StartError with all problems."""
+    its server.url. Raises StartError with all problems; as long as the section agent, index or evaluation is
+    wrong, these are only the problems of the sections."""
     problems = []
     try:
         plan = read_plan(find_file(recipe, ".yaml"), overrides)
@@ -143,7 +144,8 @@ def _run_steps(steps: Sequence[LoopStep], folder: PipelineFolder, service: LoopS
 
 
 def _run_step(step: LoopStep, service: LoopServer, folder: Path) -> Mapping[str, Any]:
-    """Run a step in its folder, and return its facts. Raises RunError, which names the step's log."""
+    """Run a step in its folder, and return its facts. Raises RunError if the server does not serve the
+    step's index, if the command fails (the error names the log), or if its results cannot be read."""
     url = service.serve(step.index) if step.index is not None else ""
     if step.command is None:
         write_json(folder / SERVED, service.index_facts(), private=True)

@@ -86,7 +86,7 @@ class StepCommands:
         assert agent.recipe is not None  # else the loop has no such step
         overrides = [override.replace("{round}", str(number)) for override in agent.overrides]
         overrides += [*agent.keys, *_TRAINING_KEYS, *query_keys(query)]
-        overrides += [f"rag_r1.protocol={agent.protocol}", f"rag_r1.retriever.url={self.url}"]
+        overrides += [f"rag_r1.protocol={hydra_quoted(agent.protocol)}", f"rag_r1.retriever.url={self.url}"]
         overrides += [f"actor_rollout_ref.model.path={hydra_quoted(model)}"]
         stage = StagesArguments(recipe=[agent.recipe], out=out, overrides=overrides)
         return launch_words(agent.machine, _CLI, ["stages", *stage.to_argv()])

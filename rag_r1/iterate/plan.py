@@ -172,7 +172,8 @@ _OPTIONAL = ("data", "retriever")
 
 def read_plan(path: Path, overrides: Sequence[str] = ()) -> LoopPlan:
     """Read the plan in a YAML file, with the changes given by words of the command line. Raises PlanError
-    with all problems, and with a plan of the sections that are right if only optional ones are wrong."""
+    with all problems. If agent, index and evaluation are right, it has a plan for further checks, in which a
+    wrong section is as if it were absent."""
     sections = load_sections(path, _SECTIONS)
     problems = [problem for override in overrides if (problem := change_key(sections, override))]
     specs, faults = read_sections(path, sections, _SECTIONS, _OPTIONAL)
@@ -180,8 +181,9 @@ def read_plan(path: Path, overrides: Sequence[str] = ()) -> LoopPlan:
     if not problems:
         problems = [f"{path}: {problem}" for problem in _contradictions(specs)]
     if problems:
-        is_readable = specs.keys() >= _SECTIONS.keys() - {*_OPTIONAL}
-        raise PlanError(problems, LoopPlan(**dict.fromkeys(_OPTIONAL) | specs) if is_readable else None)
+        absent = {**dict.fromkeys(_OPTIONAL), "server": ServerSpec()}
+        is_readable = specs.keys() >= _SECTIONS.keys() - absent.keys()
+        raise PlanError(problems, LoopPlan(**absent | specs) if is_readable else None)
     return LoopPlan(**specs)
 
 
@@ -196,7 +198,7 @@ def _contradictions(sections: Mapping[str, Any]) -> list[str]:
         problems.append("server.options are for a server that the loop starts: leave out them or server.url")
     if sections["retriever"] is None and sections["agent"].recipe is None:
         problems.append("agent.recipe or retriever must be given: otherwise there is nothing to train")
-    if sections["retriever"] is None and sections["agent"].start == "base":
+    elif sections["retriever"] is None and sections["agent"].start == "base":
         problems.append(
             "agent.start must be previous where there is no retriever: otherwise all rounds train the same"
         )

@@ -78,6 +78,7 @@ def _usage_dict(usage: Usage) -> dict[str, int]:
 
 
 def _read_object(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file. Raises RunError if it cannot be read."""
     try:
         return read_json_object(path)
     except (OSError, ValueError) as error:
@@ -85,4 +86,5 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 
 def _unreadable(path: Path, error: Exception) -> RunError:
+    """Return the error about a file of a step, with the remedy."""
     return RunError(f"{path} cannot be read ({error!r}): remove its step's folder to make it again")

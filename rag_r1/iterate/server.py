@@ -8,8 +8,9 @@ a training of hours. So before every step that searches, `/ready` is compared wi
 folder, and a difference is an error.
 
 Either the server runs already at `server.url`, or it is started here and runs as long as the loop. It must be
-allowed to open the folder OUT (`--reload-root`). By default it may open the folder that contains its first
-index.
+allowed to open the folder OUT. A server that is started here may open the folder that contains both OUT and
+the first index. Another one may open the folder of its option `--reload-root`, by default the one that
+contains its first index.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ class LoopServer(ExitStack):
         return facts if answer.status_code == 200 and isinstance(facts, dict) else None
 
     def _start(self, index: Path) -> None:
-        """Start a server with this index on this machine."""
+        """Start a server with this index on this machine. Raises RunError if it does not start."""
         log = self.out / LOG
         root = os.path.commonpath([index.resolve().parent, self.out])
         options = ("--reload-root", root, *self.server.options)
@@ -127,7 +128,8 @@ class LoopServer(ExitStack):
             )
 
     def path_on_server(self, index: Path) -> str:
-        """Return the path that a folder of this machine has on the server's machine."""
+        """Return the path that a folder of this machine has on the server's machine. Of several entries of
+        `server.paths` that contain it, the first one counts."""
         for local, remote in self.server.paths.items():
             if index.is_relative_to(Path(local).resolve()):
                 return str(Path(remote) / index.relative_to(Path(local).resolve()))

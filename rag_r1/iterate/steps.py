@@ -29,13 +29,15 @@ from rag_r1.config.recipes import Recipe, find_file
 from rag_r1.io.atomic_files import atomic_file
 from rag_r1.io.file_hash import names_and_sizes_hash, sha256_of_file
 from rag_r1.iterate.commands import StepCommands
-from rag_r1.iterate.plan import DataSpec, EvaluationSpec, IndexSpec, LoopPlan, RetrieverSpec
+from rag_r1.iterate.plan import DataSpec, EvaluationSpec, IndexSpec, LoopPlan, RetrieverSpec, option_name
 from rag_r1.iterate.results import data_metrics, evaluation_metrics
 from rag_r1.protocols.retriever_query import Mode
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.steps import Step
 from rag_r1.training.stages import finished_model
 
+#: The result of a step `reload`: the facts about the index that the server serves.
+SERVED = "served.json"
 #: Options that affect the speed or cost of a step, or the server it uses, but not its result.
 _SPEED_KEYS = frozenset(
     "in_flight rpm tpm timeout_s retries backoff_s tries max_cost trust_env price_in price_out base_url "
@@ -140,14 +142,15 @@ class Loop:
         self,
         name: str,
         section: DataSpec | EvaluationSpec,
-        work: Callable[[Path], Mapping[str, Any]],
+        read_metrics: Callable[[Path], Mapping[str, Any]],
         results: Sequence[str],
         state: _LoopState,
         command: Callable[[StepCommands, str, Mode, Path], list[str]],
     ) -> LoopStep:
         """Return a step in which the current agent plays a section's questions.
 
-        `work` reads the step's metrics, and `command` is the method of StepCommands that builds the command.
+        `read_metrics` returns the step's metrics from its folder, and `command` is the method of StepCommands
+        that builds its command.
         """
         plan, model, query, run = self.plan, state.model, state.query, self.out / name / "run"
         settings = {
@@ -159,7 +162,7 @@ class Loop:
         return LoopStep(
             name,
             settings,
-            work,
+            read_metrics,
             results,
             needs=state.agent_steps + state.index_steps,
             index=state.index,
@@ -203,14 +206,7 @@ class Loop:
                 command=lambda url: StepCommands(plan, url).index(encoder, folder),
                 product="index/manifest.json",  # the command refuses to write over a finished index
             ),
-            LoopStep(
-                f"round{number}/reload",
-                settings={},
-                work=_no_facts,
-                results=("served.json",),
-                needs=(name,),
-                index=folder,
-            ),
+            LoopStep(f"round{number}/reload", {}, _no_facts, (SERVED,), needs=(name,), index=folder),
         ]
 
     @property
@@ -229,15 +225,18 @@ class Loop:
 
 
 def _retriever_settings(spec: RetrieverSpec) -> dict[str, Any]:
+    """Return the settings of a step that trains the retriever."""
     recipe = _file_hash(find_file(spec.recipe, ".yaml"))
     return {"recipe": recipe, "options": _decisive(spec.options), "query": spec.query}
 
 
 def _index_settings(spec: IndexSpec) -> dict[str, Any]:
+    """Return the settings of a step that builds an index."""
     return {"corpus": [_files_hash(path) for path in spec.corpus], "options": _decisive(spec.options)}
 
 
 def _no_facts(folder: Path) -> dict[str, Any]:
+    """Return no facts, as the work of a step whose command does everything."""
     return {}
 
 
@@ -258,7 +257,7 @@ def _link_model(folder: Path) -> dict[str, Any]:
 
 def _decisive(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that a step's result depends on, sorted by name."""
-    return {name: value for name, value in sorted(options.items()) if name not in _SPEED_KEYS}
+    return {key: value for key, value in sorted(options.items()) if option_name(key) not in _SPEED_KEYS}
 
 
 def _file_hash(path: str | Path) -> str:

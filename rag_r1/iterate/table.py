@@ -63,7 +63,8 @@ def training_before(name: str) -> str:
 
 
 def write_table(out: Path, rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Write the three files (the picture only if matplotlib is installed). Returns the lines of the table."""
+    """Write the three files into the folder (the picture only if matplotlib is installed). Returns the lines
+    of the table."""
     columns = ("after", "EM", "searches a question", "recall", "F1", *_USAGE_COLUMNS.values())
     cells = [
         (
@@ -87,7 +88,7 @@ def draw(rows: Sequence[Mapping[str, Any]], out: Path) -> list[Path]:
     """Draw EM and recall with their intervals, and the searches per question. Returns the paths of the
     pictures; [] without matplotlib."""
 
-    def curves(scores: Any, searches: Any) -> None:
+    def curves(scores: pictures.Axes, searches: pictures.Axes) -> None:
         """Draw EM and recall in one panel, and searches in the other."""
         _line(scores, rows, "em", "EM")
         _line(scores, rows, "recall", "recall of gold passages")
@@ -102,7 +103,7 @@ def draw(rows: Sequence[Mapping[str, Any]], out: Path) -> list[Path]:
     return pictures.draw(out / PICTURE, curves, size=(10.0, 3.6), panels=2)
 
 
-def _line(axes: Any, rows: Sequence[Mapping[str, Any]], name: str, title: str) -> None:
+def _line(axes: pictures.Axes, rows: Sequence[Mapping[str, Any]], name: str, title: str) -> None:
     """Draw a metric with its intervals, for all rows that have it."""
     positions = [position for position, row in enumerate(rows) if row[name]["value"] is not None]
     if not positions:

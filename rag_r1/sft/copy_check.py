@@ -14,7 +14,7 @@ title line. The time is linear in the number of words.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from rag_r1.protocols import Document
 
@@ -35,7 +35,7 @@ def words(text: str) -> list[str]:
 
 
 def find_quotation(target: str, documents: Iterable[Document]) -> str | None:
-    """Return the first quotation of a document in `target`, or None if there is none."""
+    """Return the words of the first quotation of a document in `target`; None if there is none."""
     target_words = words(target)
     target_runs: dict[int, set[tuple[str, ...]]] = {}  # length -> all runs of this length
     for document in documents:
@@ -52,6 +52,6 @@ def find_quotation(target: str, documents: Iterable[Document]) -> str | None:
     return None
 
 
-def _runs(text_words: list[str], length: int) -> Iterable[tuple[str, ...]]:
+def _runs(text_words: list[str], length: int) -> Iterator[tuple[str, ...]]:
     """Return all runs of consecutive words with this length."""
     return (tuple(text_words[i : i + length]) for i in range(len(text_words) - length + 1))

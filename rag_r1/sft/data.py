@@ -30,6 +30,7 @@ from rag_r1.data.sft_rows import SftRow, SftTokens
 from rag_r1.inference.tokenizer import load_tokenizer, why_not_loaded
 from rag_r1.io.atomic_files import write_json, write_json_lines
 from rag_r1.io.errors import DataError
+from rag_r1.io.terminal_text import terminal_text
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Positive, Share, argument, read_arguments
 from rag_r1.options.out_folder import check_out
@@ -269,9 +270,9 @@ def _print_summary(
 
 
 def _example(row: SftRow) -> str:
-    """Format a sample in a few lines. `ascii` keeps control characters of hostile texts off the terminal."""
+    """Format a sample in a few lines, without the control characters that hostile texts may contain."""
     context = "" if row.kind == WHOLE else "".join(piece.text for piece in row.pieces[:-1])
-    lines = [f"{row.kind}: {row.id}", f"  question  {ascii(row.question)}"]
+    lines = [f"{row.kind}: {terminal_text(row.id)}", f"  question  {ascii(row.question)}"]
     if context:
         lines.append(f"  context   ...{ascii(context[-160:])}")
     return "\n".join([*lines, *(f"  target    {ascii(target[:240])}" for target in row.targets)])

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,7 +88,7 @@ def split(
     return train, [row for row in rows if question_key(row.question) in held_out]
 
 
-def rollout_lines(questions: Iterable[QuestionRollouts]) -> Iterable[dict[str, Any]]:
+def rollout_lines(questions: Iterable[QuestionRollouts]) -> Iterator[dict[str, Any]]:
     """Yield the lines of rollouts.jsonl in the form that data_process/difficulty_file.py reads.
 
     A line has the number of rollouts until the first right one. A question without a right rollout has a line

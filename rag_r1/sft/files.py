@@ -10,8 +10,9 @@ and no end-of-sequence token is trained. For the layout `cut`, LLaMA-Factory nee
 that only the last message is trained; for the layout `whole` it needs `mask_history: false`, which trains all
 turns. Observations are never trained.
 
-Files are written under a temporary name, and renamed one right after the other when all are written. So a
-reader never sees an incomplete one, and an error or a kill before that leaves all those of an earlier run.
+Files are written under a temporary name. When all are written, those that an earlier run has left and this
+one does not write are removed, and the new ones are renamed one right after the other. So a reader never sees
+an incomplete file, and an error or a kill before that leaves all those of the earlier run.
 """
 
 from __future__ import annotations

@@ -77,8 +77,8 @@ class FilterArguments(RolloutArguments):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `rag-r1 filter` and return its exit status.
 
-    The status is 0 when the files are written, 3 if the run was stopped early (the reason is printed), and 1
-    if it could not begin.
+    The status is 0 when the files are written and have questions, 3 if the run was stopped early (the reason
+    is printed), and 1 if it could not begin or no question is kept.
     """
     return read_and_run(COMMAND, FilterArguments, filter_questions, arguments, _DESCRIPTION)
 
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 async def filter_questions(args: FilterArguments) -> int:
     """Play the missing rollouts, and write the files; returns the exit status.
 
-    Raises RunError if a check fails, or if no question is kept.
+    Raises RunError if a check fails, if the run cannot be opened, or if no question is kept.
     """
     servers = partial(check_servers, args, _DEFAULTS, args.base_url, args.model)
     with all_problems(args, _DEFAULTS, [servers]):

@@ -28,7 +28,7 @@ from rag_r1.data.files.row_files import open_rows
 from rag_r1.data.sft_rows import Piece, SftRow
 from rag_r1.io.errors import DataError
 from rag_r1.protocols import Answer, Document, Protocol
-from rag_r1.sft.segment import Trace, UnusableSampleError, check_text, cut_at_stop, samples_of
+from rag_r1.sft.segment import Trace, UnusableSampleError, check_text, cut_at_stop, sample_kind, samples_of
 
 #: Names of the model's role in messages.
 _MODEL_ROLES = ("assistant", "gpt", "function_call")
@@ -58,22 +58,21 @@ def sample_of(row: Any, protocol: Protocol, sample_id: str) -> tuple[SftRow, lis
     target, is_from_model = texts.pop()
     if not is_from_model or not target.strip():
         raise DataError("its last text is not the model's")
-    question, remainder = _question(texts[0][0] if texts else "", protocol)
+    question, remainder = _question(texts[0][0], protocol)
     pieces = _pieces([remainder, *(text for text, _ in texts[1:])], protocol)
     target = cut_at_stop(target.strip(), protocol, "the target")
     check_text(question, target, *(piece.text for piece in pieces))
     observations = [Document("published", piece.text) for piece in pieces if not piece.generated]
     trace = Trace(sample_id, question, (*pieces, Piece(target, generated=True)), tuple(observations))
     sample = samples_of(trace, protocol)[-1]
-    context = "question + information" if pieces else "question"
-    action = "answer" if isinstance(protocol.parse(target), Answer) else "search"
-    return replace(sample, id=sample_id, kind=f"{context} -> {action}"), observations
+    kind = sample_kind(bool(pieces), isinstance(protocol.parse(target), Answer))
+    return replace(sample, id=sample_id, kind=kind), observations
 
 
 def _texts(row: Any) -> list[tuple[str, bool]]:
     """Return (text, whether the model wrote it) for each text of a sample, in order.
 
-    Raises DataError if `row` is not a sample.
+    There are at least two. Raises DataError if `row` is not a sample.
     """
     if not isinstance(row, Mapping):
         raise DataError("it is not a JSON object")
@@ -84,16 +83,20 @@ def _texts(row: Any) -> list[tuple[str, bool]]:
     else:
         parts = [row.get(name) for name in ("instruction", "input") if row.get(name)]
         history = row.get("history") or []
-        try:
-            pairs = [(text, bool(number)) for pair in history for number, text in enumerate(pair)]
-        except TypeError:
-            raise DataError("its history is not a list of pairs") from None
+        if not isinstance(history, list) or not all(map(_is_pair, history)):
+            raise DataError("its history is not a list of pairs")
+        pairs = [text for asked, replied in history for text in ((asked, False), (replied, True))]
         if not all(isinstance(part, str) for part in [*parts, row.get("output")]):
             raise DataError("it has neither instruction and output nor conversations")
         pairs += [("\n".join(parts), False), (row["output"], True)]
     if len(pairs) < 2 or not all(isinstance(text, str) for text, _ in pairs):
         raise DataError("it has no prompt and answer")
     return pairs
+
+
+def _is_pair(value: Any) -> bool:
+    """Return whether a value is a JSON array of two."""
+    return isinstance(value, list) and len(value) == 2
 
 
 def _message(turn: Any) -> tuple[Any, Any]:

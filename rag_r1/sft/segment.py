@@ -200,17 +200,17 @@ def samples_of(trace: Trace, protocol: Protocol, layout: Layout = "cut") -> list
     return [
         row(
             str(number),
-            _kind(position, len(trace.pieces)),
+            sample_kind(position > 0, position == len(trace.pieces) - 1),
             [*trace.pieces[:position], replace(trace.pieces[position], trained=True)],
         )
         for number, position in enumerate(turns, 1)
     ]
 
 
-def _kind(position: int, pieces: int) -> str:
-    """Return the kind of the target at a position among the pieces of a trace; `pieces` is their number."""
-    context = "question + information" if position else "question"
-    return f"{context} -> {'answer' if position == pieces - 1 else 'search'}"
+def sample_kind(after_observation: bool, answers: bool) -> str:
+    """Return the kind (KINDS) of a target, by whether an observation is before it, and whether it answers."""
+    context = "question + information" if after_observation else "question"
+    return f"{context} -> {'answer' if answers else 'search'}"
 
 
 def check_targets(row: SftRow, documents: Sequence[Document]) -> None:
@@ -225,4 +225,4 @@ def kinds_of(row: SftRow) -> list[str]:
     if row.kind != WHOLE:
         return [row.kind]
     positions = [position for position, piece in enumerate(row.pieces) if piece.trained]
-    return [_kind(position, len(row.pieces)) for position in positions]
+    return [sample_kind(position > 0, position == len(row.pieces) - 1) for position in positions]

@@ -21,8 +21,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rag_r1.config.recipes import Recipe, RecipeError
-from rag_r1.io.atomic_files import move_into_place
+from rag_r1.config.recipes import Recipe
+from rag_r1.io.atomic_files import atomic_file, move_into_place
 from rag_r1.options.command_exit import CommandError, ExitStatus, command_main
 from rag_r1.options.command_line import Arguments, Overrides, argument, hydra_quoted, read_arguments
 from rag_r1.options.import_path import add_working_directory
@@ -78,9 +78,13 @@ class SftArguments(Arguments):
     overrides: Overrides = argument("any key of veRL's sft_trainer_engine", "key=value", default=[])
 
 
-@command_main(RecipeError, RunError, OSError)
+@command_main(RunError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `rag-r1 sft`; returns 1 if the preflight found an error, else the exit status of the training."""
+    """Run `rag-r1 sft`.
+
+    Returns 0, or 1 if the preflight found an error or the training could not begin, 3 if it was ended after
+    `--hours`, and the status of the training if that failed.
+    """
     args = read_arguments(
         SftArguments, arguments, prog="rag-r1 sft", description=_DESCRIPTION, check=_check_start
     )
@@ -131,7 +135,7 @@ def _check_recipe(args: SftArguments) -> tuple[Any, list[str], Path, PreflightRe
 
 
 def _check_start(args: SftArguments) -> None:
-    """Raise StartError with all errors of the preflight, or RunError if the recipe cannot be composed."""
+    """Raise StartError with all errors of the preflight, and the errors of `_check_recipe`."""
     *_, report = _check_recipe(args)
     if report.errors:
         raise StartError(report.sentences)
@@ -179,8 +183,9 @@ def _too_many_nodes(nodes: int, command: Sequence[str]) -> Problem:
 def run(command: Sequence[str], folder: Path, config: Any, hours: float | None = None) -> int:
     """Train into `folder`, and link and print the chosen model at the end.
 
-    Returns 0, or 3 if the training was ended after `hours`. Raises RunError if another training is running
-    in the folder, which is then left as it is, and CommandError with the training's exit status if it fails.
+    Returns 0, or 3 if the training was ended after `hours`. Without an exported model, it prints a warning in
+    place of the link. Raises RunError if another training is running in the folder, which is then left as it
+    is, and CommandError with the training's exit status if it fails.
     """
     with lock_folder(folder):
         limit = None if hours is None else TimeLimit(hours, folder, config.trainer.get("max_ckpt_to_keep"))
@@ -203,14 +208,15 @@ def run(command: Sequence[str], folder: Path, config: Any, hours: float | None =
         print(f"warning: {fault}", file=sys.stderr)
         return 0
     link = folder / MODEL
-    link.unlink(missing_ok=True)
-    link.symlink_to(model.relative_to(folder), target_is_directory=True)
+    with atomic_file(link) as part:
+        part.unlink(missing_ok=True)  # of a killed invocation
+        part.symlink_to(model.relative_to(folder), target_is_directory=True)
     print(f"model: {link} -> {model} ({reason})", *after_sft(link), sep="\n")
     return 0
 
 
 def best_model(folder: Path) -> tuple[Path, str]:
-    """Choose the exported model with the lowest validation loss, or the last one if there was no validation.
+    """Choose the exported model with the lowest validation loss, or the last one if none has such a loss.
 
     Returns its folder, and the reason as a text. Raises FileNotFoundError if no model was exported.
     """
@@ -231,7 +237,7 @@ def best_model(folder: Path) -> tuple[Path, str]:
 def validation_losses(folder: Path) -> dict[int, float]:
     """Read the validation loss of each step from veRL's logs in a folder.
 
-    If a resumed training has repeated a step, the last value counts.
+    If a resumed training has repeated a step, the last value counts. A loss that is not a number is left out.
     """
     losses: dict[int, float] = {}
     for path in [*earlier_files(folder), folder / METRICS]:

@@ -15,16 +15,10 @@ from rag_r1.options.command_line import read_arguments
     ("protocol", "topk", "response"), [("rag_r1_sq", 2, 416), ("rag_r1_mq", 2, 416), ("r1_searcher", 3, 448)]
 )
 def test_the_arguments_have_the_limits_of_the_demos_recipes(protocol, topk, response):
-    evaluation = eval_arguments(
-        Path("m"), Path("q.parquet"), protocol, "http://u", Path("o"), NO_CACHE, in_flight=1
-    )
+    evaluation = eval_arguments(Path("m"), Path("q"), protocol, "http://u", Path("o"), NO_CACHE, in_flight=1)
     assert read_arguments(EvalArguments, evaluation.to_argv(), description="") == evaluation
-    assert (evaluation.protocol, evaluation.in_flight, evaluation.max_response_tokens) == (
-        protocol,
-        1,
-        response,
-    )
-    assert {f"rag_r1.retriever.topk={topk}", "rag_r1.agent.max_turns=3", NO_CACHE} <= set(
-        evaluation.overrides
-    )
+    values = (evaluation.protocol, evaluation.in_flight, evaluation.max_response_tokens)
+    assert values == (protocol, 1, response)
+    keys = {f"rag_r1.retriever.topk={topk}", "rag_r1.agent.max_turns=3", NO_CACHE}
+    assert keys <= set(evaluation.overrides)
     assert "{question}" in Path(evaluation.prompt).read_text()

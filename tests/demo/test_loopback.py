@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
+import aiohttp
 import httpx
 import pytest
 from aiohttp import web
@@ -49,6 +50,9 @@ def test_searches_do_not_wait_for_one_another():
         assert {request.result().status_code for request in requests} == {200}
 
 
-def test_a_server_that_is_away_is_an_error_of_the_server():
+def test_a_server_that_is_away_or_hangs_is_an_error_of_the_server():
     with Proxy("http://127.0.0.1:9") as proxy:
         assert httpx.post(f"{proxy.url}/retrieve", json={}, trust_env=False).status_code == 502
+    with Gate() as backend, Proxy(backend.url) as proxy:
+        proxy._session._timeout = aiohttp.ClientTimeout(0.1)
+        assert httpx.post(f"{proxy.url}/retrieve", trust_env=False).status_code == 502

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
 from rag_r1.demo import run
 from rag_r1.demo.report import make_report, summarise
 
@@ -22,3 +25,19 @@ def test_a_training_with_one_validation_ends_with_the_remedy(tmp_path, monkeypat
     monkeypatch.setattr(run, "run_demo", lambda *unused: make_report(tmp_path, {}))
     assert run.main(["--out", str(tmp_path)]) == 1
     assert "set trainer.val_before_train=true" in capsys.readouterr().err
+
+
+def test_a_folder_of_any_name_reaches_the_training(tmp_path):
+    out = tmp_path / "José's (1), a=b"
+    parsed = OverridesParser.create().parse_overrides(run._run_overrides(out, 0, out, "http://a"))
+    assert {override.key_or_group: override.value() for override in parsed}["hydra.run.dir"] == f"{out}/hydra"
+
+
+def test_a_new_run_removes_the_earlier_policy_first(tmp_path, monkeypatch):
+    removed = []
+    monkeypatch.setattr(run.shutil, "rmtree", lambda path, ignore_errors: removed.append(path.name))
+    with pytest.raises(StopIteration):
+        run.run_demo(
+            "grpo", tmp_path, 0, inputs=run.TrainingInputs(None, tmp_path, lambda *_: next(iter(())))
+        )
+    assert removed[0] == "checkpoints"

@@ -35,5 +35,4 @@ def test_records_are_written_with_their_golds_and_are_the_same_again(tmp_path):
     records = list(read_records(tmp_path / "a"))
     assert len({record["id"] for record in records}) == 2 * BATCH
     # The gold strategies find every fact; a comparison's answer is one of two names.
-    right = [trajectory_of(record).answer == record["golds"][0] for record in records]
-    assert all(right)
+    assert all(trajectory_of(record).answer == record["golds"][0] for record in records)

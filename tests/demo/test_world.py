@@ -88,7 +88,15 @@ def test_files_hold_the_corpus_and_verls_rows(tmp_path):
         assert row["agent_name"] == "search_agent"
 
 
+def test_a_protocol_in_a_file_has_the_prompt_of_the_demo(tmp_path):
+    shipped = world.demo_protocol("rag_r1_mq")
+    (tmp_path / "mine.yaml").write_text("extends: rag_r1_mq\nname: mine\n")
+    assert world.demo_protocol(str(tmp_path / "mine.yaml")).user_prompt == shipped.user_prompt
+
+
 def test_the_command_writes_the_same_files(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(["--out", str(tmp_path / "a"), "--train", "0", "--val", "0"])
     main(["--out", str(tmp_path / "a"), "--train", "8", "--val", "4", "--seed", "5"])
     world.write_demo(tmp_path / "b", world.demo_protocol("rag_r1_mq"), seed=5, train=8, val=4)
     assert "8 training, 4 held-out" in capsys.readouterr().out

@@ -115,12 +115,7 @@ def test_files_that_are_not_there_are_told_together(loop, capsys):
         ("agent", "overrides", ["~trainer.resume_mode"], "agent.overrides: ~trainer.resume_mode is set by"),
         ("agent", "overrides", ["trainer"], "agent.overrides: trainer is not key=value"),
         ("agent", "keys", ["~rag_r1.agent"], "agent.keys: ~rag_r1.agent is not key=value"),
-        (
-            "agent",
-            "keys",
-            ["trainer.total_epochs=1"],
-            "agent.keys: trainer.total_epochs is not a key of rag_r1",
-        ),
+        ("agent", "keys", ["trainer.total_epochs=1"], "agent.keys: trainer.total_epochs is not a key of"),
         ("evaluation", "options", {"base_url": "x"}, "evaluation.options.base_url: the agent is trained"),
         ("data", "options", {"base-url": "x"}, "data.options.base-url: the agent is trained"),
         ("index", "options", {"encoder": "x"}, "index.options.encoder: the loop sets it"),
@@ -214,3 +209,9 @@ def test_the_help_teaches(capsys):
         and "--check-only" in text
         and "rag-r1 recipes show agentic_r/iterate" in text
     )
+
+
+def test_a_wrong_section_for_the_server_does_not_hide_missing_files(loop, capsys):
+    loop.plan["server"] = ["url"]
+    (loop.folder / "test.jsonl").unlink()
+    assert [line.partition(" ")[0] for line in problems(loop, capsys)] == ["server", "evaluation.questions:"]

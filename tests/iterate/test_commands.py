@@ -89,6 +89,7 @@ def test_the_commands_that_a_check_does_not_read_take_their_words_too(loop):
     stage = read_arguments(StagesArguments, words[4:], description="")
     assert stage.recipe == ["recipes/demo/grpo"] and stage.out == out
     assert stage.overrides[-1] == "actor_rollout_ref.model.path='it\\'s'"
+    assert stage.overrides[-3] == f"rag_r1.protocol='{commands.plan.agent.protocol}'"
     build = parse(BuildCommand, "", commands.index(out / "model", out / "index")[3:])
     assert (build.backend, build.dense.preset, build.dense.device) == ("dense", "small", "cpu")
     assert build.build_options().encoder == "/out/model"

@@ -146,9 +146,9 @@ def test_changed_settings_are_refused_by_name_and_nothing_is_mixed(loop, capsys)
     contents = artefacts(loop.out)
     loop.plan["data"]["options"]["candidates"] = 6
     assert loop.run("--rounds", "1") == 1
-    assert "round1/data.options was" in capsys.readouterr().err
+    assert "round1/data.options.candidates was" in capsys.readouterr().err
     assert artefacts(loop.out) == contents
-    loop.plan["data"]["options"] = {"candidates": 5, "in_flight": 3}  # only how fast
+    loop.plan["data"]["options"] = {"candidates": 5, "in_flight": 3, "timeout-s": 9}  # only how fast
     assert loop.run("--rounds", "1") == 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from subprocess import CompletedProcess
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -226,6 +227,10 @@ def test_a_training_links_its_model_and_keeps_earlier_logs(tmp_path, monkeypatch
         train_command.run(command, tmp_path / "run", NEW)
     assert (tmp_path / "run" / "model").resolve() == tmp_path / "run" / "global_step_2" / "huggingface"
     assert (tmp_path / "run" / "metrics-1.jsonl").exists()
+    with monkeypatch.context() as kill, pytest.raises(KeyboardInterrupt):
+        kill.setattr(Path, "symlink_to", Mock(side_effect=KeyboardInterrupt))
+        train_command.run(["true"], tmp_path / "run", NEW)
+    assert (tmp_path / "run" / "model").exists()
     with pytest.raises(CommandError, match="the same command resumes it") as failed:
         train_command.run(["sh", "-c", "exit 7"], tmp_path / "run", NEW)
     assert failed.value.status == 7

@@ -174,7 +174,7 @@ def test_wrong_arguments_end_the_command(model, tmp_path, arguments):
 
 def test_examples_keep_control_characters_off_the_terminal(model, tmp_path, capsys):
     trajectory, _ = played(["<think> \x1b[31m </think>\n<answer> Danube </answer>"])
-    write_records(tmp_path / "t.jsonl", [as_record(trajectory, "Danube")])
+    write_records(tmp_path / "t.jsonl", [as_record(trajectory, "Danube") | {"id": "\x1b[32m"}])
     assert make(model, tmp_path / "out", "--traces", tmp_path / "t.jsonl") == 0
     output = capsys.readouterr().out
     assert r"\x1b[31m" in output and "\x1b" not in output

@@ -83,6 +83,8 @@ def test_tags_in_a_published_observation_are_neutralised():
         ({"instruction": "Ulm?", "output": ANSWER}, "no 'Question:'"),
         ({"instruction": "Question: \n", "output": ANSWER}, "nothing follows"),
         ({"instruction": PROMPT, "output": ANSWER, "history": [3]}, "history"),
+        ({"instruction": PROMPT, "output": ANSWER, "history": "ab"}, "history"),
+        ({"instruction": PROMPT, "output": ANSWER, "history": [["a", "b", "c"]]}, "history"),
         ({"conversations": []}, "no prompt"),
         ({"conversations": [3, 4]}, "messages is not a JSON object"),
         ({"conversations": [{"from": "gpt", "value": "a"}, {"from": "human", "value": "b"}]}, "the model's"),

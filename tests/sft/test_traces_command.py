@@ -222,10 +222,7 @@ def test_other_settings_and_wrong_arguments_are_refused_by_name(tmp_path: Path, 
             (["~rag_r1.agent.max_turns"], "a key cannot be removed here"),
             (["--term", "no_such"], "no_such"),
             (["--protocol", "absent.yaml"], "absent.yaml"),
-            (
-                ["--retriever-url", "http://127.0.0.1:9", "rag_r1.retriever.retries=0"],
-                "rag-r1 index serve",
-            ),
+            (["--retriever-url", "http://127.0.0.1:9", "rag_r1.retriever.retries=0"], "rag-r1 index serve"),
         ):
             assert run_here(teacher, tmp_path, "out", *more) == 1
             assert message in capsys.readouterr().err

@@ -59,7 +59,7 @@ class PipelineArtifacts:
 
     @property
     def models(self) -> dict[str, Path]:
-        """The models that are compared, by the step that makes them."""
+        """The models that are compared, by the step that makes them. Raises RunError as `trained` does."""
         trained = {step: self.trained(step) for step in self.trainings}
         return {"base": self.base, "sft": self.sft_model, **trained}
 

@@ -71,14 +71,16 @@ def _check_base(args: PipelineArguments) -> None:
     """Raise RunError if the folder of `--base` has no usable weights, or no usable tokenizer."""
     from rag_r1.inference.tokenizer import check_tokenizer
 
-    if args.base_folder and not (args.base_folder / "config.json").is_file():
+    folder = args.base_folder
+    if folder is None:
+        return
+    if not (folder / "config.json").is_file():
         raise RunError(
-            f"--base {args.base}: no policy in {args.base_folder} (config.json is missing): give the folder "
-            "of one, or leave it out"
+            f"--base {args.base}: no policy in {folder} (config.json is missing): give the folder of one, or "
+            "leave it out"
         )
-    if args.base_folder:
-        check_weights(args.base_folder)
-        check_tokenizer(args.base_folder, "--base", "give another folder")
+    check_weights(folder)
+    check_tokenizer(folder, "--base", "give another folder")
 
 
 def run(args: PipelineArguments) -> None:

@@ -46,11 +46,11 @@ def draw(report: Mapping[str, Any], labels: Mapping[str, str], path: Path) -> li
         searches.set(title="Searches", xlabel="queries for each question", xlim=(0, None))
         for name, points in report["curves"].items():
             exact = [(int(step), value) for step, value in points["held_out_em"].items()]
-            pictures.line(held_out, exact, labels[name], _COLORS[name])
-            band = [wilson_interval(value, questions) for _, value in exact]
-            held_out.fill_between(
-                [step for step, _ in exact], *zip(*band, strict=True), color=_COLORS[name], alpha=0.12
-            )
+            if exact:  # a training may have had no validation
+                pictures.line(held_out, exact, labels[name], _COLORS[name])
+                low, high = zip(*(wilson_interval(value, questions) for _, value in exact), strict=True)
+                steps = [step for step, _ in exact]
+                held_out.fill_between(steps, low, high, color=_COLORS[name], alpha=0.12)
             rewards = [(int(step), value) for step, value in points["reward"].items()]
             pictures.line(reward, rewards, labels[name], _COLORS[name], "-")
         held_out.set(title="GRPO: held-out questions, greedy", ylabel="exact match", ylim=(-0.02, 1.02))

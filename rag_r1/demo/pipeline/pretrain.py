@@ -37,7 +37,7 @@ STEPS = UNSEARCHED_FIRST.steps + UNSEARCHED_SECOND.steps
 def pretrain(folder: Path, protocol: Protocol, seed: int, steps: int = STEPS) -> Path:
     """Pretrain a policy into `folder`, unless that is finished, and return the folder.
 
-    `steps` is the number of steps of both phases together.
+    `steps` is the number of steps of both phases together. Raises ValueError for fewer than two.
     """
     progress = folder / PROGRESS
     if not progress.exists() and (folder / "config.json").exists():
@@ -47,33 +47,33 @@ def pretrain(folder: Path, protocol: Protocol, seed: int, steps: int = STEPS) ->
     names = name_tokens(tokenizer)
     model = make_policy(tokenizer, seed)
 
-    def weighted_rows(part: int, step: int) -> list[Row]:
-        rows = rows_of(tokenizer, protocol, seed, part, step)
+    def weighted_rows(phase: int, step: int) -> list[Row]:
+        rows = rows_of(tokenizer, protocol, seed, phase, step)
         return [(ids, weights_of(ids, mask, names)) for ids, mask in rows]
 
-    train_resumable(model, parts(steps), weighted_rows, progress, "pretraining")
+    train_resumable(model, phases_of(steps), weighted_rows, progress, "pretraining")
     save_policy(folder, model, tokenizer)
     progress.unlink()
     return folder
 
 
-def parts(steps: int) -> list[TrainingPhase]:
+def phases_of(steps: int) -> list[TrainingPhase]:
     """Return the two phases with `steps` steps together. Raises ValueError for fewer than two steps."""
     if steps < 2:
         raise ValueError(f"pretraining takes at least 2 steps, not {steps}")
     first = min(max(1, round(steps * UNSEARCHED_FIRST.steps / STEPS)), steps - 1)
     return [
-        replace(part, steps=count, warmup=min(part.warmup, count // 4))
-        for part, count in ((UNSEARCHED_FIRST, first), (UNSEARCHED_SECOND, steps - first))
+        replace(phase, steps=count, warmup=min(phase.warmup, count // 4))
+        for phase, count in ((UNSEARCHED_FIRST, first), (UNSEARCHED_SECOND, steps - first))
     ]
 
 
 def rows_of(
-    tokenizer: TokenizerBase, protocol: Protocol, seed: int, part: int, step: int
+    tokenizer: TokenizerBase, protocol: Protocol, seed: int, phase: int, step: int
 ) -> list[tuple[list[int], list[int]]]:
-    """Return (token ids, mask) for each row of a step; `part` is the number of the phase, 0 or 1."""
+    """Return (token ids, mask) for each row of a step; `phase` is the number of its phase, 0 or 1."""
     first_kinds = ("one_hop",) if step < ONE_HOP_STEPS else KINDS
-    return batch(tokenizer, protocol, f"base-{seed}-{part}", step, SECOND_KINDS if part else first_kinds)
+    return batch(tokenizer, protocol, f"base-{seed}-{phase}", step, SECOND_KINDS if phase else first_kinds)
 
 
 def weights_of(ids: Sequence[int], mask: Sequence[int], names: frozenset[int]) -> list[float]:

@@ -10,7 +10,7 @@ the claimed sign and p < 0.05; the opposite holds if it has the other sign and p
 shown. Since a run has one seed, the test tells whether other questions would change the result, but not
 whether another seed would.
 
-The report is made from the folders of the finished steps alone, so it can be made again at any time.
+All figures come from the folders of the finished steps, so the report can be made again at any time.
 """
 
 from __future__ import annotations
@@ -45,7 +45,11 @@ _SIGNIFICANCE = 0.05
 
 
 def make_report(run: PipelineFolder, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Write the three files into the folder of the run, and return the contents of report.json."""
+    """Write the three files into the folder of the run, and return the contents of report.json.
+
+    `settings` are the protocol and the seed of the run. Raises OSError or ValueError if the scores of the
+    evaluation cannot be read.
+    """
     scores = json.loads((run.out / "evaluation" / SCORES).read_text(encoding="utf-8"))
     trained_models = [name for name in ("grpo", "grpo_without_sft") if name in scores]
     steps = ("base", "traces", "sft_data", "sft", "filter", *trained_models)
@@ -180,7 +184,7 @@ def _step_items(report: Mapping[str, Any]) -> list[str]:
     }
     for name, curve in report["curves"].items():
         points = [f"{number(em, 2)} (step {step})" for step, em in curve["held_out_em"].items()]
-        texts[name] = "held-out exact match in its own validations: " + ", ".join(points)
+        texts[name] = "held-out exact match in its own validations: " + (", ".join(points) or "none")
     return [f"**{name}**{_minutes(report['seconds'].get(name))}: {words}" for name, words in texts.items()]
 
 

@@ -52,7 +52,7 @@ from rag_r1.sft.data import SftDataArguments
 from rag_r1.sft.filter_command import FilterArguments
 from rag_r1.sft.progress import SftProgressBar
 from rag_r1.sft.traces_command import TracesArguments
-from rag_r1.sft.train_command import SftArguments
+from rag_r1.sft.train_command import METRICS, SftArguments
 from rag_r1.tools.retrieval.local_server import build_index
 from rag_r1.training.progress import train
 from rag_r1.training.stages import StagesArguments
@@ -82,12 +82,7 @@ class Pipeline(PipelineArtifacts):
     def _world(self) -> Step:
         """Make the step that writes the prompts, the corpus and the questions of a world, and its index."""
         args = self.args
-        settings = {
-            "protocol": args.protocol,
-            "seed": args.seed,
-            "questions": args.questions,
-            "held_out": args.held_out,
-        }
+        settings = args.model_dump(include={"protocol", "seed", "questions", "held_out"})
 
         def work(folder: Path) -> dict[str, Any]:
             shutil.rmtree(folder / "index", ignore_errors=True)  # an interrupted build may have left a part
@@ -100,8 +95,8 @@ class Pipeline(PipelineArtifacts):
             return {"passages": len(data.passages), "train": len(data.train), "held_out": len(data.val)}
 
         # The index is not among the results, because it follows from the corpus.
-        texts = ("prompt.txt", "prompt_of_a_real_teacher.txt")
-        results = ("corpus.jsonl", "train.parquet", "val.parquet", *texts)
+        prompts = ("prompt.txt", "prompt_of_a_real_teacher.txt")
+        results = ("corpus.jsonl", "train.parquet", "val.parquet", *prompts)
         return Step("world", settings, work, results)
 
     def _base(self) -> Step:
@@ -192,8 +187,9 @@ class Pipeline(PipelineArtifacts):
 
         def work(folder: Path) -> dict[str, Any]:
             run, data = folder / "run", self.out / "sft_data"
-            rows = json.loads((data / "sft_summary.json").read_text())["splits"]["train"]["samples"]
-            bar = SftProgressBar(run / "metrics.jsonl", rows // args.sft_batch * args.sft_epochs)
+            summary = json.loads((data / "sft_summary.json").read_text(encoding="utf-8"))
+            samples = summary["splits"]["train"]["samples"]
+            bar = SftProgressBar(run / METRICS, samples // args.sft_batch * args.sft_epochs)
             overrides = [
                 f"model.path={hydra_quoted(self.base)}",
                 f"trainer.default_local_dir={hydra_quoted(run)}",
@@ -206,7 +202,7 @@ class Pipeline(PipelineArtifacts):
             words = training.to_argv()
             with bar:
                 run_module("rag_r1.sft.train_command", *words, log=folder / "sft.log", watch=bar.read)
-            return {"samples": rows, "epochs": args.sft_epochs, "loss": bar.loss}
+            return {"samples": samples, "epochs": args.sft_epochs, "loss": bar.loss}
 
         return Step("sft", settings, work, ("run/model",), ("base", "sft_data"))
 

@@ -134,5 +134,5 @@ class TeacherServer(LoopbackServer):
         try:
             body = await request.json()
             return web.json_response(completion(self.teacher.turn(body["messages"]), body))
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             return web.json_response({"error": f"{type(error).__name__}: {error}"}, status=400)

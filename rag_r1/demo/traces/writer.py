@@ -23,6 +23,7 @@ from rag_r1.demo.traces.turns import (
 )
 from rag_r1.demo.world import INDEPENDENT, Lookup, Question, World
 from rag_r1.protocols import Document, Protocol
+from rag_r1.sft.segment import sample_kind
 
 #: Returns the documents for each query.
 Search = Callable[[Sequence[str]], list[list[Document]]]
@@ -93,9 +94,5 @@ def write_drill(
 
 def sample_kinds(segments: Sequence[Segment]) -> list[str]:
     """Return the kind of SFT sample to which each turn of a trace corresponds, in order."""
-    turns = [segment.text for segment in segments if segment.generated]
-    return [
-        ("question" if i == 0 else "question + information")
-        + (" -> answer" if i == len(turns) - 1 else " -> search")
-        for i in range(len(turns))
-    ]
+    n_turns = sum(segment.generated for segment in segments)
+    return [sample_kind(number > 1, number == n_turns) for number in range(1, n_turns + 1)]

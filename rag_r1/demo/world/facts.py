@@ -41,7 +41,7 @@ class World:
         return Lookup(entity, relation, self.facts[relation][entity])
 
     def draw_lookups(self, relation: str, count: int, rng: random.Random) -> tuple[Lookup, ...]:
-        """Draw the facts about `count` different entities."""
+        """Draw the facts about `count` different entities. Raises ValueError if there are fewer."""
         return tuple(self.lookup(relation, name) for name in rng.sample(list(self.facts[relation]), count))
 
 
@@ -56,6 +56,7 @@ def make_world(seed: int, split: str, people: int, places: int, words: int = 48)
     vocabulary.update(word for pool in (FIRST, LAST, STEM) for word in rng.sample(pool, words))
 
     def draw(first: Sequence[str], second: Sequence[str], count: int) -> list[str]:
+        """Draw names of the split from the vocabulary."""
         pool = [name for name in names(first, second, split) if vocabulary.issuperset(name.split())]
         if count > len(pool):
             raise ValueError(f"split {split!r} has {len(pool)} such names, not {count}: ask for fewer")

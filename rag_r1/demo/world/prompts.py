@@ -12,11 +12,11 @@ PROMPT = PROMPT_FILE.read_text(encoding="utf-8")
 
 
 def prompt_file(protocol: str) -> Path:
-    """Return the file with the demo's prompt for a protocol."""
-    file = PROMPT_FILE.with_name(f"prompt_{protocol}.txt")
+    """Return the file with the demo's prompt for a protocol, which may be the path of a YAML file."""
+    file = PROMPT_FILE.parent / f"prompt_{protocol}.txt"
     return file if file.exists() else PROMPT_FILE
 
 
 def demo_protocol(name: str) -> Protocol:
-    """Load a shipped protocol with the demo's short prompt."""
+    """Load a protocol, by its name or the path of its YAML file, with the demo's short prompt."""
     return load_protocol(name, prompt=prompt_file(name).read_text(encoding="utf-8"))

@@ -37,6 +37,7 @@ _Draw = tuple[str, str, tuple[Lookup, ...]]
 
 
 def _one_hop(world: World, rng: random.Random) -> _Draw:
+    """Draw a question about one fact; a birthplace is twice as frequent as another relation."""
     relation = rng.choice(("birthplace", "birthplace", "year", "river", "founder"))
     (fact,) = world.draw_lookups(relation, 1, rng)
     text = {
@@ -49,6 +50,7 @@ def _one_hop(world: World, rng: random.Random) -> _Draw:
 
 
 def _bridge(world: World, rng: random.Random) -> _Draw:
+    """Draw a question about a fact of the entity that another fact names."""
     if rng.random() < 0.5:
         relations, text = ("birthplace", "river"), "Which river flows past the birthplace of {}?"
     else:
@@ -59,6 +61,7 @@ def _bridge(world: World, rng: random.Random) -> _Draw:
 
 
 def _comparison(world: World, rng: random.Random) -> _Draw:
+    """Draw a question that compares the years of two persons, which must differ in some pair of the world."""
     a, b = facts = world.draw_lookups("year", 2, rng)
     if a.value == b.value:
         return _comparison(world, rng)
@@ -66,6 +69,7 @@ def _comparison(world: World, rng: random.Random) -> _Draw:
 
 
 def _both(world: World, rng: random.Random) -> _Draw:
+    """Draw a question about the same relation of two entities."""
     relation = rng.choice(("birthplace", "founder"))
     facts = world.draw_lookups(relation, 2, rng)
     text = {"birthplace": "Where were {} and {} born?", "founder": "Who founded {} and {}?"}[relation]
@@ -76,7 +80,7 @@ _DRAWS = {"one_hop": _one_hop, "bridge": _bridge, "comparison": _comparison, "bo
 
 
 def draw_question(world: World, kind: str, rng: random.Random, id_: str) -> Question:
-    """Draw a question of one of the `KINDS`."""
+    """Draw a question of one of the `KINDS`. Raises ValueError if the world has too few entities for it."""
     text, gold, lookups = _DRAWS[kind](world, rng)
     return Question(id_, kind, text, gold, lookups)
 

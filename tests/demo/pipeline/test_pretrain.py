@@ -18,15 +18,15 @@ class Killed(Exception):
     pass
 
 
-def test_the_parts_have_the_steps_that_were_asked_for():
+def test_the_phases_have_the_steps_that_were_asked_for():
     for steps in (2, 3, 10, pretrain.STEPS):
-        first, second = pretrain.parts(steps)
+        first, second = pretrain.phases_of(steps)
         assert first.steps + second.steps == steps
-        assert all(part.warmup < part.steps for part in (first, second))
-    assert [part.steps for part in pretrain.parts(pretrain.STEPS)] == [1200, 900]
+        assert all(phase.warmup < phase.steps for phase in (first, second))
+    assert [phase.steps for phase in pretrain.phases_of(pretrain.STEPS)] == [1200, 900]
     assert BASE_STEPS == pretrain.STEPS
     with pytest.raises(ValueError, match="at least 2"):
-        pretrain.parts(1)
+        pretrain.phases_of(1)
 
 
 def test_what_is_shown_is_learned_for_its_names_only():
@@ -51,12 +51,12 @@ def test_a_killed_pretraining_goes_on_to_the_same_weights(tmp_path, monkeypatch,
     pretrain.pretrain(tmp_path / "whole", PROTOCOL, 0, 6)
     taken: list[tuple[int, int]] = []
 
-    def rows_of(tokenizer, protocol, seed, part, step):
-        if (part, step) == at and at not in taken:
+    def rows_of(tokenizer, protocol, seed, phase, step):
+        if (phase, step) == at and at not in taken:
             taken.append(at)
             raise Killed
-        taken.append((part, step))
-        return made(tokenizer, protocol, seed, part, step)
+        taken.append((phase, step))
+        return made(tokenizer, protocol, seed, phase, step)
 
     monkeypatch.setattr(pretrain, "rows_of", rows_of)
     with pytest.raises(Killed):

@@ -93,7 +93,7 @@ def test_the_server_answers_a_conversation_and_refuses_what_is_none():
         content = answer.json()["choices"][0]["message"]["content"]
         assert content + "</search>" == teacher.turn(messages)
         other = [{"role": "user", "content": "Question: Who are you?"}]
-        for body in (b"{", b"[]", b"{}", b'{"messages": 3}', b'{"messages": []}'):
+        for body in (b"{", b"[]", b"{}", b'{"messages": 3}', b'{"messages": []}', b"[" * 99_999):
             assert client.post("/v1/chat/completions", content=body).status_code == 400
         refused = client.post("/v1/chat/completions", json={"messages": other})
         assert refused.status_code == 400 and "Who are you?" in refused.json()["error"]
