@@ -223,16 +223,20 @@ def test_check_only_asks_each_server_once_and_writes_nothing(tmp_path, capsys):
         common = ["--questions", str(questions), "--engine", "chat", "--out", str(tmp_path / "out")]
         assert evaluation.main([*flags, *common, "--check-only"]) == 0
         paths = sorted({asked.path for asked in stub.asked})
+        modes = ["modes", "--trained", "m", "--prompt-alone", "none.txt", *flags, *common, "--check-only"]
+        assert evaluation.main(modes) == 1
     assert paths == ["/retrieve", "/v1/chat/completions", "/v1/models"]
-    assert "all checks passed: 1 questions" in capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert "all checks passed: 1 questions" in printed.out and "--prompt-alone none.txt" in printed.err
     assert not (tmp_path / "out").exists()
 
 
-def test_a_dead_judge_and_a_dead_model_server_are_both_named(tmp_path, capsys):
+@pytest.mark.parametrize("subcommand", [[], ["groups"], ["modes", "--trained", "m"]])
+def test_a_dead_judge_and_a_dead_model_server_are_both_named(subcommand, tmp_path, capsys):
     main, server = COMMANDS["eval"]
     judge = ["--judge-url", f"{DEAD}9/v1", "--judge-model", "j"]
     flags = ["--questions", __file__, "--engine", "chat", "--out", str(tmp_path / "o")]
-    assert main([*server, *flags, *judge]) == 1
+    assert main([*subcommand, *server, *flags, *judge]) == 1
     message = capsys.readouterr().err
     assert f"no judge answers at {DEAD}9/v1" in message and f"no model server answers at {DEAD}/v1" in message
 
