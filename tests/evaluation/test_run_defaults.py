@@ -132,6 +132,13 @@ def test_a_run_is_known_by_its_checkpoints_too_and_may_have_been_moved(tmp_path)
         assert values["out"] == run / "evaluation"
 
 
+def test_a_home_that_nobody_has_hides_no_checkpoint_in_the_runs_own_folder(tmp_path):
+    run = training(tmp_path)
+    config = run / "hydra" / ".hydra" / "config.yaml"
+    config.write_text(config.read_text().replace(f"_dir: {run}", "_dir: ~nobody_at_all"))
+    assert defaults_of(run).values["model"] == str(run / "checkpoints" / "global_step_7")
+
+
 def test_every_limit_of_the_validation_is_taken(tmp_path):
     limits = {"max_observation_tokens": 80, "min_turn_tokens": 8, "max_episode_tokens": 900}
     overrides = defaults_of(training(tmp_path, validation_agent=limits)).values["overrides"]
@@ -159,6 +166,12 @@ def test_a_search_and_tools_of_the_trainings_own_are_taken(tmp_path):
         ("hydra/.hydra/config.yaml", "a: 1", "config.yaml"),
         ("hydra/.hydra/config.yaml", "a: [", "config.yaml"),
         ("hydra/.hydra/config.yaml", "- 1", "config.yaml"),
+        (
+            "hydra/.hydra/config.yaml",
+            "rag_r1: {protocol: p}\ntrainer: {default_local_dir: d}\n"
+            "data: {val_files: [1], max_prompt_length: 9, max_response_length: 9}",
+            "config.yaml",
+        ),
     ],
 )
 def test_a_folder_that_is_no_such_run_is_refused(tmp_path, capsys, file, text, named):
