@@ -32,7 +32,7 @@ SEARCH_LOG = "retriever.log"
 
 async def evaluate(args: EvalArguments) -> int:
     """Evaluate the policy under the condition that the arguments select, and return the exit status. Raises
-    RunError, or StartError with all problems."""
+    StartError with all problems, and the errors of `run_condition`."""
     # The server of --serve-index is not running yet.
     checks_search = args.serve_index is None and args.baseline in (None, "one_shot")
     judge_check, model_check, *search_checks = begin_checks(

@@ -149,7 +149,8 @@ class Provenance(_ProvenancePart):
         return {key: value for key, value in flatten(self.model_dump(mode="json")).items() if value != {}}
 
     def write(self, folder: Path) -> Path:
-        """Write `provenance.json` into a run's folder atomically, and return its path."""
+        """Write `provenance.json` into a run's folder atomically, and return its path. Raises RunError if a
+        file of that name has other content, and OSError if it cannot be written."""
         folder.mkdir(parents=True, exist_ok=True)
         return write_provenance(folder, self.model_dump(mode="json"))
 
@@ -242,7 +243,7 @@ def make_provenance(
 
 def retriever_part(retriever: RetrieverConfig) -> RetrieverPart:
     """Return the provenance of a search: its address and request, and its server's description of itself.
-    Raises RunError if no server answers."""
+    Raises the errors of `describe_server`."""
     url = provenance_facts.public_address(retriever.base)
     facts = provenance_facts.describe_server(retriever.base)
     return RetrieverPart(url=url, wire=retriever.wire, topk=retriever.topk, **facts)

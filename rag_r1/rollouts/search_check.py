@@ -33,7 +33,7 @@ def check_search(args: RolloutArguments, defaults: Mapping[str, Any]) -> None:
     it reads its arguments uses this, so that one error reports both servers.
 
     Does nothing if the keys of the search are wrong, since those are reported separately. Raises RunError if
-    the search does not work."""
+    the search does not work, and the errors of `config_of` for keys that are right only one by one."""
     try:
         config = config_of(args, defaults)
     except FAULTS:  # these are reported key by key; here the wrong ones are left out
