@@ -25,7 +25,7 @@ from pydantic import Field, model_validator
 from rag_r1.evaluation.baselines import agent_condition
 from rag_r1.evaluation.condition_run import run_condition
 from rag_r1.evaluation.eval_arguments import EvalArguments
-from rag_r1.evaluation.evaluation_inputs import prepare_evaluation
+from rag_r1.evaluation.evaluation_inputs import file_checks, prepare_evaluation
 from rag_r1.evaluation.judge import check_judge
 from rag_r1.evaluation.report.report import WRONG_RUN
 from rag_r1.evaluation.report.run_table import RunTable, read_run
@@ -118,7 +118,7 @@ async def evaluate_groups(args: GroupsArguments) -> int:
         partial(check_search, first_args, {}),
         partial(check_judge, first_args),
     )
-    with all_problems(args, {}, checks):
+    with all_problems(args, {}, [*checks, *file_checks(args)]):
         model_args, *_ = (check() for check in checks)
         run_setup = prepare_evaluation(model_args)
     if args.check_only:

@@ -32,7 +32,7 @@ from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.evaluation.baselines import Condition, agent_condition, baseline
 from rag_r1.evaluation.condition_run import run_condition
 from rag_r1.evaluation.eval_arguments import EvalArguments
-from rag_r1.evaluation.evaluation_inputs import prepare_evaluation
+from rag_r1.evaluation.evaluation_inputs import file_checks, prepare_evaluation
 from rag_r1.evaluation.judge import check_judge
 from rag_r1.evaluation.report.bootstrap import Bootstrap
 from rag_r1.evaluation.report.compare_command import compare, write_comparison
@@ -122,7 +122,7 @@ async def evaluate_modes(args: ModesArguments) -> int:
         model_checks.append(partial(resolve_model, trained_args))
     server_checks = (partial(check_search, untrained_args, {}), partial(check_judge, args))
     checks = begin_checks(*model_checks, *server_checks)
-    with all_problems(args, {}, checks):
+    with all_problems(args, {}, [*checks, *file_checks(args)]):
         untrained_args, *_ = (check() for check in checks)
         run_setup = prepare_evaluation(untrained_args)
     if status := await _play_modes(args, untrained_args, run_setup, (ALONE, BEFORE)):
