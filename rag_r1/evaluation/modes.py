@@ -222,8 +222,7 @@ def figures_of(run: RunTable) -> dict[str, Any]:
         }
         for i, measure in enumerate(measures)
     }
-    questions = len(set(run.question_keys))
-    return {"questions": questions, "failed": int(np.sum(run.failed)), "figures": figures}
+    return {"questions": len(set(run.question_keys)), "failed": int(np.sum(run.failed)), "figures": figures}
 
 
 def markdown(modes: Mapping[str, Mapping[str, Any]]) -> str:

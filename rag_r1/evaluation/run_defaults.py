@@ -78,6 +78,7 @@ class RunDefaults:
         used: dict[Path, list[str]] = {}
         for name, source in self.sources.items():
             texts, defaults = _texts(getattr(args, name)), _texts(self.values[name])
+            # The command line may have added to a list of the run, such as its overrides.
             if texts[: len(defaults)] == defaults:
                 used.setdefault(source, []).append(f"{name} {' '.join(defaults)}")
         return [f"from {source}: {', '.join(values)}" for source, values in used.items()]

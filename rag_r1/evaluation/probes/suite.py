@@ -166,7 +166,9 @@ def _condition(name: Probe, agent: ProbeAgent, evidence: Mapping[str, GoldEviden
     """Return the condition of a probe. `evidence` has the evidence of each question by its id."""
     options: dict[str, Any] = {}
     if name in probes.NEED_PASSAGES:  # a run is resumed only with the same passages
-        shown = _hash({}, agent.passages.random) if name == "random" else _hash(evidence, [])
+        shown = (
+            _passages_hash({}, agent.passages.random) if name == "random" else _passages_hash(evidence, [])
+        )
         options = {"passages_sha256": shown}
     return Condition(
         name,
@@ -177,8 +179,9 @@ def _condition(name: Probe, agent: ProbeAgent, evidence: Mapping[str, GoldEviden
     )
 
 
-def _hash(evidence: Mapping[str, GoldEvidence], random_passages: Sequence[Document]) -> str:
-    """Return a hash of the passages that a condition shows or withholds."""
+def _passages_hash(evidence: Mapping[str, GoldEvidence], random_passages: Sequence[Document]) -> str:
+    """Return a hash of the passages that a condition shows or withholds: gold ones by their ids, which are
+    unique in a corpus, and random ones with their texts."""
     golds = [
         [name, sorted(gold.ids), sorted(gold.titles), [passage.id for passage in gold.passages]]
         for name, gold in sorted(evidence.items())
