@@ -140,7 +140,8 @@ class Provenance(_ProvenancePart):
 
     @property
     def rows(self) -> int | None:
-        """The number of questions in all data files; None if one of them was not counted."""
+        """The number of questions in all data files; None if there are no files, or if the rows of one were
+        not counted."""
         counts = [part.rows for part in self.data.values()]
         return None if not counts or None in counts else sum(count for count in counts if count is not None)
 

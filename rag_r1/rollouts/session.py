@@ -78,8 +78,7 @@ def prepare(args: RolloutArguments, defaults: Mapping[str, Any], *, validation: 
     """Read the questions and check every key of the configuration.
 
     `defaults` are the command's own values in the block rag_r1, by section. With `validation`, the limits and
-    the search of a validation apply instead of those of training. Raises RunError, and OSError for a file
-    that cannot be checked."""
+    the search of a validation apply instead of those of training. Raises RunError or OSError."""
     add_working_directory()
     try:
         return _prepare_setup(args, defaults, validation=validation)
@@ -250,11 +249,11 @@ async def check_only(
     `searches=False` the command needs no search. Returns 0. Raises RunError, which names every server that
     does not answer."""
     stop = CancelToken()
-    attempts: list[Awaitable[Any]] = []
-    if searches:
-        attempts.append(try_first_search(run_setup.retriever, args.retriever_url))
     endpoint = None if url is None else Endpoint(endpoint_options(args, url, args.api_key_env), stop)
+    attempts: list[Awaitable[Any]] = []
     try:
+        if searches:
+            attempts.append(try_first_search(run_setup.retriever, args.retriever_url))
         if endpoint is not None:
             attempts.append(_format_check(args, run_setup, endpoint, model))
         await try_servers(*(unless_cancelled(stop, attempt) for attempt in attempts))
