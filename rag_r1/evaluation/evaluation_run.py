@@ -41,10 +41,12 @@ async def evaluate(args: EvalArguments) -> int:
         *([partial(check_search, args, {})] if checks_search else []),
     )
     with ExitStack() as servers:
-        first_checks = [partial(_check_corpus, args), partial(_check_served_index, args), judge_check]
-        with all_problems(args, {}, [*first_checks, model_check, *file_checks(args), *search_checks]):
-            for first_check in first_checks:
-                first_check()
+        own_checks = [partial(check, args) for check in (_check_corpus, _check_served_index)]
+        server_checks = [judge_check, model_check, *search_checks]
+        with all_problems(args, {}, [*server_checks, *own_checks, *file_checks(args)]):
+            _check_corpus(args)
+            _check_served_index(args)
+            judge_check()
             args = model_check()
             args = servers.enter_context(_serve_search(args))
             run_setup = prepare_evaluation(args)

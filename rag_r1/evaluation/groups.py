@@ -113,11 +113,8 @@ async def evaluate_groups(args: GroupsArguments) -> int:
     if a reward term cannot judge."""
     runs = args.runs()
     first_args = next(iter(runs.values()))
-    checks = begin_checks(
-        partial(resolve_model, first_args),
-        partial(check_search, first_args, {}),
-        partial(check_judge, first_args),
-    )
+    server_checks = (partial(check_search, first_args, {}), partial(check_judge, first_args))
+    checks = begin_checks(partial(resolve_model, first_args), *server_checks)
     with all_problems(args, {}, [*checks, *file_checks(args)]):
         model_args, *_ = (check() for check in checks)
         run_setup = prepare_evaluation(model_args)
