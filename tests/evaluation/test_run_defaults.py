@@ -118,7 +118,7 @@ def test_an_index_to_serve_and_a_server_are_refused_if_both_are_given(flag, of_r
         command.main([*words, "--serve-index", str(tmp_path / "no_index"), flag])
     message = capsys.readouterr().err
     assert "--serve-index starts a retrieval server: leave out --retriever-url" in message
-    assert "2 problems:" in message, "the missing model or index is named, too"
+    assert "3 problems:" in message, "the missing index, and the missing model or questions, are named, too"
 
 
 def test_a_run_is_known_by_its_checkpoints_too_and_may_have_been_moved(tmp_path):
