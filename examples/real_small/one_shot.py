@@ -110,8 +110,8 @@ async def make_sample(question: QuestionRow, condition: Condition) -> SftRow:
     setup = condition.setup(question)
     request = make_request(question, setup.protocol, own_prompt=True, search_first=True)
     prepared = await prepare_one_shot(request, setup)
-    if prepared.failure is not None:
-        message = f"the search for {question.question!r} failed: {prepared.failure.detail}"
+    if failures := prepared.search.failures:
+        message = f"the search for {question.question!r} failed: {failures[0].detail}"
         raise DataError(f"{message}: see retriever.log in --out, and run the command again")
     assert prepared.request.messages is not None  # own_prompt
     text = turn("I know enough.", "answer", question.golds[0])

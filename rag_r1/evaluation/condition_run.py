@@ -45,7 +45,8 @@ async def run_condition(
 
     A run that was interrupted is resumed. `args.base_url` must name the model's server (`serve_model` in
     target.py starts one). Returns DONE, FAILED if all episodes have failed, or STOPPED if the run or its
-    judge was stopped before its end. Raises RunError.
+    judge was stopped before its end. Raises RunError, OSError if a file cannot be read or written, and
+    RewardError if a reward term cannot judge.
     """
     rows = [row for row in run_setup.questions.rows if condition.applies(row)]
     if not rows:
@@ -131,8 +132,8 @@ def _setup_of(condition: Condition, row: QuestionRow) -> AgentSetup:
 async def _write_records(
     args: PolicyArguments, session: RunSession, outcomes: Sequence[EpisodeOutcome], out: Path
 ) -> JudgeVerdicts | None:
-    """Write the records in the order of the questions. If there is a judge, add its verdicts to the records
-    and return them."""
+    """Write the records in the order of the questions. If there is a judge, its verdicts are added to the
+    records and returned. Raises RunError or OSError."""
     ids = [outcome.id for outcome in outcomes]
     verdicts = None
     if args.judge_url is not None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from rag_r1.data.annotations import Annotations, read_answerable, read_supporting, with_supporting
 from rag_r1.data.evidence import GoldEvidence
@@ -35,6 +37,11 @@ def prepare_evaluation(args: EvalArguments) -> RunSetup:
     except DataError as error:
         raise RunError(str(error)) from error
     return run_setup
+
+
+def file_checks(args: EvalArguments) -> list[Callable[[], object]]:
+    """Return the checks of the files that only `prepare_evaluation` reads, for `all_problems`."""
+    return [partial(check, args) for check in (read_annotations, check_index)]
 
 
 def check_index(args: EvalArguments) -> None:

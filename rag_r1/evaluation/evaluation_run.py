@@ -15,7 +15,7 @@ from rag_r1.corpus.reader import Corpus
 from rag_r1.evaluation.baselines import agent_condition, baseline
 from rag_r1.evaluation.condition_run import run_condition
 from rag_r1.evaluation.eval_arguments import EvalArguments
-from rag_r1.evaluation.evaluation_inputs import check_index, prepare_evaluation, read_annotations
+from rag_r1.evaluation.evaluation_inputs import file_checks, prepare_evaluation
 from rag_r1.evaluation.judge import check_judge
 from rag_r1.evaluation.probes.suite import gather_passages, make_search_card
 from rag_r1.evaluation.target import resolve_model, serve_model
@@ -32,7 +32,7 @@ SEARCH_LOG = "retriever.log"
 
 async def evaluate(args: EvalArguments) -> int:
     """Evaluate the policy under the condition that the arguments select, and return the exit status. Raises
-    RunError, or StartError with all problems."""
+    StartError with all problems, and the errors of `run_condition`."""
     # The server of --serve-index is not running yet.
     checks_search = args.serve_index is None and args.baseline in (None, "one_shot")
     judge_check, model_check, *search_checks = begin_checks(
@@ -41,9 +41,11 @@ async def evaluate(args: EvalArguments) -> int:
         *([partial(check_search, args, {})] if checks_search else []),
     )
     with ExitStack() as servers:
-        file_checks = [partial(check, args) for check in (read_annotations, _check_corpus, check_index)]
-        with all_problems(args, {}, [judge_check, model_check, *file_checks, *search_checks]):
+        own_checks = [partial(check, args) for check in (_check_corpus, _check_served_index)]
+        server_checks = [judge_check, model_check, *search_checks]
+        with all_problems(args, {}, [*server_checks, *own_checks, *file_checks(args)]):
             _check_corpus(args)
+            _check_served_index(args)
             judge_check()
             args = model_check()
             args = servers.enter_context(_serve_search(args))
@@ -54,11 +56,10 @@ async def evaluate(args: EvalArguments) -> int:
         condition = agent_condition(setup) if args.baseline is None else baseline(args.baseline, setup)
         if args.check_only:
             return await check_only(args, run_setup, args.base_url, args.model, searches=condition.searches)
-        if args.card:
-            passages = gather_passages(args, run_setup)
-            args = servers.enter_context(serve_model(args))
-            return await make_search_card(args, run_setup, passages)
+        passages = gather_passages(args, run_setup) if args.card else None
         args = servers.enter_context(serve_model(args))
+        if passages is not None:
+            return await make_search_card(args, run_setup, passages)
         return await run_condition(args, run_setup, condition, args.out)
 
 
@@ -69,6 +70,15 @@ def _check_corpus(args: EvalArguments) -> None:
             checks.run_on_all(lambda paths: check_first_rows(Corpus(paths), args.skip_bad_rows), args.corpus)
 
 
+def _check_served_index(args: EvalArguments) -> None:
+    """Raise RunError for a --serve-index without a manifest."""
+    if args.serve_index is not None and not (args.serve_index / "manifest.json").is_file():
+        raise RunError(
+            f"--serve-index {args.serve_index} has no manifest.json: give the folder of a finished index "
+            "(`rag-r1 index build`)"
+        )
+
+
 @contextmanager
 def _serve_search(args: EvalArguments) -> Iterator[EvalArguments]:
     """Yield the arguments with the address of a retrieval server. With --serve-index, the server is started
@@ -76,11 +86,6 @@ def _serve_search(args: EvalArguments) -> Iterator[EvalArguments]:
     if args.serve_index is None:
         yield args
         return
-    if not (args.serve_index / "manifest.json").is_file():
-        raise RunError(
-            f"--serve-index {args.serve_index} has no manifest.json: give the folder of a finished index "
-            "(`rag-r1 index build`)"
-        )
     args.out.mkdir(parents=True, exist_ok=True)
     with retrieval_process(args.serve_index, args.out / SEARCH_LOG) as url:
         yield args.model_copy(update={"retriever_url": url, "index": args.index or args.serve_index})

@@ -43,7 +43,7 @@ CAUSES = {
     "asked_for_wrong_thing": "The queries have no word of the question, or repeat the same query.",
     "gold_never_retrieved": "No shown passage contains a gold answer: it was missed, or not searched for.",
     "retrieved_and_misread": "A gold answer stood in a shown passage, and the answer is another.",
-    "not_traceable": "The gold answer is yes or no, so passages do not show whether it was retrieved.",
+    "not_traceable": "The gold answer is yes, no or empty, so passages do not show whether it was retrieved.",
 }
 #: Statuses of episodes that failed before the policy could answer; these are not judged.
 _FAILED = frozenset({"engine_failure", "bad_row", "error"})

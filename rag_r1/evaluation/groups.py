@@ -25,11 +25,12 @@ from pydantic import Field, model_validator
 from rag_r1.evaluation.baselines import agent_condition
 from rag_r1.evaluation.condition_run import run_condition
 from rag_r1.evaluation.eval_arguments import EvalArguments
-from rag_r1.evaluation.evaluation_inputs import prepare_evaluation
+from rag_r1.evaluation.evaluation_inputs import file_checks, prepare_evaluation
+from rag_r1.evaluation.judge import check_judge
 from rag_r1.evaluation.report.report import WRONG_RUN
 from rag_r1.evaluation.report.run_table import RunTable, read_run
 from rag_r1.evaluation.target import resolve_model, serve_model
-from rag_r1.io.atomic_files import write_json, write_text
+from rag_r1.io.atomic_files import error_text, write_json, write_text
 from rag_r1.options.command_exit import ExitStatus
 from rag_r1.options.command_line import Positive, argument
 from rag_r1.options.declare import Constraint
@@ -95,7 +96,7 @@ class GroupsArguments(EvalArguments):
         common = {name: getattr(self, name) for name in EvalArguments.model_fields}
         return {
             temperature: EvalArguments(
-                **{**common, "temperature": temperature, "out": self.out / f"t{temperature:g}"}
+                **{**common, "temperature": temperature, "out": self.out / f"t{_name_of(temperature)}"}
             )
             for temperature in sorted(set(self.temperatures))
         }
@@ -108,45 +109,48 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 async def evaluate_groups(args: GroupsArguments) -> int:
-    """Play the runs, write the table and return the exit status. Raises RunError."""
+    """Play the runs, write the table and return the exit status. Raises RunError or OSError, and RewardError
+    if a reward term cannot judge."""
     runs = args.runs()
     first_args = next(iter(runs.values()))
-    model_check, search_check = begin_checks(
-        partial(resolve_model, first_args), partial(check_search, first_args, {})
-    )
-    with all_problems(args, {}, [model_check, search_check]):
-        model_args = model_check()
+    server_checks = (partial(check_search, first_args, {}), partial(check_judge, first_args))
+    checks = begin_checks(partial(resolve_model, first_args), *server_checks)
+    with all_problems(args, {}, [*checks, *file_checks(args)]):
+        model_args, *_ = (check() for check in checks)
         run_setup = prepare_evaluation(model_args)
-        search_check()
     if args.check_only:
         return await check_only(model_args, run_setup, model_args.base_url, model_args.model)
-    folders = {temperature: run.out for temperature, run in runs.items()}
     condition = agent_condition(run_setup.setup)
     with serve_model(model_args) as served_args:
-        for number, (temperature, out) in enumerate(folders.items(), 1):
-            print(f"{number}/{len(folders)} temperature {temperature:g}")
-            run_args = served_args.model_copy(update={"temperature": temperature, "out": out})
-            if status := await run_condition(run_args, run_setup, condition, out):
+        for number, (temperature, run) in enumerate(runs.items(), 1):
+            print(f"{number}/{len(runs)} temperature {_name_of(temperature)}")
+            run_args = served_args.model_copy(update={"temperature": temperature, "out": run.out})
+            if status := await run_condition(run_args, run_setup, condition, run.out):
                 return status
-    print("\n".join(write_groups(args.out, folders)))
+    print("\n".join(write_groups(args.out, {temperature: run.out for temperature, run in runs.items()})))
     return ExitStatus.DONE
+
+
+def _name_of(temperature: float) -> str:
+    """Return the name of a temperature in folders and tables, such as `0.6` or `1`. No two share one."""
+    return repr(temperature).removesuffix(".0")
 
 
 def write_groups(out: Path, runs: dict[float, Path]) -> list[str]:
     """Write the table of finished runs, whose folders are keyed by temperature, and return the lines to be
-    printed. Raises RunError."""
+    printed. Raises RunError if a run cannot be read, and OSError if the table cannot be written."""
     try:
         figures = {temperature: group_figures(read_run(folder)) for temperature, folder in runs.items()}
     except WRONG_RUN as error:
-        raise RunError(f"the runs are complete, but not the table: {error}") from error
-    by_name = {f"{temperature:g}": values for temperature, values in figures.items()}
+        raise RunError(f"the runs are complete, but not the table: {error_text(error)}") from error
+    by_name = {_name_of(temperature): values for temperature, values in figures.items()}
     write_json(out / GROUPS_JSON, {"format": 1, "temperatures": by_name})
     rows = [[name, *(number(values[column]) for column in _COLUMNS[1:])] for name, values in by_name.items()]
     lines = table(_COLUMNS, rows, "r" * len(_COLUMNS))
     page = Page("Groups of answers, by temperature").text("\n".join(lines))
     write_text(out / GROUPS_MD, f"{page.text(_LEGEND)}\n")
     best = max(figures, key=lambda temperature: figures[temperature]["mixed groups"])
-    return [*lines, f"\nmost mixed groups at temperature {best:g}; table: {out / GROUPS_MD}"]
+    return [*lines, f"\nmost mixed groups at temperature {_name_of(best)}; table: {out / GROUPS_MD}"]
 
 
 def group_figures(run: RunTable) -> dict[str, float]:

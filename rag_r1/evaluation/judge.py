@@ -86,8 +86,8 @@ class JudgeVerdicts:
 
     #: By the key of the case: 1 for correct, 0 for incorrect, None without a verdict.
     values: dict[str, float | None] = field(default_factory=dict)
-    #: Numbers of cases: `asked`, `correct`, `incorrect`, `no_verdict` (the reply was neither word) and
-    #: `unanswered` (there was no reply).
+    #: Numbers of cases: `distinct` (all of them), `correct`, `incorrect`, `no_verdict` (the reply was neither
+    #: word) and `unanswered` (the request failed). Cases that a stopped judge has not seen are in the first.
     counts: Counter[str] = field(default_factory=Counter)
     #: The cost of all replies, cached ones included, in the currency of --judge-price-in and -out.
     cost: float = 0.0
@@ -105,7 +105,7 @@ class JudgeVerdicts:
     def summary(self) -> str:
         """Return a line with the numbers of verdicts and the cost."""
         counts = self.counts
-        line = f"judge: {counts['asked']:,} distinct answers, {counts['correct']:,} correct"
+        line = f"judge: {counts['distinct']:,} distinct answers, {counts['correct']:,} correct"
         for name, text in (("no_verdict", "without a verdict"), ("unanswered", "without a reply")):
             if counts[name]:
                 line += f", {counts[name]:,} {text}"
@@ -124,7 +124,8 @@ async def judge(
     args: JudgeArguments, records: Iterable[Mapping[str, Any]], folder: Path, connection: EndpointArguments
 ) -> JudgeVerdicts:
     """Return the judge's verdicts on all records. Replies are cached in `folder`, which only one process may
-    use at a time. `connection` has the same meaning as in `judge_endpoint`. Raises RunError."""
+    use at a time. `connection` has the same meaning as in `judge_endpoint`. Raises RunError, and OSError if
+    the cache cannot be opened or written."""
     cases = {case.key: case for record in records if (case := JudgeCase.of(record)) is not None}
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     verdicts = JudgeVerdicts()
@@ -138,7 +139,7 @@ async def judge(
         cache.close()
     verdicts.cost = endpoint.spending.cost
     verdicts.stopped = endpoint.stop.reason
-    verdicts.counts["asked"] = len(cases)
+    verdicts.counts["distinct"] = len(cases)
     return verdicts
 
 

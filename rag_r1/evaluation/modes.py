@@ -32,7 +32,8 @@ from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.evaluation.baselines import Condition, agent_condition, baseline
 from rag_r1.evaluation.condition_run import run_condition
 from rag_r1.evaluation.eval_arguments import EvalArguments
-from rag_r1.evaluation.evaluation_inputs import prepare_evaluation
+from rag_r1.evaluation.evaluation_inputs import file_checks, prepare_evaluation
+from rag_r1.evaluation.judge import check_judge
 from rag_r1.evaluation.report.bootstrap import Bootstrap
 from rag_r1.evaluation.report.compare_command import compare, write_comparison
 from rag_r1.evaluation.report.episode_metrics import TERM
@@ -40,7 +41,7 @@ from rag_r1.evaluation.report.measures import MEASURES, Measure, among, by_sourc
 from rag_r1.evaluation.report.report import WRONG_RUN, figure
 from rag_r1.evaluation.report.run_table import RunTable, read_run
 from rag_r1.evaluation.target import resolve_model, serve_model
-from rag_r1.io.atomic_files import write_json, write_text
+from rag_r1.io.atomic_files import error_text, write_json, write_text
 from rag_r1.options.command_exit import ExitStatus
 from rag_r1.options.command_line import argument
 from rag_r1.options.server_address import Address
@@ -64,6 +65,8 @@ MODE_NAMES = {
 }
 #: Keys of the provenance in which the modes may differ.
 _DIFFERS = ("model", "condition", "protocol", "budget", "retriever", "corpus_sha256", "index")
+#: The baselines of a model that answers without search.
+AloneBaseline = Literal["cot", "direct", "no_search"]
 COMMAND = "rag-r1 eval modes"
 _DESCRIPTION = """\
 Evaluate a model before training without search, before training with search, and after training with search:
@@ -83,7 +86,7 @@ class ModesArguments(EvalArguments):
     trained_url: Address | None = argument(
         "server of the trained model, if it differs from --base-url", "URL", default=None
     )
-    alone: Literal["cot", "direct", "no_search"] = argument(
+    alone: AloneBaseline = argument(
         "how the model answers without search: as the baseline of that name", default="cot"
     )
     prompt_alone: Path | None = argument(
@@ -107,7 +110,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 async def evaluate_modes(args: ModesArguments) -> int:
-    """Play the three runs, write the table and return the exit status. Raises RunError."""
+    """Play the three runs, write the table and return the exit status. Raises RunError or OSError, and
+    RewardError if a reward term cannot judge."""
     untrained_args = args.changed(out=args.out / BEFORE)
     trained_args = args.changed(
         model=args.trained, base_url=args.trained_url or args.base_url, out=args.out / AFTER
@@ -116,8 +120,9 @@ async def evaluate_modes(args: ModesArguments) -> int:
     # The user's server of the trained model may be started only after the first model is done.
     if trained_args.base_url is None:
         model_checks.append(partial(resolve_model, trained_args))
-    checks = begin_checks(*model_checks, partial(check_search, untrained_args, {}))
-    with all_problems(args, {}, checks):
+    server_checks = (partial(check_search, untrained_args, {}), partial(check_judge, args))
+    checks = begin_checks(*model_checks, *server_checks)
+    with all_problems(args, {}, [*checks, *file_checks(args)]):
         untrained_args, *_ = (check() for check in checks)
         run_setup = prepare_evaluation(untrained_args)
     if status := await _play_modes(args, untrained_args, run_setup, (ALONE, BEFORE)):
@@ -134,12 +139,12 @@ async def _play_modes(
     args: ModesArguments, model_args: ModesArguments, run_setup: RunSetup, modes: Sequence[str]
 ) -> int:
     """Play the modes of one model, the one in `model_args`, and return the exit status."""
-    if args.check_only:
-        return await check_only(model_args, run_setup, model_args.base_url, model_args.model)
     setup = run_setup.setup
     conditions = {mode: agent_condition(setup) for mode in modes}
-    if ALONE in conditions:
+    if ALONE in conditions:  # made before --check-only ends, since it reads --prompt-alone
         conditions[ALONE] = alone_condition(setup, args.alone, args.prompt_alone)
+    if args.check_only:
+        return await check_only(model_args, run_setup, model_args.base_url, model_args.model)
     with serve_model(model_args) as served_args:
         for mode, condition in conditions.items():
             print(f"{list(MODE_NAMES).index(mode) + 1}/{len(MODE_NAMES)} {MODE_NAMES[mode]}")
@@ -148,9 +153,7 @@ async def _play_modes(
     return ExitStatus.DONE
 
 
-def alone_condition(
-    setup: AgentSetup, name: Literal["cot", "direct", "no_search"], prompt: Path | None = None
-) -> Condition:
+def alone_condition(setup: AgentSetup, name: AloneBaseline, prompt: Path | None = None) -> Condition:
     """Return the condition in which the model answers without search, in one turn with as many tokens as the
     agent `setup` may generate in all of its turns. `name` is the baseline, and `prompt` a file that replaces
     its prompt. Raises RunError for a prompt that cannot be read or lacks {question}."""
@@ -173,7 +176,7 @@ def alone_condition(
 
 def write_modes(out: Path) -> list[str]:
     """Write the table and the comparison of the three finished runs, and return the lines to be printed.
-    Raises RunError."""
+    Raises RunError if a run cannot be read, and OSError if a file cannot be written."""
     tables = {}
     try:
         for mode in MODE_NAMES:
@@ -181,7 +184,7 @@ def write_modes(out: Path) -> list[str]:
             tables[mode] = read_run(out / mode, mask=card.mask if card else None)
         comparison = compare([out / mode for mode in (BEFORE, ALONE, AFTER)], _DIFFERS)
     except WRONG_RUN as error:
-        raise RunError(f"the runs are complete, but not the table: {error}") from error
+        raise RunError(f"the runs are complete, but not the table: {error_text(error)}") from error
     modes = {mode: figures_of(run) for mode, run in tables.items()}
     write_json(out / MODES_JSON, {"format": 1, "modes": modes})
     write_text(out / MODES_MD, markdown(modes) + "\n")
@@ -219,8 +222,7 @@ def figures_of(run: RunTable) -> dict[str, Any]:
         }
         for i, measure in enumerate(measures)
     }
-    questions = len(set(run.question_keys))
-    return {"questions": questions, "failed": int(np.sum(run.failed)), "figures": figures}
+    return {"questions": len(set(run.question_keys)), "failed": int(np.sum(run.failed)), "figures": figures}
 
 
 def markdown(modes: Mapping[str, Mapping[str, Any]]) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from rag_r1.rollouts.provenance_facts import VOLATILE_KEYS
 from rag_r1.rollouts.response_format import IDS
 from rag_r1.rollouts.server_check import get_answer
 from rag_r1.rollouts.session import RunSession
-from rag_r1.runs.errors import RunError
 from rag_r1.runs.markdown import one_line_text
 from rag_r1.runs.settings import refuse_changes
 from rag_r1.tools.registry import DEFAULT_TOOL
@@ -49,7 +47,8 @@ def write_provenance(
 
     `setup` is the agent of the first question, if it is not the session's. `parts` are further arguments of
     `make_provenance`, such as `sampling`. A resumed run keeps the time of its first start. Raises RunError if
-    something that the result depends on has changed since then."""
+    something that the result depends on has changed since then or if the file of the first start cannot be
+    read, OSError if it cannot be written, and the errors of `make_provenance`."""
     setup = setup or session.run_setup.setup
     model_folder = Path(model)
     retriever = dict(session.run_setup.retriever)
@@ -108,9 +107,8 @@ def _engine_options(args: RolloutArguments, session: RunSession, model: str) -> 
         "tokenizer": "the model's" if tokenizer == model else _public_name(tokenizer),
         "body": json.loads(args.body),
     }
-    with suppress(RunError):  # behind a proxy, only the run's client reaches the endpoint
-        if version := vllm_version(session.endpoint.options.url, args.api_key_env):
-            options["vllm"] = version
+    if version := vllm_version(session.endpoint.base, args.api_key_env):
+        options["vllm"] = version
     if vllm_options := getattr(args, "vllm_options", None):
         options["vllm_options"] = vllm_options
     if (tool := session.run_setup.retriever.get("tool") or DEFAULT_TOOL) != DEFAULT_TOOL:
@@ -119,7 +117,8 @@ def _engine_options(args: RolloutArguments, session: RunSession, model: str) -> 
 
 
 def vllm_version(url: str, key_variable: str) -> str | None:
-    """Return the version of the vLLM at this address; None for another server."""
+    """Return the version of the vLLM at this address; None for another server, and behind a proxy, since only
+    the run's client uses it. Raises RunError for a text that is not an address."""
     answer = get_answer(f"{base_address(url).removesuffix('/v1')}/version", key_variable)
     version = answer.get("version") if isinstance(answer, dict) else None
     return one_line_text(version) if isinstance(version, str) else None

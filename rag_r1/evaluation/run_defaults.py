@@ -9,6 +9,7 @@ output folder. Flags on the command line replace these defaults.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,6 +78,7 @@ class RunDefaults:
         used: dict[Path, list[str]] = {}
         for name, source in self.sources.items():
             texts, defaults = _texts(getattr(args, name)), _texts(self.values[name])
+            # The command line may have added to a list of the run, such as its overrides.
             if texts[: len(defaults)] == defaults:
                 used.setdefault(source, []).append(f"{name} {' '.join(defaults)}")
         return [f"from {source}: {', '.join(values)}" for source, values in used.items()]
@@ -156,16 +158,16 @@ def _of_training(run: Path, path: Path) -> RunDefaults:
         raise RunError(
             f"{path} is read with omegaconf, which is not installed: {pip_command('cpu')}"
         ) from error
+    folder = path.parents[len(CONFIG.parts) - 1]
     try:
         config = OmegaConf.create(read_yaml(path))
         if "rag_r1" not in config:
             raise ValueError("it has no rag_r1 block; for a fine-tuned model, give --model RUN/model instead")
         values = validation_arguments(config)
-        configured_folder = Path(config.trainer.default_local_dir).expanduser()
+        values["questions"] = [_find_moved(Path(file), folder) for file in values["questions"]]
+        configured_folder = Path(os.path.expanduser(config.trainer.default_local_dir))
     except (OSError, YamlError, OmegaConfBaseException, AttributeError, TypeError, ValueError) as error:
         raise RunError(f"{path} is not the configuration of a training: {error}") from error
-    folder = path.parents[len(CONFIG.parts) - 1]
-    values["questions"] = [_find_moved(Path(file), folder) for file in values["questions"]]
     sources = dict.fromkeys(values, path)
     values["out"] = folder / "evaluation"
     index = folder / "index"

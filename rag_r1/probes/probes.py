@@ -46,8 +46,9 @@ PROBES: tuple[Probe, ...] = get_args(Probe)
 NEED_GOLD: tuple[Probe, ...] = ("gold", "withheld")
 #: Probes that use passages, the question's gold ones or random ones.
 NEED_PASSAGES: tuple[Probe, ...] = ("random", *NEED_GOLD)
-#: Documents beyond top-k that the search behind `gold` and `withheld` returns. If `withheld` leaves out more
-#: of them, which can happen with a gold page of many passages, it shows fewer than top-k.
+#: Documents beyond top-k that the search behind `gold` and `withheld` returns, which the server's --max-topk
+#: must allow. If `withheld` leaves out more of them, which can happen with a gold page of many passages, it
+#: shows fewer than top-k.
 SPARE = 20
 
 #: The result of one query.

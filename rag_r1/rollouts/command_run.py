@@ -50,9 +50,9 @@ def run_command(command: str, work: Work, args: Arguments) -> int:
     the coroutine's exit status, or 1 after printing an error that the user can correct."""
     try:
         check_out(args.out, command)
-    except ValueError:
+    except ValueError as error:
         check_command(command, work, args)
-        raise
+        raise RunError(str(error)) from error  # if the folder has become usable since the first check
     writes = not any(getattr(args, flag, False) for flag in ("check_only", "estimate"))
     with recorded_settings(command, args) if writes else nullcontext():
         return asyncio.run(work(args))

@@ -23,7 +23,7 @@ Job = Callable[[], Awaitable[T]]
 
 async def without_waiting(job: Job[T]) -> T | None:
     """Return the result of a job that need not wait, such as one whose answers are all cached; None if it has
-    to, and then the job is cancelled."""
+    to, and then the job is cancelled. Raises what the job raises."""
     task = asyncio.ensure_future(job())
     await asyncio.sleep(0)  # the task runs until it ends or waits
     task.cancel()

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rag_r1.agent import Trajectory, Turn
-from rag_r1.agent.failures import FailureRecord, error_line
+from rag_r1.agent.failures import error_line
 from rag_r1.agent.tool_executor import ToolExecutor
 from rag_r1.agent.trajectory import CallRecord
 from rag_r1.agent.truncation import fit_observation
@@ -45,70 +45,58 @@ class OneShotRequest:
     request: EpisodeRequest
     #: The agent that plays the request.
     setup: AgentSetup
-    #: The search as a turn of the trajectory.
-    turn: Turn
-    retries: int = 0
-    #: The failure of the search; None if it succeeded.
-    failure: Failure | None = None
+    #: The search alone: its turn, time and retries, and its failure if it failed.
+    search: Trajectory
 
     @property
     def is_masked(self) -> bool:
-        """Whether the search failed in a way that masks the episode."""
-        return self.failure is not None and self.failure.kind in self.setup.failures.mask
-
-    def failed_trajectory(self) -> Trajectory:
-        """Return the trajectory of an episode that ended with the failed search. Requires `is_masked`."""
-        assert self.failure is not None  # guaranteed by `is_masked`
-        protocol = self.setup.protocol.name
-        trajectory = Trajectory(self.request.id, self.request.question, protocol, [self.turn])
-        trajectory.status = "error" if self.failure.kind == "error" else "tool_failure"
-        trajectory.seconds, trajectory.retries = self.turn.tool_s, self.retries
-        trajectory.add_failure(self.failure.kind, self.failure.detail)
-        return trajectory
+        """Whether the search failed in a way that masks the episode. `search` is then the whole episode."""
+        return self.search.masked(self.setup.failures.mask)
 
     def prepend_search_turn(self, trajectory: Trajectory) -> None:
         """Insert the search as the first turn of the trajectory, and add its failure, time and retries."""
-        trajectory.turns.insert(0, self.turn)
-        trajectory.failures = [
-            FailureRecord(failure.kind, failure.turn + 1, failure.detail) for failure in trajectory.failures
-        ]
-        if self.failure is not None:
-            trajectory.failures.insert(0, FailureRecord(self.failure.kind, 0, self.failure.detail[:200]))
-        trajectory.seconds += self.turn.tool_s
-        trajectory.retries += self.retries
+        trajectory.turns[:0] = self.search.turns
+        later_failures = [replace(failure, turn=failure.turn + 1) for failure in trajectory.failures]
+        trajectory.failures = [*self.search.failures, *later_failures]
+        trajectory.seconds += self.search.seconds
+        trajectory.retries += self.search.retries
 
 
 async def prepare_one_shot(request: EpisodeRequest, setup: AgentSetup) -> OneShotRequest:
     """Search for the question and put the passages into the request's messages. A failure is reported in the
     result; only cancellation is raised."""
-    retries = 0
-
-    async def wait(attempt: int) -> None:
-        nonlocal retries
-        retries += 1
-        await asyncio.sleep(setup.failures.delay(attempt))
-
     call = CallRecord(SEARCH, {"query": request.question})
     turn = Turn("", Search.kind, [call])
+    search = Trajectory(request.id, request.question, setup.protocol.name, [turn])
+
+    async def wait(attempt: int) -> None:
+        search.retries += 1
+        await asyncio.sleep(setup.failures.delay(attempt))
+
     started = time.perf_counter()
     executor = ToolExecutor(setup.tools(), setup.failures, wait, lambda: CallContext(request.question))
     [result] = await executor.call([call])
-    turn.tool_s = time.perf_counter() - started
-    failure = result if isinstance(result, Failure) else None
-    if failure is not None:
+    search.seconds = turn.tool_s = time.perf_counter() - started
+    if isinstance(result, Failure):
         turn.status = "tool_failure"
-        passages = failure.reason
+        passages = result.reason
+        _record_failure(search, result.kind, result.detail)
     else:
         try:
             passages, call.documents = _fit_passages(request, setup, result)
         except Exception as error:  # from the tokenizer, or a bug; the turn loop handles them in the same way
             logger.exception("the passages of %s", request.id)
-            passages, failure = "", Failure("", "error", error_line(error))
+            passages = ""
+            _record_failure(search, "error", error_line(error))
     plain_setup = replace(setup, own_prompt=False)  # uses the messages of the request
     messages = _messages(request, setup, passages)
-    return OneShotRequest(
-        replace(request, messages=messages, setup=plain_setup), plain_setup, turn, retries, failure
-    )
+    return OneShotRequest(replace(request, messages=messages, setup=plain_setup), plain_setup, search)
+
+
+def _record_failure(search: Trajectory, kind: str, detail: str) -> None:
+    """Add the failure to the search, and give it the status of an episode that ends with this failure."""
+    search.add_failure(kind, detail)
+    search.status = "error" if kind == "error" else "tool_failure"
 
 
 def _fit_passages(

@@ -140,7 +140,8 @@ class Provenance(_ProvenancePart):
 
     @property
     def rows(self) -> int | None:
-        """The number of questions in all data files; None if one of them was not counted."""
+        """The number of questions in all data files; None if there are no files, or if the rows of one were
+        not counted."""
         counts = [part.rows for part in self.data.values()]
         return None if not counts or None in counts else sum(count for count in counts if count is not None)
 
@@ -149,7 +150,8 @@ class Provenance(_ProvenancePart):
         return {key: value for key, value in flatten(self.model_dump(mode="json")).items() if value != {}}
 
     def write(self, folder: Path) -> Path:
-        """Write `provenance.json` into a run's folder atomically, and return its path."""
+        """Write `provenance.json` into a run's folder atomically, and return its path. Raises RunError if a
+        file of that name has other content, and OSError if it cannot be written."""
         folder.mkdir(parents=True, exist_ok=True)
         return write_provenance(folder, self.model_dump(mode="json"))
 
@@ -242,7 +244,7 @@ def make_provenance(
 
 def retriever_part(retriever: RetrieverConfig) -> RetrieverPart:
     """Return the provenance of a search: its address and request, and its server's description of itself.
-    Raises RunError if no server answers."""
+    Raises the errors of `describe_server`."""
     url = provenance_facts.public_address(retriever.base)
     facts = provenance_facts.describe_server(retriever.base)
     return RetrieverPart(url=url, wire=retriever.wire, topk=retriever.topk, **facts)

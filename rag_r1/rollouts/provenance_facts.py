@@ -73,14 +73,19 @@ def describe_server(base: str) -> dict[str, Any]:
             f"no retrieval server answers at {public_address(base)} ({type(error).__name__}): start it, or "
             "correct the address"
         ) from error
-    facts = ready if status == 200 and isinstance(ready, dict) else None
-    if facts is not None:  # drops the server's other indexes, and what the client does not use
-        facts = {key: value for key, value in facts.items() if key not in ("indexes", "topk", "status")}
-        facts = {key: value for key, value in facts.items() if value is None or isinstance(value, str | int)}
     return {
         "healthy": None if health in (404, 405) else health == 200,
-        "ready": None if facts is None else without_secrets(facts),
+        "ready": _plain_facts(ready) if status == 200 and isinstance(ready, dict) else None,
     }
+
+
+def _plain_facts(ready: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a server's description that are texts, whole numbers, booleans or null, without
+    secrets. The server's other indexes, its default `topk` and its `status` are left out, since no search of
+    the run depends on them."""
+    facts = {key: value for key, value in ready.items() if key not in ("indexes", "topk", "status")}
+    plain = {key: value for key, value in facts.items() if value is None or isinstance(value, str | int)}
+    return without_secrets(plain)
 
 
 def index_identity(ready: Mapping[str, Any] | None) -> dict[str, Any] | None:

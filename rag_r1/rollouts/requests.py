@@ -79,9 +79,11 @@ class QuestionSet:
 def read_questions(
     paths: Sequence[str | Path], protocol: Protocol, *, skip_bad_rows: bool = False, limit: int | None = None
 ) -> QuestionSet:
-    """Return the questions of all files, or the first `limit` of them. Raises DataError if there is no
-    question, or if a row cannot be used and `skip_bad_rows` is false; the message names the first bad
-    rows."""
+    """Return the questions of all files, or the first `limit` of them. All files are read to their end even
+    so, since a bad row is refused wherever it stands.
+
+    Raises DataError if a file cannot be read or is given twice, if there is no question, or if a row cannot
+    be used and `skip_bad_rows` is false; the message then names the first bad rows."""
     if not paths:
         raise DataError("--questions names no file: give a file of questions")
     refuse_repeated(paths)

@@ -30,8 +30,8 @@ async def response_format(
     model_flag: str = "--model",
 ) -> str:
     """Return CHAT, IDS or TEXT, the form of the endpoint's answers to the requests of an engine. `model_flag`
-    is the option with the model's name. Raises RunError if the endpoint does not have the engine's API, or if
-    no model server answers."""
+    is the option with the model's name. Raises RunError if the endpoint does not have the engine's API, if no
+    model server answers, or if the prompt is too long for every question."""
     if engine == "chat" and setup.protocol.turns == "chat":
         raise RunError(
             f"--engine chat cannot play the protocol {setup.protocol.name}: its turns and tools are "
@@ -46,7 +46,14 @@ async def response_format(
     if engine == "chat":
         return CHAT
     try:
-        has_ids = await returns_token_ids(endpoint, model, setup.prompt_ids("Who?"), extra_body)
+        prompt = setup.prompt_ids("Who?")
+    except ValueError as error:
+        raise RunError(
+            f"not even the prompt of a short question can be made ({error}): raise --max-prompt-tokens, or "
+            "shorten --prompt"
+        ) from error
+    try:
+        has_ids = await returns_token_ids(endpoint, model, prompt, extra_body)
     except EngineFailure as error:
         raise RunError(
             f"{endpoint.base} does not continue token ids ({error}): correct the address, or use "
@@ -57,7 +64,8 @@ async def response_format(
 
 def requires_token_ids(setup: AgentSetup, answers: str) -> bool:
     """Return whether the agent needs the log-probs of tokens, which only an endpoint with token ids returns.
-    Raises RunError if it needs them and the endpoint's answers have another form."""
+    `answers` is the result of `response_format`. Raises RunError if the agent needs the log-probs and the
+    answers have another form than IDS."""
     if setup.budget.max_state is None:
         return False
     if answers != IDS:

@@ -20,7 +20,7 @@ next run of the command plays the episodes that were cancelled.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
@@ -146,11 +146,10 @@ class EpisodeRunner:
         one_shot = await prepare_one_shot(request, setup) if request.search_first else None
         if one_shot:
             request, setup = one_shot.request, one_shot.setup
-        engines: list[MeteredEngine] = []
-        if one_shot and one_shot.is_masked:
-            trajectory = one_shot.failed_trajectory()
+        if one_shot is None or not one_shot.is_masked:
+            trajectory, usage = await self._play_paths(request, setup, one_shot)
         else:
-            trajectory = await self._play_paths(request, setup, engines, one_shot)
+            trajectory, usage = one_shot.search, {}
         has_score = await self.reward.score(trajectory, list(request.golds), setup.failures.mask)
         context = {
             "question_id": request.question_id,
@@ -161,7 +160,7 @@ class EpisodeRunner:
             "right": self.correctness.is_right(trajectory.rewards) if has_score else None,
             "reward_weights": self.reward.weights,
             "try": try_number,
-            "usage": _usage(engines),
+            "usage": usage,
             **({"metadata": dict(request.metadata)} if request.metadata else {}),
         }
         outcome = self.folder.write(self.written_fields({**context, **trajectory.to_dict()}))
@@ -169,25 +168,27 @@ class EpisodeRunner:
         return outcome
 
     async def _play_paths(
-        self,
-        request: EpisodeRequest,
-        setup: AgentSetup,
-        engines: list[MeteredEngine],
-        one_shot: OneShotRequest | None,
-    ) -> Trajectory:
-        """Play all paths of a request and return the path that won the vote. Appends each path's engine to
-        `engines`. A path for which `one_shot` has searched begins with the turn of that search."""
+        self, request: EpisodeRequest, setup: AgentSetup, one_shot: OneShotRequest | None
+    ) -> tuple[Trajectory, dict[str, int]]:
+        """Play all paths of a request. Returns the path that won the vote, and the numbers of requests and
+        tokens of all paths. If `one_shot` has searched, every path begins with the turn of that search."""
+        engines: list[MeteredEngine] = []
 
         async def play_path(number: int) -> Trajectory:
-            engines.append(self.make_engine(_path_request(request, number)))
+            engine = self.make_engine(_path_request(request, number))
+            engines.append(engine)
             prompt_ids = _prompt_ids(request, setup)
-            episode = setup.episode(engines[-1])
+            episode = setup.episode(engine)
             trajectory = await episode.resume(request.id, request.question, prompt_ids, request.past)
             if one_shot:
                 one_shot.prepend_search_turn(trajectory)
             return trajectory
 
-        return await sample_paths(play_path, setup.budget.paths, setup.failures.mask)
+        winner = await sample_paths(play_path, setup.budget.paths, setup.failures.mask)
+        usage = Usage()
+        for engine in engines:
+            usage.add(engine.usage)
+        return winner, dict(vars(usage))
 
     def _count_failures(self, trajectory: Trajectory) -> None:
         """Stop the run after too many consecutive episodes that failed because of the engine."""
@@ -211,14 +212,6 @@ def _path_request(request: EpisodeRequest, number: int) -> EpisodeRequest:
     if number == 0:
         return request
     return replace(request, seed=int(seeded_fraction(request.seed, "path", str(number)) * (1 << 31)))
-
-
-def _usage(engines: Sequence[MeteredEngine]) -> dict[str, int]:
-    """Return the numbers of requests and tokens, summed over the engines; empty if there are none."""
-    total = Usage()
-    for engine in engines:
-        total.add(engine.usage)
-    return dict(vars(total)) if engines else {}
 
 
 async def _prompt_ids(request: EpisodeRequest, setup: AgentSetup) -> list[int]:

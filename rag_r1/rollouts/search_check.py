@@ -33,14 +33,15 @@ def check_search(args: RolloutArguments, defaults: Mapping[str, Any]) -> None:
     it reads its arguments uses this, so that one error reports both servers.
 
     Does nothing if the keys of the search are wrong, since those are reported separately. Raises RunError if
-    the search does not work."""
+    the search does not work, and the errors of `config_of` for keys that are right only one by one."""
     try:
         config = config_of(args, defaults)
     except FAULTS:  # these are reported key by key; here the wrong ones are left out
         plain = args.changed(protocol=FALLBACK_PROTOCOL, prompt=None, overrides=[])
-        valid = [word for word in args.overrides if _is_valid(plain.changed(overrides=[word]), defaults)]
-        if any(word not in valid and word.lstrip("+").startswith(_SEARCH_KEYS) for word in args.overrides):
+        wrong = [word for word in args.overrides if not _is_valid(plain.changed(overrides=[word]), defaults)]
+        if any(word.lstrip("+").startswith(_SEARCH_KEYS) for word in wrong):
             return
+        valid = [word for word in args.overrides if word not in wrong]
         config = config_of(plain.changed(overrides=valid), defaults)
     run_in_thread(try_servers(try_first_search(config.validation_retriever, args.retriever_url)))
 

@@ -78,7 +78,7 @@ def prepare(args: RolloutArguments, defaults: Mapping[str, Any], *, validation: 
     """Read the questions and check every key of the configuration.
 
     `defaults` are the command's own values in the block rag_r1, by section. With `validation`, the limits and
-    the search of a validation apply instead of those of training. Raises RunError."""
+    the search of a validation apply instead of those of training. Raises RunError or OSError."""
     add_working_directory()
     try:
         return _prepare_setup(args, defaults, validation=validation)
@@ -191,7 +191,8 @@ async def open_session(
     after the block.
 
     `url` and `model` name the endpoint, `out` the run's folder if it is not `--out`. A run with
-    `searches=False` needs no search. Raises RunError."""
+    `searches=False` needs no search. Raises RunError, and OSError if a file of the folder cannot be opened or
+    written."""
     setup, extra_body = run_setup.setup, json.loads(args.body)
     stop = CancelToken()
     spending = CostTracker(stop, args.price_in, args.price_out, args.max_cost)
@@ -248,11 +249,11 @@ async def check_only(
     `searches=False` the command needs no search. Returns 0. Raises RunError, which names every server that
     does not answer."""
     stop = CancelToken()
-    attempts: list[Awaitable[Any]] = []
-    if searches:
-        attempts.append(try_first_search(run_setup.retriever, args.retriever_url))
     endpoint = None if url is None else Endpoint(endpoint_options(args, url, args.api_key_env), stop)
+    attempts: list[Awaitable[Any]] = []
     try:
+        if searches:
+            attempts.append(try_first_search(run_setup.retriever, args.retriever_url))
         if endpoint is not None:
             attempts.append(_format_check(args, run_setup, endpoint, model))
         await try_servers(*(unless_cancelled(stop, attempt) for attempt in attempts))
@@ -269,8 +270,8 @@ async def check_only(
 def _format_check(
     args: RolloutArguments, run_setup: RunSetup, endpoint: Endpoint, model: str
 ) -> Coroutine[Any, Any, str]:
-    """Return a coroutine that checks the model's server and returns the form of its answers. It raises
-    RunError."""
+    """Return a coroutine that checks the model's server and returns the form of its answers. When it is
+    awaited, it raises the errors of `response_format`."""
     body = json.loads(args.body)
     return response_format(args.engine, endpoint, model, body, run_setup.setup, model_flag=args.model_flag)
 

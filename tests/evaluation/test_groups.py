@@ -10,7 +10,7 @@ from rag_r1.data.rows import write_rows
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.world import demo_protocol, make_questions, make_world, to_row
 from rag_r1.evaluation import command
-from rag_r1.evaluation.groups import group_figures
+from rag_r1.evaluation.groups import GroupsArguments, group_figures
 from rag_r1.evaluation.report.run_table import read_run
 from tests.evaluation.command_words import PROMPT, command_words
 from tests.evaluation.finished_runs import record, write_run
@@ -32,6 +32,11 @@ def test_a_group_is_mixed_if_some_and_not_all_of_its_answers_are_right(tmp_path)
     shares = {"mixed groups": 0.5, "all wrong": 0.25, "all right": 0.25, "best of a group": 0.75}
     assert {name: figures[name] for name in shares} == shares
     assert figures["EM"] == pytest.approx(6 / 12) and figures["searches"] == 1
+
+
+def test_temperatures_that_are_close_have_folders_of_their_own(tmp_path):
+    near = GroupsArguments(model="m", questions=["q"], out=tmp_path, temperatures=[1.0000001, 0.6, 1.0])
+    assert [run.out.name for run in near.runs().values()] == ["t0.6", "t1", "t1.0000001"]
 
 
 @pytest.mark.slow

@@ -65,7 +65,7 @@ def test_each_distinct_answer_is_asked_about_once_also_by_a_second_start(tmp_pat
         for _ in range(2):
             verdicts = verdicts_of(arguments(server.base), records, tmp_path)
             assert values_of(verdicts, records) == [1.0, 1.0, 0.0, 1.0]
-    assert len(server.cases) == 3 == verdicts.counts["asked"]
+    assert len(server.cases) == 3 == verdicts.counts["distinct"]
     case = {"question": "What is a?", "accepted_answers": ["Paris"], "given_answer": "Paris"}
     assert case in server.cases  # requests are sent at the same time, in any order
 

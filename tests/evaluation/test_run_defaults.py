@@ -118,7 +118,7 @@ def test_an_index_to_serve_and_a_server_are_refused_if_both_are_given(flag, of_r
         command.main([*words, "--serve-index", str(tmp_path / "no_index"), flag])
     message = capsys.readouterr().err
     assert "--serve-index starts a retrieval server: leave out --retriever-url" in message
-    assert "2 problems:" in message, "the missing model or index is named, too"
+    assert "3 problems:" in message, "the missing index, and the missing model or questions, are named, too"
 
 
 def test_a_run_is_known_by_its_checkpoints_too_and_may_have_been_moved(tmp_path):
@@ -130,6 +130,13 @@ def test_a_run_is_known_by_its_checkpoints_too_and_may_have_been_moved(tmp_path)
         assert values["questions"] == [run / "data" / "val.parquet"]
         assert values["model"] == str(run / "checkpoints" / "global_step_7")
         assert values["out"] == run / "evaluation"
+
+
+def test_a_home_that_nobody_has_hides_no_checkpoint_in_the_runs_own_folder(tmp_path):
+    run = training(tmp_path)
+    config = run / "hydra" / ".hydra" / "config.yaml"
+    config.write_text(config.read_text().replace(f"_dir: {run}", "_dir: ~nobody_at_all"))
+    assert defaults_of(run).values["model"] == str(run / "checkpoints" / "global_step_7")
 
 
 def test_every_limit_of_the_validation_is_taken(tmp_path):
@@ -159,6 +166,12 @@ def test_a_search_and_tools_of_the_trainings_own_are_taken(tmp_path):
         ("hydra/.hydra/config.yaml", "a: 1", "config.yaml"),
         ("hydra/.hydra/config.yaml", "a: [", "config.yaml"),
         ("hydra/.hydra/config.yaml", "- 1", "config.yaml"),
+        (
+            "hydra/.hydra/config.yaml",
+            "rag_r1: {protocol: p}\ntrainer: {default_local_dir: d}\n"
+            "data: {val_files: [1], max_prompt_length: 9, max_response_length: 9}",
+            "config.yaml",
+        ),
     ],
 )
 def test_a_folder_that_is_no_such_run_is_refused(tmp_path, capsys, file, text, named):

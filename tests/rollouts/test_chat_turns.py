@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -33,8 +34,8 @@ CONFIG = RagR1Config.from_config({"protocol": "agentic_rag_tools"})
 LIMITS = RowLimits(2000, 2000)
 
 
-def setup(template="plain"):
-    return agent_setup(CONFIG, TokenUnit("a tokenizer", tokenizer_with(template)), LIMITS)
+def setup(template="plain", limits=LIMITS):
+    return agent_setup(CONFIG, TokenUnit("a tokenizer", tokenizer_with(template)), limits)
 
 
 def test_a_tokenizer_must_be_given():
@@ -45,6 +46,12 @@ def test_a_tokenizer_must_be_given():
 def test_a_chat_endpoint_is_refused():
     with pytest.raises(RunError, match="--engine chat cannot play.*--engine completions"):
         asyncio.run(response_format("chat", None, "m", {}, setup()))
+
+
+def test_a_prompt_that_is_too_long_for_every_question_is_named():
+    behind_a_proxy = SimpleNamespace(options=SimpleNamespace(trust_env=True))
+    with pytest.raises(RunError, match="more than 128 characters.*raise --max-prompt-tokens"):
+        asyncio.run(response_format("completions", behind_a_proxy, "m", {}, setup(limits=RowLimits(1, 9))))
 
 
 def test_a_template_that_cannot_be_used_is_refused_with_the_tokenizers_name():

@@ -116,14 +116,8 @@ def test_two_dead_servers_are_named_with_the_commands_that_start_them(name, tmp_
 def test_a_wrong_key_hides_no_dead_search_unless_it_is_one_of_the_search(name, key, asks, tmp_path, capsys):
     main, server = COMMANDS[name]
     (tmp_path / "questions.jsonl").write_text(json.dumps({"question": "Who?", "golden_answers": ["she"]}))
-    words = [
-        "--questions",
-        str(tmp_path / "questions.jsonl"),
-        "--engine",
-        "chat",
-        "--out",
-        str(tmp_path / "o"),
-    ]
+    questions = str(tmp_path / "questions.jsonl")
+    words = ["--questions", questions, "--engine", "chat", "--out", str(tmp_path / "o")]
     assert main([*server, *words, "--retriever-url", DEAD, f"rag_r1.{key}"]) == 1
     said = capsys.readouterr().err
     assert f"rag_r1.{key.partition('=')[0]}" in said and f"no model server answers at {DEAD}/v1" in said
@@ -223,26 +217,36 @@ def test_check_only_asks_each_server_once_and_writes_nothing(tmp_path, capsys):
         common = ["--questions", str(questions), "--engine", "chat", "--out", str(tmp_path / "out")]
         assert evaluation.main([*flags, *common, "--check-only"]) == 0
         paths = sorted({asked.path for asked in stub.asked})
+        modes = ["modes", "--trained", "m", "--prompt-alone", "none.txt", *flags, *common, "--check-only"]
+        assert evaluation.main(modes) == 1
     assert paths == ["/retrieve", "/v1/chat/completions", "/v1/models"]
-    assert "all checks passed: 1 questions" in capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert "all checks passed: 1 questions" in printed.out and "--prompt-alone none.txt" in printed.err
     assert not (tmp_path / "out").exists()
 
 
-def test_a_dead_judge_and_a_dead_model_server_are_both_named(tmp_path, capsys):
+@pytest.mark.parametrize("subcommand", [[], ["groups"], ["modes", "--trained", "m"]])
+def test_a_dead_judge_and_a_dead_model_server_are_both_named(subcommand, tmp_path, capsys):
     main, server = COMMANDS["eval"]
     judge = ["--judge-url", f"{DEAD}9/v1", "--judge-model", "j"]
     flags = ["--questions", __file__, "--engine", "chat", "--out", str(tmp_path / "o")]
-    assert main([*server, *flags, *judge]) == 1
+    assert main([*subcommand, *server, *flags, *judge]) == 1
     message = capsys.readouterr().err
     assert f"no judge answers at {DEAD}9/v1" in message and f"no model server answers at {DEAD}/v1" in message
 
 
-def test_a_file_or_a_run_that_is_not_there_is_said_so(tmp_path, capsys):
+@pytest.mark.parametrize(
+    "words", [["--serve-index"], ["groups", "--index"], ["modes", "--trained", "m", "--index"]]
+)
+def test_a_missing_index_hides_no_missing_questions(words, tmp_path, capsys):
     main, server = COMMANDS["eval"]
-    assert (
-        main([*server, "--questions", "none.parquet", "--engine", "chat", "--out", str(tmp_path / "o")]) == 1
-    )
-    assert "none.parquet: there is no such file" in capsys.readouterr().err
+    flags = ["--questions", "none.parquet", "--engine", "chat", "--out", str(tmp_path / "o")]
+    assert main([*words, "no_index", *server, *flags]) == 1
+    message = capsys.readouterr().err
+    assert "none.parquet: there is no such file" in message and "no_index" in message
+
+
+def test_a_run_that_is_not_there_is_said_so(capsys):
     assert evaluation.main(["compare", "no_run", "no_run_either"]) == 1
     assert "there is no run in no_run, no_run_either" in capsys.readouterr().err
 

@@ -103,7 +103,7 @@ def test_no_more_is_shown_than_a_search_of_the_agent_may_show(room):
     long = [Document(str(i), f'"Page {i}"\n' + "word " * 30) for i in range(3)]
     setup = agent(long, max_query_observation_tokens=room)
     first = asyncio.run(prepare_one_shot(ask_with(setup), setup))
-    documents = first.turn.calls[0].documents
+    documents = first.search.turns[0].calls[0].documents
     empty = prompt_with([], max_query_observation_tokens=room)
     assert 0 < len(first.request.messages[0]["content"]) - len(empty) <= room
     assert documents and sum(len(document.contents) for document in documents) < room
@@ -114,7 +114,7 @@ def test_the_prompt_stays_within_its_limit_and_a_question_that_is_too_long_is_a_
     setup = agent(long, max_prompt_tokens=600)
     first = asyncio.run(prepare_one_shot(ask_with(setup), setup))
     ids = first.setup.prompt_ids("What is a?", first.request.messages)
-    assert 500 < len(ids) <= 600 and first.turn.calls[0].documents
+    assert 500 < len(ids) <= 600 and first.search.turns[0].calls[0].documents
     record = play(tmp_path, agent(long, max_prompt_tokens=20))
     assert (record["status"], record["right"]) == ("bad_row", None)
 
@@ -147,3 +147,9 @@ def test_a_failed_search_is_no_wrong_answer_unless_failures_are_shown(tmp_path):
     record = play(tmp_path / "shown", setup)
     assert record["right"] is True and "No answer came." in record["prompt"][0]["content"]
     assert record["failures"][0]["kind"] == "retriever"
+
+
+def test_a_failure_of_a_kind_that_nobody_knows_counts_as_that_of_a_tool(tmp_path):
+    record = play(tmp_path, agent(Failure("No answer came.", "outage", "503")))
+    assert (record["status"], record["right"]) == ("tool_failure", None)
+    assert record["failures"] == [{"kind": "tool", "turn": 0, "detail": "503"}]

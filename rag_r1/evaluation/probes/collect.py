@@ -146,10 +146,11 @@ def find_passages(
     scan with the same parameters, an interrupted scan is continued, and the result of a finished one is
     returned.
 
-    Raises DataError if the corpus cannot be read, if there are more passages than a file may hold, if several
-    passages have the same id, or if there are bad rows and `skip_bad_rows` is false. The scan then stays
-    unfinished (`done` is false), so that only this command reads its file. A scan that was finished with
-    `skip_bad_rows` stays finished, though it is refused without.
+    Raises OSError if the file cannot be written, and DataError if the corpus cannot be read, if there are
+    more passages than a file may hold, if several passages have the same id, or if there are bad rows and
+    `skip_bad_rows` is false. The scan then stays unfinished (`done` is false), so that only this command
+    reads its file. A scan that was finished with `skip_bad_rows` stays finished, though it is refused
+    without.
     """
     evidence = list(evidence)
     ids = frozenset().union(*(gold.ids for gold in evidence))

@@ -22,6 +22,8 @@ from rag_r1.tools.retrieval.query_format import ready_address
 
 #: Documents per request, the limit of the project's server (MAX_IDS in retrieval_server/server/wire.py).
 _DOCUMENTS_PER_REQUEST = 64
+#: Seconds to wait for each answer, longer than for a search, since it may have 64 whole passages.
+_TIMEOUT_S = 60.0
 #: Statuses with which a server says that it lacks the route.
 _NO_ROUTE = (404, 405, 501)
 
@@ -36,7 +38,7 @@ def served_passages(base: str, evidence: Iterable[GoldEvidence]) -> Passages:
     address = ready.removesuffix("/ready") + "/documents"
     named = {"index": index} if index else {}
     try:
-        with bounded_http_client(60.0, token_header()) as client:
+        with bounded_http_client(_TIMEOUT_S, token_header()) as client:
             for start in range(0, len(ids), _DOCUMENTS_PER_REQUEST):
                 batch = ids[start : start + _DOCUMENTS_PER_REQUEST]
                 response = client.post(address, json={"ids": batch, **named})

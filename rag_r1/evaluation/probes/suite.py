@@ -42,7 +42,7 @@ from rag_r1.evaluation.probes.served_passages import served_passages
 from rag_r1.evaluation.probes.verdict import CONDITION_NAMES
 from rag_r1.evaluation.report.report import WRONG_RUN
 from rag_r1.evaluation.report.run_table import read_run
-from rag_r1.io.atomic_files import write_json, write_text
+from rag_r1.io.atomic_files import error_text, write_json, write_text
 from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import ExitStatus
 from rag_r1.probes import probes
@@ -76,8 +76,8 @@ async def make_search_card(args: EvalArguments, run_setup: RunSetup, passages: P
     """Play all conditions into subfolders of `args.out` and write the card. Returns DONE, or the status of
     the first run that ended otherwise.
 
-    `args.base_url` must name the model's server. `passages` is the result of `gather_passages`. Raises
-    RunError."""
+    `args.base_url` must name the model's server. `passages` is the result of `gather_passages`. Raises the
+    errors of `run_condition`."""
     plan = plan_conditions(run_setup, passages)
     for number, (condition, condition_setup) in enumerate(plan.conditions, 1):
         print(f"{number}/{len(plan.conditions)} {CONDITION_NAMES[condition.name]}")
@@ -91,8 +91,9 @@ async def make_search_card(args: EvalArguments, run_setup: RunSetup, passages: P
 
 
 def gather_passages(args: EvalArguments, run_setup: RunSetup) -> Passages:
-    """Return the gold and the random passages that the corpus or, without --corpus, the retrieval server
-    has. Raises RunError."""
+    """Return the gold and the random passages that the corpus has, or without --corpus the gold passages that
+    the retrieval server has. Raises RunError if they cannot be read, and OSError if passages.json cannot be
+    written."""
     gold = [evidence for row in run_setup.questions.rows if (evidence := GoldEvidence.of(row.metadata))]
     if not args.corpus:
         options = {key: value for key, value in run_setup.retriever.items() if key != "tool"}
@@ -165,7 +166,9 @@ def _condition(name: Probe, agent: ProbeAgent, evidence: Mapping[str, GoldEviden
     """Return the condition of a probe. `evidence` has the evidence of each question by its id."""
     options: dict[str, Any] = {}
     if name in probes.NEED_PASSAGES:  # a run is resumed only with the same passages
-        shown = _hash({}, agent.passages.random) if name == "random" else _hash(evidence, [])
+        shown = (
+            _passages_hash({}, agent.passages.random) if name == "random" else _passages_hash(evidence, [])
+        )
         options = {"passages_sha256": shown}
     return Condition(
         name,
@@ -176,8 +179,9 @@ def _condition(name: Probe, agent: ProbeAgent, evidence: Mapping[str, GoldEviden
     )
 
 
-def _hash(evidence: Mapping[str, GoldEvidence], random_passages: Sequence[Document]) -> str:
-    """Return a hash of the passages that a condition shows or withholds."""
+def _passages_hash(evidence: Mapping[str, GoldEvidence], random_passages: Sequence[Document]) -> str:
+    """Return a hash of the passages that a condition shows or withholds: gold ones by their ids, which are
+    unique in a corpus, and random ones with their texts."""
     golds = [
         [name, sorted(gold.ids), sorted(gold.titles), [passage.id for passage in gold.passages]]
         for name, gold in sorted(evidence.items())
@@ -195,14 +199,14 @@ def write_card(
     """Write the card of the finished runs in `out`, and return the content of search_card.json.
 
     `names` are the conditions that were played, the real run first; `left_out` is that of the ProbePlan.
-    Raises RunError."""
+    Raises RunError if a run cannot be read, and OSError if a file cannot be written."""
     runs = {}
     try:
         cards = {name: Provenance.read(out / name) for name in names}
         for name, card in cards.items():
             runs[name] = ConditionRun.of(read_run(out / name, mask=card.mask if card else None))
     except WRONG_RUN as error:
-        raise RunError(f"the runs are complete, but not the card: {error}") from error
+        raise RunError(f"the runs are complete, but not the card: {error_text(error)}") from error
     real = cards[names[0]]
     content = {
         **figures(runs, rows),

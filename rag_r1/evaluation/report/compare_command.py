@@ -87,7 +87,8 @@ def read_runs(
     runs: Sequence[Path], differs: Sequence[str], *, skip_bad_rows: bool, step: int | None = None
 ) -> ComparableRuns:
     """Read the runs; of trainings, `step` selects the validation at one step. Raises StartError with all
-    reasons why they cannot be compared."""
+    problems of the runs and their cards, and RunError if these are right, but the questions are not (see
+    `_find_shared`)."""
     with StartChecks() as checks:
         if missing := [str(run) for run in runs if not run.exists()]:
             checks.add(

@@ -10,9 +10,10 @@ if there was a bug. It has also failed if a search or another tool failed, unles
 (`failures.mask` in its card) shows such failures to the policy and continues the episode.
 
 The same sample of a question may have several records, because it failed at first or because a run was
-killed. A successful record replaces failed ones, and of equal records one is kept; two different answers are
-a bad row (rag_r1/data/files/bad_rows.py). The id of a record's question is `question_id`. Without that key it
-is the part of `id` before `#<sample>`, or else the text of the question.
+killed. A successful record replaces failed ones, and of failed or of equal records one is kept; each further
+successful record that differs, be it in its seconds only, is a bad row (rag_r1/data/files/bad_rows.py). The
+id of a record's question is `question_id`. Without that key it is the part of `id` before `#<sample>`, or
+else the text of the question.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -105,8 +107,8 @@ class _EpisodeRow:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the row's values. It decides which of two contradicting records is kept, always in the
-        same way but without favouring either."""
+        """A hash of all values but the cause, which follows from others. It decides which of two differing
+        records is kept, so that the choice depends on the records alone, not on their order."""
         text = f"_Episode({repr(self).partition('(')[2]}"  # the class's former name, which keeps old choices
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -158,7 +160,8 @@ def _check_step(episodes: Sequence[_EpisodeRow], run: Path, step: int | None) ->
 
 
 def has_records(run: Path) -> bool:
-    """Return whether a run's folder or file has a record, even a broken one."""
+    """Return whether a run's folder or file has a record, even a broken one. Also returns True for a path
+    that does not exist, which `read_run` refuses with a message of its own."""
     try:
         return next(placed_records(records_path(run)), None) is not None
     except DataError:
@@ -259,11 +262,7 @@ def _table(episodes: list[_EpisodeRow], bad: BadRows, replaced: int) -> RunTable
     columns = {  # None becomes nan
         name: np.array([row.numbers.get(name) for row in episodes], dtype=float) for name in names
     }
-    # A file lists all answerable questions of a source, so a question that it does not list is unanswerable.
-    answerable = columns["answerable"]
-    sources = np.array([episode.key[0] for episode in episodes], dtype=object)
-    listed_sources = set(sources[~np.isnan(answerable)])
-    answerable[np.isnan(answerable) & np.array([source in listed_sources for source in sources])] = 0.0
+    _fill_answerable(columns["answerable"], [episode.key[0] for episode in episodes])
     return RunTable(
         keys=[episode.key for episode in episodes],
         questions=[(episode.question, episode.golds) for episode in episodes],
@@ -275,3 +274,10 @@ def _table(episodes: list[_EpisodeRow], bad: BadRows, replaced: int) -> RunTable
         bad=bad,
         replaced=replaced,
     )
+
+
+def _fill_answerable(answerable: np.ndarray, sources: Sequence[str]) -> None:
+    """Set the unknown values to 0 in each data source with a known one. A file lists all answerable questions
+    of a source, so a question that it does not list is unanswerable. `sources` has each episode's source."""
+    known_sources = set(compress(sources, ~np.isnan(answerable)))
+    answerable[np.isnan(answerable) & np.array([source in known_sources for source in sources])] = 0.0

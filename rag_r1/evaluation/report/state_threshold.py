@@ -225,8 +225,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval sigma"
     if args.check_only:
         print(f"all checks passed: {', '.join(map(str, args.runs))} would be read")
         return 0
-    records = (record for _, record in _located_trajectories(args.runs))
-    states = states_of(records, args.term, args.right_from)
+    states = states_of(_trajectory_records(args.runs), args.term, args.right_from)
     if not len(states.right) and not len(states.wrong):
         reasons = "; ".join(f"{integer(count)} {reason}" for reason, count in states.excluded.items())
         raise RunError(
@@ -247,19 +246,19 @@ def _check_start(args: SigmaArguments) -> None:
 
 def _check_run(run: Path) -> None:
     """Raise RunError if a run has no records, and DataError if its first record is not a trajectory."""
-    if next(_located_trajectories([run]), None) is None:
+    if next(_trajectory_records([run]), None) is None:
         raise no_records(run)
 
 
-def _located_trajectories(runs: Sequence[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the records of runs, each with its location for messages. Raises DataError for a record that is
-    not a trajectory."""
+def _trajectory_records(runs: Sequence[Path]) -> Iterator[dict[str, Any]]:
+    """Yield the records of runs. Raises DataError, which names file and line, for a record that is not a
+    trajectory."""
     for location, record in placed_records(*map(records_path, runs)):
         try:
             trajectory_of(record)
         except DataError as error:
             raise DataError(f"{location}: {error}: give records of trajectories") from error
-        yield location, record
+        yield record
 
 
 if __name__ == "__main__":

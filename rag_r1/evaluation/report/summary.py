@@ -9,6 +9,8 @@ from rag_r1.evaluation.report.episode_metrics import TERM
 from rag_r1.evaluation.report.published_results import labels
 from rag_r1.runs.markdown import one_line_text, with_interval
 
+#: The width of the column of labels, in characters.
+_LABEL_WIDTH = 32
 #: The figures that are printed, if they have a value.
 _SHOWN = ("em", "cover_em", "f1", "em_answerable", "formatted", "retrievals", "seconds", "recall")
 
@@ -19,16 +21,15 @@ def headline(report: Mapping[str, Any], condition: str) -> Iterator[str]:
     counts = f"{totals['questions']:,} questions, {totals['episodes']:,} episodes"
     yield f"condition {one_line_text(condition)}: {counts}"
     figures = report["figures"]
-    terms = [name for name in figures if name.startswith(TERM)]
-    for name in (*_SHOWN, *terms):
+    for name in (*_SHOWN, *(name for name in figures if name.startswith(TERM))):
         figure = figures[name]
         if figure["all"]["value"] is not None:
-            yield f"  {figure['label']:32}{with_interval(figure['all'], figure['decimals'])}"
+            yield f"  {figure['label']:{_LABEL_WIDTH}}{with_interval(figure['all'], figure['decimals'])}"
     sources = figures["em"]["sources"]
     if len(sources) > 1:
         for name, figure in zip(labels(sources).values(), sources.values(), strict=True):
-            yield f"  EM, {one_line_text(name):28}{with_interval(figure)}"
-        yield f"  {'EM, mean of the sources':32}{with_interval(figures['em']['mean'])}"
+            yield f"  {'EM, ' + one_line_text(name):{_LABEL_WIDTH}}{with_interval(figure)}"
+        yield f"  {'EM, mean of the sources':{_LABEL_WIDTH}}{with_interval(figures['em']['mean'])}"
     if figures["answerable"]["all"]["value"] is None:
         yield (
             "which questions the corpus can answer is not known: --answerable FILE of `rag-r1 corpus check` "
