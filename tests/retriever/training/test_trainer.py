@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -134,6 +136,14 @@ def test_a_run_that_is_killed_and_resumed_ends_with_the_same_bytes(tmp_path, ber
     assert main(words(killed, bert, **options)) == 0
     assert weights(killed) == weights(whole)
     assert not checkpoints.exists()
+
+
+def test_a_checkpoint_that_cannot_be_read_at_the_moment_is_kept(tmp_path, monkeypatch):
+    (tmp_path / "checkpoint-4").mkdir()
+    monkeypatch.setattr(Path, "read_text", Mock(side_effect=OSError(errno.EIO, "input/output error")))
+    with pytest.raises(OSError, match="input/output"):
+        remove_incomplete_checkpoints(tmp_path)
+    assert (tmp_path / "checkpoint-4").is_dir()
 
 
 def test_a_finished_run_is_not_done_again_and_other_settings_or_data_are_refused(tmp_path, bert, log, capsys):
