@@ -43,8 +43,7 @@ def retriever_settings(run_setup: RunSetup) -> dict[str, Any]:
 
 
 class CandidateStore(ResultJournal):
-    """Finds the candidates of rounds and keeps them in a journal. As a context manager it locks the step's
-    folder."""
+    """Finds the candidates of rounds and keeps them in a journal, which locks the step's folder."""
 
     def __init__(self, run_setup: RunSetup, retriever: Mapping[str, Any], count: int, folder: Path):
         """`retriever`: the result of `retriever_settings`; `count`: the largest number of passages that a
@@ -123,8 +122,8 @@ class CandidateStore(ResultJournal):
         async def wait(attempt: int) -> None:
             await asyncio.sleep(setup.failures.delay(attempt))
 
-        context = partial(search.call_context, setup.protocol)
-        [result] = await ToolExecutor(tools, setup.failures, wait, context).call([call])
+        call_context = partial(search.call_context, setup.protocol)
+        [result] = await ToolExecutor(tools, setup.failures, wait, call_context).call([call])
         if isinstance(result, Failure) or call.status != "ok":
             self.last_failure = result.detail if isinstance(result, Failure) else "the query was refused"
             return False
@@ -152,7 +151,7 @@ class CandidateStore(ResultJournal):
             round_index=search.index,
             reasoning_context=search.context(protocol),
             current_query=search.query,
-            candidate_passage_ids=tuple(name for name, _ in value["documents"]),
+            candidate_passage_ids=tuple(id_ for id_, _ in value["documents"]),
             sent_query=value["sent"],
             history_queries=search.history,
             turn=search.turn,
