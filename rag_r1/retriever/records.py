@@ -158,14 +158,8 @@ class TrainingRow(_Record):
 
 Record = TypeVar("Record", bound=_Record)
 #: The name of the file that has records of a class.
-_FILES: dict[type[_Record], str] = {
-    RoundsRecord: CANDIDATES,
-    PassageRecord: PASSAGES,
-    SubAnswersRecord: SUB_ANSWERS,
-    RelevanceRecord: RELEVANCE,
-    CorrectnessRecord: CORRECTNESS,
-    TrainingRow: TRAIN,
-}
+_FILES: dict[type[_Record], str] = {RoundsRecord: CANDIDATES, PassageRecord: PASSAGES, TrainingRow: TRAIN}
+_FILES |= {SubAnswersRecord: SUB_ANSWERS, RelevanceRecord: RELEVANCE, CorrectnessRecord: CORRECTNESS}
 
 
 def read_records(kind: type[Record], *paths: str | Path) -> Iterator[Record]:

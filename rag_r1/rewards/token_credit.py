@@ -25,9 +25,8 @@ from itertools import accumulate
 from rag_r1.agent import Trajectory
 from rag_r1.protocols import Protocol
 from rag_r1.rewards.credit import Credit
-from rag_r1.rewards.registry import CreditParts
 from rag_r1.rewards.reward_sum import RewardResult, RewardSum
-from rag_r1.rewards.spans import Span, turn_ends
+from rag_r1.rewards.spans import Span, SpanValue, turn_ends
 from rag_r1.rewards.term_call import Term
 
 
@@ -76,10 +75,10 @@ def _shares(
     """Return the values that a term gives, each with the numbers of the tokens that share it; without
     numbers, all tokens share it. `offsets` has the span of each token in the generated text, and
     `turn_tokens` the numbers of the tokens of each turn."""
-    parts_of: CreditParts | None = getattr(term.function, "credit_parts", None)
+    parts_of = getattr(term.function, "credit_parts", None)
     if parts_of is not None:
         options = {**term.options, "protocol": term.options.get("protocol") or protocol}
-        parts = parts_of(trajectory, credit.value, **options)
+        parts: list[SpanValue] = parts_of(trajectory, credit.value, **options)
         total = sum(part.value for part in parts)
         # The margin allows for rounding: the term may have added its parts in another order.
         if abs(total - credit.value) > 1e-9 * max(1.0, abs(credit.value)):

@@ -118,12 +118,8 @@ class CandidateStore(ResultJournal):
             return True
         call = CallRecord(SEARCH, {"query": search.query})
         setup = self.run_setup.setup
-
-        async def wait(attempt: int) -> None:
-            await asyncio.sleep(setup.failures.delay(attempt))
-
         call_context = partial(search.call_context, setup.protocol)
-        [result] = await ToolExecutor(tools, setup.failures, wait, call_context).call([call])
+        [result] = await ToolExecutor(tools, setup.failures, self._wait, call_context).call([call])
         if isinstance(result, Failure) or call.status != "ok":
             self.last_failure = result.detail if isinstance(result, Failure) else "the query was refused"
             return False
@@ -140,6 +136,10 @@ class CandidateStore(ResultJournal):
         }
         self.put(search.key, search.fingerprint, value)
         return True
+
+    async def _wait(self, attempt: int) -> None:
+        """Wait before a search is sent again after its failed `attempt`, counted from 0."""
+        await asyncio.sleep(self.run_setup.setup.failures.delay(attempt))
 
     def _record(self, search: SearchRound) -> CandidatesRound | None:
         """Return the record of a round, or None if its search failed."""

@@ -46,7 +46,7 @@ PASSAGES_PER_REQUEST = 10
 #: Most characters of a passage in a request to the judge.
 MAX_PASSAGE_CHARS = 6000
 #: Round number under which the journal has the sub-answers of a whole trajectory.
-_WHOLE_TRAJECTORY = 0
+_WHOLE = 0
 
 #: The content of a request to the judge, and the function that validates its list.
 _Case = tuple[Mapping[str, Any], Callable[[list[Any]], Sequence[Any]]]
@@ -122,22 +122,23 @@ class RelevanceScorer(ResultJournal):
             await self._request(judge, "relevance", search.key, self._fingerprint(search, documents), cases)
 
     async def _request(
-        self, judge: ListJudge, prompt_name: str, key: Key, fingerprint: str, cases: Sequence[_Case]
+        self, judge: ListJudge, kind: str, key: Key, fingerprint: str, cases: Sequence[_Case]
     ) -> None:
-        """Ask the judge about these cases, and record its lists, joined, under `key`. If a case fails, the
-        lists of the others are recorded, so that only the failed case is requested again. Nothing is recorded
-        if the endpoint did not answer one of them; the answers to the others are in the response cache."""
+        """Ask the judge about these cases, and record its lists, joined, under `key`.
+
+        `kind` names the instructions, `sub_answers` or `relevance`. If a case fails, the lists of the others
+        are recorded, so that only the failed case is requested again. Nothing is recorded if the endpoint did
+        not answer one of them; the answers to the others are in the response cache.
+        """
         if self.has(key, fingerprint):
             return
         earlier_attempts = self.attempts(key, fingerprint)
-        name = f"{prompt_name}/{key[0]}/{key[1]}/{fingerprint}"
+        name = f"{kind}/{key[0]}/{key[1]}/{fingerprint}"
         lists = self.parts(key, fingerprint) or [None] * len(cases)
         missing = [number for number, values in enumerate(lists) if values is None]
         replies = await asyncio.gather(
             *(
-                judge.ask_list(
-                    f"{name}/{number}", self._prompts[prompt_name], *cases[number], earlier_attempts
-                )
+                judge.ask_list(f"{name}/{number}", self._prompts[kind], *cases[number], earlier_attempts)
                 for number in missing
             ),
             return_exceptions=True,
@@ -200,9 +201,7 @@ def _findable(answers: Sequence[str]) -> list[str]:
 def _sub_answer_entry(trajectory: PlayedTrajectory) -> tuple[Key, str]:
     """Return the key and the fingerprint of a trajectory's sub-answers in the journal."""
     searches = [_search_for_judge(search) for search in trajectory.rounds]
-    return (trajectory.id, _WHOLE_TRAJECTORY), fingerprint_of(
-        [trajectory.question, trajectory.golds, searches]
-    )
+    return (trajectory.id, _WHOLE), fingerprint_of([trajectory.question, trajectory.golds, searches])
 
 
 def _search_for_judge(search: SearchRound) -> dict[str, Any]:

@@ -127,12 +127,8 @@ def training_data(
     passages = [[numbers[passage_id] for passage_id in row.passage_ids[: negatives + 1]] for row in rows]
     relevance = [[score.local_utility for score in row.scores[: negatives + 1]] for row in rows]
     texts = [settings.passage_prefix + contents[id_] if id_ in contents else "" for id_ in ids]
-    table = BatchTable.of(
-        passages,
-        queries=[query_numbers[query] for query in queries],
-        positives=list(map(list, positives.values())),
-        relevance=relevance,
-    )
+    row_queries = [query_numbers[query] for query in queries]
+    table = BatchTable.of(passages, row_queries, list(map(list, positives.values())), relevance)
     return TrainingData(
         queries=[settings.query_prefix + query for query in queries],
         passages=passages,

@@ -172,9 +172,8 @@ def _load(name: str, pooling: str | None, device: str | None) -> SentenceTransfo
 
 def _reads_pooler(model: SentenceTransformer) -> bool:
     """Whether the transformer passes on its `pooler_output` instead of the token vectors."""
-    modalities = (
-        getattr(model[0], "modality_config", None) or {}
-    )  # such as text, with the output that is read
+    # Maps a modality, such as "text", to how the transformer is called and which output is read.
+    modalities = getattr(model[0], "modality_config", None) or {}
     return any("pooler_output" in str(output.get("method_output_name")) for output in modalities.values())
 
 

@@ -119,13 +119,12 @@ def choose_settings(
         if options.get(name) is None and None not in (saved.get(name), index.get(name))
         if saved[name] != index[name]
     ]
-    settings: dict[str, Any] = {}
-    for name in (*SHARED, "mode"):
-        values = (source.get(name) for source in (options, index, saved, model))
-        settings[name] = next((value for value in values if value is not None), None)
+    settings: dict[str, Any] = dict.fromkeys((*SHARED, "mode"))
+    for source in (model, saved, index, options):
+        settings |= {name: source[name] for name in settings if source.get(name) is not None}
     if settings["normalize"] is False:
-        source = "the index" if index.get("normalize") is False else FILE
-        wrong.append(f"the vectors of {source} are not normalised, but a retriever is trained on cosines")
+        origin = "the index" if index.get("normalize") is False else FILE
+        wrong.append(f"the vectors of {origin} are not normalised, but a retriever is trained on cosines")
     if model.get("pooling") not in (None, settings["pooling"]):
         wrong.append(f"pooling is to be {settings['pooling']!r}, but the model has {model['pooling']!r}")
     if wrong:

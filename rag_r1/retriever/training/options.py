@@ -27,7 +27,7 @@ from rag_r1.options.settings_file import read_settings, split_files
 from rag_r1.protocols.retriever_query import Mode
 from rag_r1.runs.start_checks import CHECK_ONLY
 
-ShareBelow1 = Annotated[float, Field(ge=0, lt=1), Constraint("a number from 0 to below 1")]
+Fraction = Annotated[float, Field(ge=0, lt=1), Constraint("a number from 0 to below 1")]
 #: The end of the help of each setting of the encoder.
 _INHERITED = "(default: the index's, else the model's)"
 Logger = Literal["console", "file", "wandb", "tensorboard", "mlflow", "swanlab", "trackio", "clearml"]
@@ -82,14 +82,12 @@ class TrainOptions(Arguments):
         default=None,
     )
     learning_rate: Above0 = argument("highest learning rate", "LR", default=2e-5)
-    warmup: ShareBelow1 = argument(
-        "share of the steps in which the learning rate rises", "SHARE", default=0.1
-    )
+    warmup: Fraction = argument("share of the steps in which the learning rate rises", "SHARE", default=0.1)
     weight_decay: From0 = argument("weight decay of AdamW", "W", default=0.0)
     lora: bool = argument("train low-rank adapters, which are put into the weights at the end", default=False)
     lora_rank: Positive = argument("rank of the adapters", "R", default=16)
     lora_alpha: Positive = argument("scale of the adapters (LoRA's alpha)", "A", default=64)
-    lora_dropout: ShareBelow1 = argument("dropout of the adapters", "P", default=0.1)
+    lora_dropout: Fraction = argument("dropout of the adapters", "P", default=0.1)
     average_weights: Annotated[float, Field(gt=0, le=1), Constraint("a number above 0, to 1")] = argument(
         "share of the trained weights in the saved model; the rest are those before the training, "
         "so that the model forgets less (arXiv 2109.01903)",

@@ -56,8 +56,8 @@ def test_a_run_of_another_protocol_is_refused(finished, tmp_path, capsys):
 
 
 def test_the_checks_refuse_an_agent_whose_trajectories_cannot_be_continued(finished, tmp_path, capsys):
-    world, _ = finished
-    assert command.main(world.words(tmp_path / "out", "rag_r1.agent.max_state=9", "--check-only")) == 1
+    words = finished[0].words(tmp_path / "out", "rag_r1.agent.max_state=9", "--check-only")
+    assert command.main(words) == 1
     assert "continuations need rag_r1.agent.paths=1 and no max_state" in capsys.readouterr().err
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -11,7 +10,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 import torch
@@ -138,12 +136,12 @@ def test_a_run_that_is_killed_and_resumed_ends_with_the_same_bytes(tmp_path, ber
     assert not checkpoints.exists()
 
 
-def test_a_checkpoint_that_cannot_be_read_at_the_moment_is_kept(tmp_path, monkeypatch):
-    (tmp_path / "checkpoint-4").mkdir()
-    monkeypatch.setattr(Path, "read_text", Mock(side_effect=OSError(errno.EIO, "input/output error")))
-    with pytest.raises(OSError, match="input/output"):
+def test_a_checkpoint_that_cannot_be_read_at_the_moment_is_kept(tmp_path):
+    state = tmp_path / "checkpoint-4" / "trainer_state.json"
+    state.mkdir(parents=True)  # any error of reading but that there is no such file
+    with pytest.raises(IsADirectoryError):
         remove_incomplete_checkpoints(tmp_path)
-    assert (tmp_path / "checkpoint-4").is_dir()
+    assert state.is_dir()
 
 
 def test_a_finished_run_is_not_done_again_and_other_settings_or_data_are_refused(tmp_path, bert, log, capsys):
