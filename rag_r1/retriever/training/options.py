@@ -28,6 +28,8 @@ from rag_r1.protocols.retriever_query import Mode
 from rag_r1.runs.start_checks import CHECK_ONLY
 
 Fraction = Annotated[float, Field(ge=0, lt=1), Constraint("a number from 0 to below 1")]
+#: numpy takes no other seeds.
+Seed = Annotated[int, Field(ge=0, lt=1 << 32), Constraint("a whole number from 0 to 4294967295")]
 #: The end of the help of each setting of the encoder.
 _INHERITED = "(default: the index's, else the model's)"
 Logger = Literal["console", "file", "wandb", "tensorboard", "mlflow", "swanlab", "trackio", "clearml"]
@@ -97,7 +99,7 @@ class TrainOptions(Arguments):
     precision: Literal["fp32", "bf16", "fp16"] = argument("number format of the computation", default="fp32")
     gradient_checkpointing: bool = argument("save memory by computing activations twice", default=False)
     device: Literal["cpu", "auto"] = argument("the CPU, or (auto) an accelerator if any", default="auto")
-    seed: int = argument("seed of all random draws", default=0)
+    seed: Seed = argument("seed of all random draws", default=0)
 
     save_steps: Positive = argument("steps between two checkpoints", "N", default=100)
     logging_steps: Positive = argument("steps between two lines of the log", "N", default=10)

@@ -216,7 +216,7 @@ class _ProgressBar(ProgressCallback):
     """The progress bar without the logged figures, which the loggers show."""
 
     def on_log(self, *unused: Any, **others: Any) -> None:
-        pass
+        """Do nothing."""
 
 
 class _LoggerCallback(TrainerCallback):

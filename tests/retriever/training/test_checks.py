@@ -45,12 +45,12 @@ def test_check_only_names_what_would_be_trained_and_writes_nothing(tmp_path, cap
     assert capsys.readouterr().out.startswith("all checks passed") and not out.exists()
     assert main([*words, "--batch-size", "13"]) == 1
     assert "--batch-size 12" in capsys.readouterr().err
-    for content, message in (('{"id": "1"}\n', "line 1: "), ("", "no passage in it")):
-        corpus.write_text(content)
-        assert main([*words, "--batch-size", "12"]) == 1 and message in capsys.readouterr().err
     rows.write_text("")
     assert main(words) == 1
     assert "no training rows in" in capsys.readouterr().err
+    for content, message in (('{"id": "1"}\n', "line 1: "), ("", "no passage in it")):
+        corpus.write_text(content)
+        assert main([*words, "--batch-size", "12"]) == 1 and message in capsys.readouterr().err
     monkeypatch.setattr(command, "_check_start", Mock(side_effect=KeyboardInterrupt))
     assert main([*words, "--batch-size", "12"]) == 130
     assert "run the same command again to go on" in capsys.readouterr().err
