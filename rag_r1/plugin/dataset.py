@@ -40,7 +40,7 @@ class SearchDataset(RLHFDataset):
         return add_probe_rows(dataframe, probes, read_passages(path) if path else Passages())
 
     def _is_validation(self) -> bool:
-        """Return whether the files of this data set are those of the validation. If a run trains on the same
-        files, its training counts as one, too, and add_probe_rows leaves out their rows for training."""
+        """Return whether the files of this data set are those of the validation. A run that trains on these
+        files gets probes in its training as well, but only of rows whose split is not `train`."""
         files = self.config.get("val_files") or ()
         return list(self.original_data_files) == ([files] if isinstance(files, str) else list(files))

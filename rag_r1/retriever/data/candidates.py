@@ -62,7 +62,7 @@ class CandidateStore(ResultJournal):
     async def find(self, trajectories: TrajectoryReader, in_flight: int) -> int:
         """Search for the rounds that have no candidates yet, at most `in_flight` at a time, and record the
         results. Returns the number of rounds whose search failed. Raises RunError for a passage without an
-        id."""
+        id, and if the disk is full."""
         tools = shared_tools({**self.run_setup.retriever, "topk": self.count}, {})
         try:
             pool = JobPool(in_flight, CancelToken())

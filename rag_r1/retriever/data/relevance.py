@@ -74,7 +74,7 @@ class RelevanceScorer(ResultJournal):
 
     async def score(self, judge: ListJudge, trajectories: TrajectoryReader) -> None:
         """Ask the judge for the missing sub-answers, then for the missing scores. If the run was stopped
-        before the end, `judge.endpoint.stop` has the reason."""
+        before the end, `judge.endpoint.stop` has the reason. Raises RunError if the disk is full."""
         pool = JobPool(self.args.judge_in_flight, judge.endpoint.stop, judge.endpoint.idle)
         jobs = (partial(self._request_sub_answers, judge, trajectory) for trajectory in trajectories)
         await pool.run(jobs, len(trajectories), "sub-answer")

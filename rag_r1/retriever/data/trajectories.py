@@ -57,7 +57,7 @@ class TrajectoryReader:
         maps question ids to the answers of intermediate steps; they replace those in the run's records.
 
         Raises RunError if the run has no records, used another protocol or several episodes per question, or
-        contains a line that is not the record of an episode.
+        contains a line that is not the record of an episode, and OSError if a file cannot be read.
         """
         self.path = run / TRAJECTORIES / "records.jsonl"
         self._setup = setup
