@@ -48,10 +48,10 @@ class ScoreFiles:
         relevance = _RoundRecords(RelevanceRecord, self.relevance)
         correctness = _RoundRecords(CorrectnessRecord, self.correctness)
         if self.candidates is not None:
-            for trajectory in read_records(RoundsRecord, self.candidates):
-                for search in trajectory.trajectory:
-                    key = trajectory.id, search.round_index
-                    yield self._from_candidates(trajectory, search, relevance.get(key), correctness.get(key))
+            for record in read_records(RoundsRecord, self.candidates):
+                for search in record.trajectory:
+                    key = record.id, search.round_index
+                    yield self._from_candidates(record, search, relevance.get(key), correctness.get(key))
         elif self.correctness is None:
             raise ValueError("only files of candidates and of correctness have the queries: give one of them")
         else:
