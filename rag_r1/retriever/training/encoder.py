@@ -112,7 +112,6 @@ def add_lora(model: SentenceTransformer, rank: int, alpha: int, dropout: float) 
     are trained."""
     from peft import LoraConfig, TaskType
 
-    unused_layers = freeze_unused(model)
     model.add_adapter(
         LoraConfig(
             task_type=TaskType.FEATURE_EXTRACTION,
@@ -120,7 +119,7 @@ def add_lora(model: SentenceTransformer, rank: int, alpha: int, dropout: float) 
             lora_alpha=alpha,
             lora_dropout=dropout,
             target_modules="all-linear",
-            exclude_modules=unused_layers or None,
+            exclude_modules=freeze_unused(model) or None,
         )
     )
 
@@ -172,9 +171,8 @@ def _load(name: str, pooling: str | None, device: str | None) -> SentenceTransfo
 
 def _reads_pooler(model: SentenceTransformer) -> bool:
     """Whether the transformer passes on its `pooler_output` instead of the token vectors."""
-    # Maps a modality, such as "text", to how the transformer is called and which output is read.
-    modalities = getattr(model[0], "modality_config", None) or {}
-    return any("pooler_output" in str(output.get("method_output_name")) for output in modalities.values())
+    outputs = getattr(model[0], "modality_config", None) or {}
+    return any("pooler_output" in str(outputs[kind].get("method_output_name")) for kind in outputs)
 
 
 def _settings_of(model: SentenceTransformer) -> dict[str, Any]:
