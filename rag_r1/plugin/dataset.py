@@ -35,10 +35,12 @@ class SearchDataset(RLHFDataset):
         probes = list(self.config.get("probes") or ())
         if not probes or not self._is_validation():
             return dataframe
+        # Of the probes' rows, only those of `gold` depend on the passages (probe_rows.py).
         path = self.config.get("probe_passages") if "gold" in probes else None
         return add_probe_rows(dataframe, probes, read_passages(path) if path else Passages())
 
     def _is_validation(self) -> bool:
-        """Return whether the files of this data set are those of the validation."""
+        """Return whether the files of this data set are those of the validation. A run that trains on these
+        files gets probes in its training as well, but only of rows whose split is not `train`."""
         files = self.config.get("val_files") or ()
         return list(self.original_data_files) == ([files] if isinstance(files, str) else list(files))

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any
 
 from verl.trainer.ppo.v1.replay_buffer import FILTER_GROUPS_REWARD_METRIC
@@ -40,6 +40,8 @@ from rag_r1.plugin.sessions import last_rows, prompt_of
 
 logger = logging.getLogger(__name__)
 
+#: The reward info and the metric of each trajectory of a group.
+_Group = list[tuple[dict[str, Any], float | None]]
 #: Requests the given number of further prompts.
 Refill = Callable[[int], Any]
 #: Names of the counts of groups in a step, each of which is logged as `search/<name>`.
@@ -99,7 +101,7 @@ class GroupFilter:
         """Return veRL's batch of `batch_size` prompts, or of fewer if the limit is reached, and its metrics.
 
         The batch is empty if failures have left nothing. Raises RuntimeError if the rewards were equal in
-        every group.
+        every group, or if the reward manager returns no value of the name `algorithm.filter_groups.metric`.
         """
         if partition_id != "train" or not self.replaces_groups:
             return super().sample(*args, partition_id=partition_id, batch_size=batch_size, **kwargs)
@@ -177,12 +179,13 @@ class GroupFilter:
         if partition_id == "train" and self.filter_groups_metric is not None:
             cache = self._dapo_classification_cache[partition_id]
             for uid, group in self._finished_groups(partition_id, skip=cache.keys()).items():
-                cache[uid] = self._shared_value(uid, group)
+                cache[uid] = self._classify(uid, group)
         return super()._dapo_filtered_keys(partition_id)
 
-    def _finished_groups(self, partition_id: str, skip: Any) -> dict[str, list[tuple[dict, float | None]]]:
+    def _finished_groups(self, partition_id: str, skip: Set[str]) -> dict[str, _Group]:
         """Return the trajectories of each finished prompt that is not in `skip`, as (reward info, metric).
-        The metric is None if the trajectory is masked or was not judged."""
+        The metric is None if the trajectory is masked or was not judged. Raises RuntimeError if the reward
+        manager returns no value of its name."""
         new_keys = self.finished_keys[partition_id] - skip
         rows = last_rows([key for key in self.partitions[partition_id] if prompt_of(key) in new_keys])
         if not rows:
@@ -195,7 +198,7 @@ class GroupFilter:
             values = [float(scores.sum()) for scores in data["rm_scores"]]
         else:
             values = [info.get(self.filter_groups_metric) for info in infos]
-        groups: dict[str, list[tuple[dict, float | None]]] = defaultdict(list)
+        groups: dict[str, _Group] = defaultdict(list)
         for key, info, value in zip(rows, infos, values, strict=True):
             if info.get("masked"):
                 value = None
@@ -208,9 +211,9 @@ class GroupFilter:
             groups[prompt_of(key)].append((info, value))
         return groups
 
-    def _shared_value(self, uid: str, group: list[tuple[dict, float | None]]) -> float | None:
+    def _classify(self, uid: str, group: _Group) -> float | None:
         """Return the metric that all usable trajectories of a group share; None if they differ or are too
-        few."""
+        few. Keeps the reward infos of the group, and notes it as unusable in the latter case."""
         self._infos[uid] = [info for info, _ in group]
         values = [float(value) for _, value in group if value is not None]
         if len(values) < 2:

@@ -67,7 +67,7 @@ class SearchRewardManager(RewardManagerBase):
         evidence = GoldEvidence.of(row.get("extra_info") or {})
         is_dumped = await self._dump(record, golds, evidence, row)
         is_masked = record.masked(self.mask)
-        extra_info = {
+        figures = {
             **summary(record),
             **signals(record, evidence.recall if evidence else None),
             **calls_by_tool(record, self.tools),
@@ -79,11 +79,8 @@ class SearchRewardManager(RewardManagerBase):
             **record.rewards,
         }
         if self.by_turn:
-            extra_info["turn_scores"] = list(map(round_to_grid, record.turn_scores))
-        return {
-            "reward_score": round_to_grid(record.rewards["score"] or 0.0),
-            "reward_extra_info": extra_info,
-        }
+            figures["turn_scores"] = list(map(round_to_grid, record.turn_scores))
+        return {"reward_score": round_to_grid(record.rewards["score"] or 0.0), "reward_extra_info": figures}
 
     async def _dump(
         self, record: Trajectory, golds: list[str], evidence: GoldEvidence, row: Mapping[str, Any]

@@ -83,10 +83,12 @@ class WholeSessionMixin(RecordingMixin):
         return lcm(*(int(size) for size in sizes if size))
 
     def _update_actor(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+        """Update the actor as veRL does, in mini-batches of whole trajectories."""
         with self._config_in_rows():
             return super()._update_actor(batch, metrics)
 
     def _update_critic(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+        """Update the critic as veRL does, in mini-batches of whole trajectories."""
         with self._config_in_rows():
             return super()._update_critic(batch, metrics)
 
@@ -116,6 +118,7 @@ class SessionAdvantages:
     """
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+        """Compute the advantages as veRL does and, with `turn_loo`, again for whole trajectories."""
         batch = super()._compute_advantage(batch, metrics)
         if uses_turn_loo(self.config):
             write_turn_advantages(batch)

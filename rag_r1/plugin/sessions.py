@@ -4,7 +4,7 @@ A trajectory whose context is rewritten (memory, summary, folding) is trained as
 they are a session. veRL names the rows `<prompt>_<session>_<row>` (agent_loop_tq.py,
 `_agent_loop_postprocess`) and mostly counts rows. But a trajectory's weight in its group, the weight of its
 tokens in every loss and the number of updates of a step must not depend on its number of rows. All functions
-here only work on keys and numbers.
+here only work on keys and numbers; a "row" is the key of a row.
 
 These places in veRL 0.9.1 matter, under verl/:
 
@@ -47,10 +47,10 @@ def prompt_of(key: str) -> str:
 def group_by_session(keys: Sequence[str]) -> dict[str, list[str]]:
     """Return the keys of each session in the order of its rows. Sessions are in the order of their first
     keys."""
-    rows: dict[str, list[str]] = {}
+    sessions: dict[str, list[str]] = {}
     for key in keys:
-        rows.setdefault(session_of(key), []).append(key)
-    return {name: sorted(keys, key=lambda key: int(key.rpartition("_")[2])) for name, keys in rows.items()}
+        sessions.setdefault(session_of(key), []).append(key)
+    return {name: sorted(rows, key=lambda row: int(row.split("_")[-1])) for name, rows in sessions.items()}
 
 
 def last_rows(keys: Sequence[str]) -> list[str]:
@@ -82,14 +82,14 @@ def move_rewards(rewards: Sequence[float], mask: Sequence[int]) -> list[float]:
     return new_rewards
 
 
-def mini_batches(keys: Sequence[str], sessions: int) -> list[list[str]]:
-    """Return the rows of each mini-batch, which has `sessions` whole sessions; the last one has the
-    remaining ones. Which sessions a mini-batch has depends on the order of the keys only, not on their
-    numbers of rows."""
-    rows = list(group_by_session(keys).values())
+def mini_batches(keys: Sequence[str], size: int) -> list[list[str]]:
+    """Return the rows of each mini-batch, which has `size` whole sessions; the last one has the remaining
+    ones. Which sessions a mini-batch has depends on the order of the keys only, not on their numbers of
+    rows."""
+    sessions = list(group_by_session(keys).values())
     return [
-        [key for session in rows[start : start + sessions] for key in session]
-        for start in range(0, len(rows), sessions)
+        [row for rows in sessions[start : start + size] for row in rows]
+        for start in range(0, len(sessions), size)
     ]
 
 
@@ -124,8 +124,8 @@ def rank_shares(
 
 
 def _balance(rows: Sequence[str], ranks: int, lengths: Mapping[str, int]) -> list[list[str]]:
-    """Distribute equal numbers of rows to all ranks. The longest rows come first, and each goes to the rank
-    that has the fewest tokens so far."""
+    """Distribute equal numbers of rows to all ranks, and return each rank's rows in their order. The longest
+    rows come first, and each goes to the rank that has the fewest tokens so far and is not full."""
     rank_rows = len(rows) // ranks
     tokens = [0] * ranks
     shares: list[list[int]] = [[] for _ in range(ranks)]

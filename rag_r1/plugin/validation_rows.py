@@ -53,15 +53,15 @@ def drop_masked_rows(batch: KVBatchMeta) -> KVBatchMeta:
     )
     if all(masked):
         return batch
-    judged_rows = [i for i, is_lost in enumerate(masked) if not is_lost]
-    updated = {
-        rows[i]: {"extra_fields": {**fields[i], "reward_extra_info": {**infos[i], **shares[sources[i]]}}}
-        for i in judged_rows
-    }
+    judged = [i for i, is_lost in enumerate(masked) if not is_lost]
+    updated = {}
+    for i in judged:
+        info = {**infos[i], **shares[sources[i]]}
+        updated[rows[i]] = {"extra_fields": {**fields[i], "reward_extra_info": info}}
     write_rows(updated, batch.partition_id)
-    sessions = {session_of(rows[i]) for i in judged_rows}
-    remove_rows([key for key in batch.keys if session_of(key) not in sessions], batch.partition_id)
-    return batch.select_keys([key for key in batch.keys if session_of(key) in sessions])
+    judged_sessions = {session_of(rows[i]) for i in judged}
+    remove_rows([key for key in batch.keys if session_of(key) not in judged_sessions], batch.partition_id)
+    return batch.select_keys([key for key in batch.keys if session_of(key) in judged_sessions])
 
 
 def _shares(infos: list[dict[str, Any]], sources: list[str]) -> dict[str, dict[str, float]]:
@@ -72,10 +72,10 @@ def _shares(infos: list[dict[str, Any]], sources: list[str]) -> dict[str, dict[s
         by_source[source].append(info)
     return {
         source: {
-            name: sum(float(row.get(name) or 0) for row in rows) / len(rows)
-            for name in {key for row in rows for key in row if key == "masked" or key.startswith("failed_")}
+            name: sum(float(info.get(name) or 0) for info in group) / len(group)
+            for name in {k for info in group for k in info if k == "masked" or k.startswith("failed_")}
         }
-        for source, rows in by_source.items()
+        for source, group in by_source.items()
     }
 
 

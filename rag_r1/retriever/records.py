@@ -30,9 +30,6 @@ from rag_r1.runs.errors import RunError
 CANDIDATES, PASSAGES, SUB_ANSWERS = "candidates.jsonl", "passages.jsonl", "sub_answers.jsonl"
 RELEVANCE, CORRECTNESS, TRAIN = "relevance.jsonl", "correctness.jsonl", "train.jsonl"
 
-#: Maps the name of a record's class to the file of such records.
-_FILES = {"RoundsRecord": CANDIDATES, "RelevanceRecord": RELEVANCE, "CorrectnessRecord": CORRECTNESS}
-_FILES |= {"PassageRecord": PASSAGES, "SubAnswersRecord": SUB_ANSWERS, "TrainingRow": TRAIN}
 #: Id of a question or a passage. Whole numbers, which some corpora use as ids, become text.
 Name = Annotated[str, Field(min_length=1), BeforeValidator(lambda v: str(v) if type(v) is int else v)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
@@ -160,6 +157,9 @@ class TrainingRow(_Record):
 
 
 Record = TypeVar("Record", bound=_Record)
+#: The name of the file that has records of a class.
+_FILES: dict[type[_Record], str] = {RoundsRecord: CANDIDATES, PassageRecord: PASSAGES, TrainingRow: TRAIN}
+_FILES |= {SubAnswersRecord: SUB_ANSWERS, RelevanceRecord: RELEVANCE, CorrectnessRecord: CORRECTNESS}
 
 
 def read_records(kind: type[Record], *paths: str | Path) -> Iterator[Record]:
@@ -193,7 +193,8 @@ def record_at(kind: type[Record], path: Path, offset: int) -> Record:
 
 def write_records(path: Path, records: Iterable[_Record]) -> int:
     """Write a file of records, completely or not at all, and return their number. Values that are not set or
-    are None are left out."""
+    are None are left out, and a lone surrogate is written as `?`. Raises OSError with the name of the
+    file."""
     lines = (well_formed(json.dumps(json_values(record), ensure_ascii=False)) + "\n" for record in records)
     return write_lines(path, lines, private=True)
 
@@ -220,4 +221,4 @@ def first_problem(error: ValidationError) -> str:
 
 def _line_kind(kind: type[_Record]) -> str:
     """Return the words by which messages refer to a line with such a record."""
-    return f"a line of {_FILES.get(kind.__name__, kind.__name__)}, as `rag-r1 retriever data` writes it"
+    return f"a line of {_FILES[kind]}, as `rag-r1 retriever data` writes it"

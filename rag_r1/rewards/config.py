@@ -19,37 +19,36 @@ from rag_r1.rewards.registry import RewardError, TermFunction, find_term
 from rag_r1.rewards.term_call import DEFAULT_TIMEOUT_S, Term, is_async
 
 
-def read_entry(entry: Any, key: str, protocol: Protocol | None, faults: list[RewardError]) -> Term | None:
-    """Return the term of an entry, or None if the entry has faults, which are added to the empty list
-    `faults`. `key` is the path of the entry in the configuration."""
+def read_entry(entry: Any, key: str, protocol: Protocol | None) -> tuple[Term | None, list[RewardError]]:
+    """Return the term of an entry and its faults. If there are faults, the term is None. `key` is the path of
+    the entry in the configuration."""
     if not isinstance(entry, Mapping):
-        faults.append(RewardError(f"{key} must be {{term, weight, ...}}, not {entry!r}"))
-        return None
+        return None, [RewardError(f"{key} must be {{term, weight, ...}}, not {entry!r}")]
+    faults: list[RewardError] = []
     options = dict(entry)
     path = options.pop("term", None)
     weight = options.pop("weight", 1.0)
     if not _is_number(weight):
         faults.append(RewardError(f"{key}.weight must be a finite number, not {weight!r}"))
     if not isinstance(path, str):
-        faults.append(RewardError(f"{key}.term must name a reward term, not {path!r}"))
-        return None
+        return None, [*faults, RewardError(f"{key}.term must name a reward term, not {path!r}")]
     name = options.pop("name", path.rpartition(":")[2])
     if not isinstance(name, str) or not name:
         faults.append(RewardError(f"{key}.name must be a text, not {name!r}"))
     try:
         function = find_term(path, f"{key}.term")
     except RewardError as fault:
-        faults.append(fault)
-        return None
+        return None, [*faults, fault]
     special: dict[str, Any] = {"protocol": protocol}
     if is_async(function):
         special["timeout_s"] = options.pop("timeout_s", DEFAULT_TIMEOUT_S)
     faults += map(RewardError, _option_faults(function, options, special, path, key))
     if faults:
-        return None
+        return None, faults
     parameters = inspect.signature(function).parameters
     options |= {name: value for name, value in special.items() if name in parameters}
-    return Term(name, float(weight), function, options, float(special.get("timeout_s", DEFAULT_TIMEOUT_S)))
+    timeout_s = float(special.get("timeout_s", DEFAULT_TIMEOUT_S))
+    return Term(name, float(weight), function, options, timeout_s), []
 
 
 def _option_faults(
@@ -66,12 +65,11 @@ def _option_faults(
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for name, value in options.items():
         if name in keywords:
-            kind = _type_fault(value, keywords[name].default)
-            one_of = choices.get(name)
-            if kind is not None:
-                yield f"{key}.{name} must be {kind}, not {value!r}"
-            elif one_of is not None and value not in one_of:
-                yield f"{key}.{name} must be one of {', '.join(map(str, one_of))}, not {value!r}"
+            required_kind = _unmet_kind(value, keywords[name].default)
+            if required_kind is not None:
+                yield f"{key}.{name} must be {required_kind}, not {value!r}"
+            elif name in choices and value not in choices[name]:
+                yield f"{key}.{name} must be one of {', '.join(map(str, choices[name]))}, not {value!r}"
         elif name in parameters or not takes_any:
             names = [*keywords, *(["timeout_s"] if "timeout_s" in special else [])]
             yield f"{key}.{name}: {path!r} has no such option (its options: {', '.join(names) or 'none'})"
@@ -91,7 +89,7 @@ def _choices(function: TermFunction) -> dict[str, tuple]:
     return {name: get_args(hint) for name, hint in hints.items() if get_origin(hint) is Literal}
 
 
-def _type_fault(value: Any, default: Any) -> str | None:
+def _unmet_kind(value: Any, default: Any) -> str | None:
     """Return what kind of value the default requires (a number, a flag or a text) if `value` is not of that
     kind; None if it is, or if the default is none of these."""
     if isinstance(default, bool):

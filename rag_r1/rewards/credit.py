@@ -47,7 +47,8 @@ class Credit:
 
     @classmethod
     def of_last_turn(cls, value: float, n_turns: int) -> Credit:
-        """Return the Credit of one number for a trajectory of `n_turns` turns, all of it on the last turn."""
+        """Return the Credit of one number for a trajectory of `n_turns` turns: all of it is on the last turn,
+        if there is one."""
         return cls(value, (*[0.0] * (n_turns - 1), value) if n_turns else (), is_outcome=True)
 
 
@@ -70,7 +71,8 @@ def as_credit(value: Any, n_turns: int) -> Credit | None:
 
 
 def weighted_sum(pairs: Sequence[tuple[float, Credit]], n_turns: int) -> Credit:
-    """Return the weighted sum of (weight, Credit) pairs, added in their order; 0 without pairs."""
+    """Return the weighted sum of (weight, Credit) pairs, added in their order; 0 without pairs. Raises
+    ValueError if it is not finite, and OverflowError if the sum of its turns is too large for a float."""
     if not n_turns:
         return Credit(sum((weight * credit.value for weight, credit in pairs), 0.0), ())
     return Credit.of_turns(

@@ -40,10 +40,9 @@ from rag_r1.rewards.judge_options import JudgeOptions, key_header
 from rag_r1.rewards.registry import CannotJudgeError, RewardError
 from rag_r1.runs.response_cache import ResponseCache, Usage
 
-#: Most bytes of an answer, and most JSON values in it; beyond these the request has failed.
-MAX_ANSWER_BYTES = 1 << 20
+#: Most bytes of an answer (1 MiB), and most JSON values in it; beyond these the request has failed.
+_LIMITS = ResponseLimits(bytes=1 << 20)
 _MAX_ANSWER_VALUES = 50_000
-_LIMITS = ResponseLimits(bytes=MAX_ANSWER_BYTES)
 #: Most seconds between two attempts.
 _MAX_WAIT_S = 30.0
 _ClientKey = tuple[asyncio.AbstractEventLoop, JudgeOptions]

@@ -66,6 +66,7 @@ def option_faults(entry: Mapping[str, Any], key: str) -> list[str]:
     try:
         JudgeOptions(**{str(name): value for name, value in entry.items()})
     except OptionsError as error:
+        # The messages name the keys of the class, under which this entry is only one of several.
         declared = f"{JudgeOptions.options_key}."
         return [str(fault).replace(declared, f"{key}.", 1) for fault in error.faults]
     return []

@@ -33,14 +33,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rag_r1.options.import_path import ImportPathError, import_object
+from rag_r1.rewards.spans import SpanValue
 
 #: A term. It returns one number, one for each turn, or None; if it is async, an awaitable of these.
 TermFunction = Callable[..., Any]
 #: Returns the faults of a term's options; the second argument is the key of its entry.
 OptionCheck = Callable[[Mapping[str, Any], str], list[str]]
-#: Returns the parts of a term's value as a list of spans.SpanValue. The arguments are the trajectory, the
-#: value and, as keywords, `protocol` (or None) and the options of the term.
-CreditParts = Callable[..., list[Any]]
+#: Returns the parts of a term's value. The arguments are the trajectory, the value and, as keywords,
+#: `protocol` (or None) and the options of the term.
+CreditParts = Callable[..., list[SpanValue]]
 
 _terms: dict[str, TermFunction] = {}
 

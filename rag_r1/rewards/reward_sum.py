@@ -70,8 +70,9 @@ class RewardSum:
     def from_config(cls, config: Sequence[Mapping[str, Any]], protocol: Protocol | None = None) -> RewardSum:
         """Read a list of `{term, weight, name?, timeout_s?, ...options}`.
 
-        `protocol` is passed to the terms that take it, and is needed unless it is a shipped one. Raises
-        RewardError, which names every wrong key, e.g. `rag_r1.reward[1].weight`.
+        `protocol` is passed to the terms that take it; without it they look for the tags of the shipped
+        protocol that a trajectory names. Raises RewardError, which names every wrong key, e.g.
+        `rag_r1.reward[1].weight`.
         """
         reward, faults = cls.read(config, protocol)
         if len(faults) == 1:
@@ -84,15 +85,15 @@ class RewardSum:
     def read(
         cls, config: Sequence[Mapping[str, Any]], protocol: Protocol | None = None
     ) -> tuple[RewardSum, list[RewardError]]:
-        """Return the sum of the terms without a fault, and the faults of the others."""
+        """Return the sum of the terms without a fault, and the faults of the others. The parameters are those
+        of `from_config`."""
         if isinstance(config, str | Mapping) or not isinstance(config, Sequence) or not config:
             message = f"{_KEY} must be a list of at least one {{term, weight, ...}}, not {config!r}"
             return cls(()), [RewardError(message)]
         terms: list[Term] = []
         faults: list[RewardError] = []
         for i, entry in enumerate(config):
-            entry_faults: list[RewardError] = []
-            term = read_entry(entry, f"{_KEY}[{i}]", protocol, entry_faults)
+            term, entry_faults = read_entry(entry, f"{_KEY}[{i}]", protocol)
             if term is not None and term.name in (*_RESERVED, *(earlier.name for earlier in terms)):
                 message = f"{_KEY}[{i}]: the name {term.name!r} is taken in the logs; choose another `name`"
                 entry_faults.append(RewardError(message))

@@ -13,7 +13,6 @@ names the term and the trajectory and ends the run, since a reward of 0 would hi
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -74,7 +73,7 @@ class Term:
                 value = await with_timeout(self.timeout_s, self.function(trajectory, golds, **self.options))
             except (CannotJudgeError, CallTimeoutError) as refusal:
                 return Verdict(None, str(refusal))
-            except (asyncio.TimeoutError, TimeoutError):  # the same class from Python 3.11 on
+            except TimeoutError:
                 return Verdict(None, "a time-out of its own")
             return Verdict(as_credit(value, len(trajectory.turns)))
 

@@ -10,7 +10,7 @@ text is cut into tokens. The value of a term goes
 - to all tokens of the trajectory, if it returned one number: it judges the outcome, to which all of them led.
 
 All tokens of a part, or of a turn, have equal shares. A value without tokens (a part without spans, a turn
-without tokens) is spread over all tokens of the trajectory.
+without tokens) is spread over all tokens of the trajectory. A trajectory without any token has no scores.
 
 The spans are those of Agentic RAG-R1's token-level rewards (src/models/reward_token_level.py). There,
 however, each of these tokens gets the whole value, so the sum grows with the length of the text and is not
@@ -42,7 +42,8 @@ def token_scores(
     `tokens` has, for each turn, the span of each token in the text of the turn (a tokenizer's offsets); a
     token without text has an empty span. `protocol` is that of the run, if it is not a shipped one. Terms
     without a value contribute nothing. Raises ValueError if `tokens` has another number of turns, or if the
-    parts of a term do not sum to its value.
+    parts of a term do not sum to its value, and ProtocolError if a term needs tags, `protocol` is None, and
+    no shipped protocol has the name in the trajectory.
     """
     turns = trajectory.turns
     if len(tokens) != len(turns):
@@ -57,9 +58,9 @@ def token_scores(
         if credit is None:
             continue
         for value, token_numbers in _shares(term, credit, trajectory, offsets, turn_tokens, protocol):
-            sharing = token_numbers or range(len(offsets))
-            for number in sharing:
-                scores[number] += term.weight * value / len(sharing)
+            sharing_tokens = token_numbers or range(len(offsets))
+            for number in sharing_tokens:
+                scores[number] += term.weight * value / len(sharing_tokens)
     return [scores[numbers.start : numbers.stop] for numbers in turn_tokens]
 
 

@@ -22,7 +22,7 @@ import torch
 import zmq
 from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
 
-#: If a peer is silent for longer, the transfer fails, so that the run does not wait forever.
+#: Milliseconds. If a peer is silent for longer, the transfer fails, so that the run does not wait forever.
 TIMEOUT_MS = 600_000
 
 
@@ -73,7 +73,7 @@ class TCPCheckpointEngine(CheckpointEngine):
         self, weights: Generator[tuple[str, torch.Tensor], None, None], global_steps: int | None = None
     ) -> None:
         """Send every weight. All trainer ranks iterate, since they gather each tensor together, but only the
-        rank with receivers sends it."""
+        rank with receivers sends it. Raises zmq.Again if a receiver takes nothing for TIMEOUT_MS."""
         for name, weight in weights:
             if self._outboxes:
                 await self._send(*_pack(name, weight))
@@ -82,7 +82,8 @@ class TCPCheckpointEngine(CheckpointEngine):
     async def receive_weights(
         self, global_steps: int | None = None
     ) -> AsyncGenerator[tuple[str, torch.Tensor], None]:
-        """Yield the weights in the order in which they were sent."""
+        """Yield the weights in the order in which they were sent. Raises zmq.Again if the sender is silent
+        for TIMEOUT_MS, and ValueError for a weight of an unknown dtype."""
         while True:
             header, data = await asyncio.to_thread(self._inbox.recv_multipart)
             fields = json.loads(header)
@@ -90,11 +91,13 @@ class TCPCheckpointEngine(CheckpointEngine):
                 return
             yield fields["name"], _unpack(fields, data)
 
-    async def _send(self, header: bytes, data: Any) -> None:
+    async def _send(self, header: bytes, data: bytes) -> None:
+        """Send a message to every receiver."""
         for socket in self._outboxes:
             await asyncio.to_thread(socket.send_multipart, [header, data])
 
     def _socket(self, kind: int) -> zmq.Socket:
+        """Return a new socket of a kind of ZeroMQ, with time limits."""
         socket = self._context.socket(kind)
         socket.setsockopt(zmq.RCVTIMEO, TIMEOUT_MS)
         socket.setsockopt(zmq.SNDTIMEO, TIMEOUT_MS)

@@ -39,6 +39,7 @@ class NF4Mixin:
 
     @property
     def _compute_dtype(self) -> torch.dtype:
+        """The dtype in which the model computes, as with FSDP: bf16 unless the configuration sets one."""
         return PrecisionType.to_dtype((self.engine_config.mixed_precision or {}).get("param_dtype", "bf16"))
 
     def _build_module(self) -> torch.nn.Module:
@@ -69,12 +70,14 @@ class NF4Mixin:
         return module
 
     def _build_lora_module(self, module: torch.nn.Module) -> torch.nn.Module:
+        """Add the adapters as veRL does, and convert them to 32 bits."""
         module = super()._build_lora_module(module)
         for adapter in _trained_parameters(module):
             adapter.data = adapter.data.float()
         return module
 
     def _build_fsdp_module(self, module: torch.nn.Module) -> torch.nn.Module:
+        """Return the module itself, with the first rank's adapters on all ranks."""
         self._autocast_dtype = self._compute_dtype
         for adapter in _trained_parameters(module):
             dist.broadcast(adapter.data, src=0)

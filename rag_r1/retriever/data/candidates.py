@@ -43,8 +43,7 @@ def retriever_settings(run_setup: RunSetup) -> dict[str, Any]:
 
 
 class CandidateStore(ResultJournal):
-    """Finds the candidates of rounds and keeps them in a journal. As a context manager it locks the step's
-    folder."""
+    """Finds the candidates of rounds and keeps them in a journal, which locks the step's folder."""
 
     def __init__(self, run_setup: RunSetup, retriever: Mapping[str, Any], count: int, folder: Path):
         """`retriever`: the result of `retriever_settings`; `count`: the largest number of passages that a
@@ -63,7 +62,7 @@ class CandidateStore(ResultJournal):
     async def find(self, trajectories: TrajectoryReader, in_flight: int) -> int:
         """Search for the rounds that have no candidates yet, at most `in_flight` at a time, and record the
         results. Returns the number of rounds whose search failed. Raises RunError for a passage without an
-        id."""
+        id, and if the disk is full."""
         tools = shared_tools({**self.run_setup.retriever, "topk": self.count}, {})
         try:
             pool = JobPool(in_flight, CancelToken())
@@ -119,12 +118,8 @@ class CandidateStore(ResultJournal):
             return True
         call = CallRecord(SEARCH, {"query": search.query})
         setup = self.run_setup.setup
-
-        async def wait(attempt: int) -> None:
-            await asyncio.sleep(setup.failures.delay(attempt))
-
-        context = partial(search.call_context, setup.protocol)
-        [result] = await ToolExecutor(tools, setup.failures, wait, context).call([call])
+        call_context = partial(search.call_context, setup.protocol)
+        [result] = await ToolExecutor(tools, setup.failures, self._wait, call_context).call([call])
         if isinstance(result, Failure) or call.status != "ok":
             self.last_failure = result.detail if isinstance(result, Failure) else "the query was refused"
             return False
@@ -142,6 +137,10 @@ class CandidateStore(ResultJournal):
         self.put(search.key, search.fingerprint, value)
         return True
 
+    async def _wait(self, attempt: int) -> None:
+        """Wait before a search is sent again after its failed `attempt`, counted from 0."""
+        await asyncio.sleep(self.run_setup.setup.failures.delay(attempt))
+
     def _record(self, search: SearchRound) -> CandidatesRound | None:
         """Return the record of a round, or None if its search failed."""
         value = self.get(search.key, search.fingerprint)
@@ -152,7 +151,7 @@ class CandidateStore(ResultJournal):
             round_index=search.index,
             reasoning_context=search.context(protocol),
             current_query=search.query,
-            candidate_passage_ids=tuple(name for name, _ in value["documents"]),
+            candidate_passage_ids=tuple(id_ for id_, _ in value["documents"]),
             sent_query=value["sent"],
             history_queries=search.history,
             turn=search.turn,

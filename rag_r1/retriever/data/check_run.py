@@ -19,9 +19,12 @@ from rag_r1.runs.settings import json_roundtrip, refuse_changes
 
 
 def check_run(run: Path, model: str, setup: AgentSetup) -> None:
-    """Compare the model, the budget and the protocol of a run with those of the agent. Raises RunError, which
-    names both values, for any difference. Models are compared by the hash of their files if both hashes are
-    known, and otherwise by the last part of their names."""
+    """Compare the model, the budget and the protocol of a run with those of the agent.
+
+    Models are compared by the hash of their files if both hashes are known, and otherwise by the last part of
+    their names. Raises RunError for any difference, with both values, and if the run has no provenance or it
+    or the model cannot be read.
+    """
     try:
         card = Provenance.read(run)
         facts = provenance_facts.model_facts(Path(model) if Path(model).is_dir() else model)

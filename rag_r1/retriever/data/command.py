@@ -12,9 +12,9 @@ Besides, `passages.jsonl` has the text of all candidates, `sub_answers.jsonl` th
 expects of each search, and `summary.json` the figures.
 
 Each step records its results in `steps/` (journal.py), so the command can be killed at any moment: run again,
-it resumes, sends no request twice, and ends with the same files. All random choices depend only on the seed
-and the round. If a search, a continuation or a request to the judge fails, its round is left out until a
-later run succeeds; complete rounds are written anyway.
+it resumes, repeats no request that was answered, and ends with the same files. All random choices depend only
+on the seed and the round. If a search, a continuation or a request to the judge fails, its round is left out
+until a later run succeeds; complete rounds are written anyway.
 
 The selection reads the recorded scores, so another rule needs no new scores: run the same command with it, or
 `rag-r1 retriever select`, which needs no server.
@@ -33,6 +33,7 @@ from rag_r1.io.atomic_files import write_json
 from rag_r1.options.command_exit import ExitStatus
 from rag_r1.retriever.data.arguments import DataArguments
 from rag_r1.retriever.data.candidates import CandidateStore, retriever_settings
+from rag_r1.retriever.data.check_run import check_run
 from rag_r1.retriever.data.steps import (
     DataRun,
     find_candidates,
@@ -89,12 +90,14 @@ async def make_data(args: DataArguments) -> int:
             finish()
         args = finish_model()
         run_setup = prepare(args, validation_limits(args.protocol), validation=True)
+        budget = run_setup.setup.budget
+        if budget.paths > 1 or budget.max_state is not None:
+            raise RunError("continuations need rag_r1.agent.paths=1 and no max_state: leave these keys out")
+        if args.trajectories is not None:
+            check_run(args.trajectories, args.model, run_setup.setup)
         finish_search()
     if args.check_only:
         return await check_only(args, run_setup, args.base_url, args.model)
-    budget = run_setup.setup.budget
-    if budget.paths > 1 or budget.max_state is not None:
-        raise RunError("continuations need rag_r1.agent.paths=1 and no max_state: leave these keys out")
     return await _run_steps(args, run_setup)
 
 

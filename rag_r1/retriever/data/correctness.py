@@ -11,9 +11,9 @@ question: they are drawn from the candidates of other questions, contain no acce
 for all candidates of a round.
 
 The continuations are played by the runner of an evaluation, in the run folder `steps/correctness`. So many of
-them run at a time, and none is lost or repeated if the process is killed. Their records keep only the fields
-that the score needs. If the infrastructure fails in a continuation, its round has no score until the next run
-of the command has played it again.
+them run at a time, and none that has ended is lost or repeated if the process is killed. Their records keep
+only the fields that the score needs. If the infrastructure fails in a continuation, its round has no score
+until the next run of the command has played it again.
 
 Source: Agentic-R (arXiv 2601.11888), step 3-2. The published code joins the prefix as text; here the tokens
 are replayed.

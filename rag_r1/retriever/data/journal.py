@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Self
 from rag_r1.runs.folder import RunFolder
 from rag_r1.runs.json_lines import JsonLinesFile, LinePosition
 
-#: The id of a question, and the number of a round of its trajectory.
+#: The id of a question, and the number of a round of its trajectory, from 1; 0 for the trajectory as a whole.
 Key = tuple[str, int]
 
 
@@ -34,8 +34,9 @@ class _Entry(NamedTuple):
 
 
 class ResultJournal:
-    """The results of a step. As a context manager it locks the step's folder. Raises RunError if another
-    process uses the folder, or if it was created with other settings."""
+    """The results of a step. It locks the step's folder from its creation to the end of its context. Raises
+    RunError if another process uses the folder, if it was created with other settings, or if it has a line
+    that cannot be read, and OSError if a file cannot be opened."""
 
     def __init__(self, out: Path, settings: Mapping[str, Any]):
         self._results: dict[Key, _Entry] = {}

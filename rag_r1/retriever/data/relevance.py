@@ -45,16 +45,15 @@ NOT_SURE = "Not Sure"
 PASSAGES_PER_REQUEST = 10
 #: Most characters of a passage in a request to the judge.
 MAX_PASSAGE_CHARS = 6000
-#: Round number under which the journal has the sub-answers of a whole trajectory; rounds count from 1.
-_SUB_ANSWERS = 0
+#: Round number under which the journal has the sub-answers of a whole trajectory.
+_WHOLE = 0
 
 #: The content of a request to the judge, and the function that validates its list.
 _Case = tuple[Mapping[str, Any], Callable[[list[Any]], Sequence[Any]]]
 
 
 class RelevanceScorer(ResultJournal):
-    """Asks a judge for sub-answers and scores, and keeps them in a journal. As a context manager it locks the
-    step's folder."""
+    """Asks a judge for sub-answers and scores, and keeps them in a journal, which locks the step's folder."""
 
     def __init__(self, args: JudgeArguments, candidates: CandidateStore, folder: Path):
         self.args, self.candidates = args, candidates
@@ -75,7 +74,7 @@ class RelevanceScorer(ResultJournal):
 
     async def score(self, judge: ListJudge, trajectories: TrajectoryReader) -> None:
         """Ask the judge for the missing sub-answers, then for the missing scores. If the run was stopped
-        before the end, `judge.endpoint.stop` has the reason."""
+        before the end, `judge.endpoint.stop` has the reason. Raises RunError if the disk is full."""
         pool = JobPool(self.args.judge_in_flight, judge.endpoint.stop, judge.endpoint.idle)
         jobs = (partial(self._request_sub_answers, judge, trajectory) for trajectory in trajectories)
         await pool.run(jobs, len(trajectories), "sub-answer")
@@ -123,20 +122,23 @@ class RelevanceScorer(ResultJournal):
             await self._request(judge, "relevance", search.key, self._fingerprint(search, documents), cases)
 
     async def _request(
-        self, judge: ListJudge, prompt: str, key: Key, fingerprint: str, cases: Sequence[_Case]
+        self, judge: ListJudge, kind: str, key: Key, fingerprint: str, cases: Sequence[_Case]
     ) -> None:
-        """Ask the judge about these cases, and record its lists, joined, under `key`. If a case fails, the
-        lists of the others are recorded, so that only the failed case is requested again. Nothing is recorded
-        if the endpoint did not answer."""
+        """Ask the judge about these cases, and record its lists, joined, under `key`.
+
+        `kind` names the instructions, `sub_answers` or `relevance`. If a case fails, the lists of the others
+        are recorded, so that only the failed case is requested again. Nothing is recorded if the endpoint did
+        not answer one of them; the answers to the others are in the response cache.
+        """
         if self.has(key, fingerprint):
             return
         earlier_attempts = self.attempts(key, fingerprint)
-        name = f"{prompt}/{key[0]}/{key[1]}/{fingerprint}"
+        name = f"{kind}/{key[0]}/{key[1]}/{fingerprint}"
         lists = self.parts(key, fingerprint) or [None] * len(cases)
         missing = [number for number, values in enumerate(lists) if values is None]
         replies = await asyncio.gather(
             *(
-                judge.ask_list(f"{name}/{number}", self._prompts[prompt], *cases[number], earlier_attempts)
+                judge.ask_list(f"{name}/{number}", self._prompts[kind], *cases[number], earlier_attempts)
                 for number in missing
             ),
             return_exceptions=True,
@@ -199,7 +201,7 @@ def _findable(answers: Sequence[str]) -> list[str]:
 def _sub_answer_entry(trajectory: PlayedTrajectory) -> tuple[Key, str]:
     """Return the key and the fingerprint of a trajectory's sub-answers in the journal."""
     searches = [_search_for_judge(search) for search in trajectory.rounds]
-    return (trajectory.id, _SUB_ANSWERS), fingerprint_of([trajectory.question, trajectory.golds, searches])
+    return (trajectory.id, _WHOLE), fingerprint_of([trajectory.question, trajectory.golds, searches])
 
 
 def _search_for_judge(search: SearchRound) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from rag_r1.agent import ReplayTurn, Trajectory, Turn
 from rag_r1.agent.trajectory import CallRecord, call_context
 from rag_r1.protocols import Call, Document, Protocol
 from rag_r1.protocols.retriever_query import CallContext
-from rag_r1.retriever.data.journal import fingerprint_of
+from rag_r1.retriever.data.journal import Key, fingerprint_of
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class SearchRound:
     call: int
 
     @property
-    def key(self) -> tuple[str, int]:
+    def key(self) -> Key:
         """The question's id and the number of the search, which together identify the round."""
         return self.played.id, self.index
 
@@ -69,20 +69,17 @@ class SearchRound:
 
     def context(self, protocol: Protocol) -> str:
         """Return the policy's text and its observations up to the end of the turn with the search."""
-        return "".join(
-            turn.text + _observation(protocol, turn) if number < self.turn else turn.text
-            for number, turn in enumerate(self.played.turns[: self.turn + 1])
-        )
+        turns = self.played.turns
+        earlier = "".join(turn.text + _observation(protocol, turn) for turn in turns[: self.turn])
+        return earlier + turns[self.turn].text
 
     def past(self, documents: Sequence[Document]) -> tuple[ReplayTurn, ...]:
         """Return the turns that replay the episode up to this search, which then returns `documents`."""
         calls = list(self.played.turns[self.turn].calls)
         calls[self.call] = CallRecord(self.record.tool, self.record.arguments, list(documents))
         earlier_calls = [turn.calls for turn in self.played.turns[: self.turn]]
-        return tuple(
-            ReplayTurn.of(ids, turn_calls)
-            for ids, turn_calls in zip(self.played.token_ids, [*earlier_calls, calls], strict=False)
-        )
+        token_ids = self.played.token_ids[: self.turn + 1]
+        return tuple(map(ReplayTurn.of, token_ids, [*earlier_calls, calls]))
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,6 @@ from rag_r1.io.terminal_text import terminal_text
 from rag_r1.protocols import Document
 from rag_r1.retriever.data.arguments import DataArguments
 from rag_r1.retriever.data.candidates import CandidateStore
-from rag_r1.retriever.data.check_run import check_run
 from rag_r1.retriever.data.correctness import MAX_POOL_PASSAGES, CorrectnessScorer
 from rag_r1.retriever.data.cost_estimate import CostEstimate, estimate_cost
 from rag_r1.retriever.data.judge import ListJudge
@@ -115,9 +114,7 @@ async def trajectories_of(run: DataRun) -> TrajectoryReader | None:
     rows = run.run_setup.questions.rows
     step_answers = {row.id: answers for row in rows if (answers := step_answers_of(row.metadata))}
     trajectories = TrajectoryReader(folder, setup, step_answers)
-    if args.trajectories is not None:
-        check_run(folder, args.model, setup)
-    elif not any(outcome.is_open(args.tries) for outcome in trajectories.failed):
+    if args.trajectories is None and not any(o.is_open(args.tries) for o in trajectories.failed):
         note.write({"tries": args.tries if trajectories.failed else None}, private=True)
     excluded = dict(sorted(trajectories.excluded.items()))
     run.summary["trajectories"] = {

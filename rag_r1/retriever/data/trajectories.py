@@ -38,7 +38,7 @@ REASONS = {
     "not_carried_out": "a search of it was not carried out",
     "call_failed": "a call of it failed, which cannot be played back",
 }
-T = TypeVar("T")
+Parsed = TypeVar("Parsed")
 
 
 def check_trajectories(run: Path | None) -> None:
@@ -57,7 +57,7 @@ class TrajectoryReader:
         maps question ids to the answers of intermediate steps; they replace those in the run's records.
 
         Raises RunError if the run has no records, used another protocol or several episodes per question, or
-        contains a line that is not the record of an episode.
+        contains a line that is not the record of an episode, and OSError if a file cannot be read.
         """
         self.path = run / TRAJECTORIES / "records.jsonl"
         self._setup = setup
@@ -173,7 +173,7 @@ class _CachedResponses:
         return ids if isinstance(ids, list) and all(type(token) is int for token in ids) else None
 
 
-def _read_lines(path: Path, parse: Callable[[dict[str, Any]], T]) -> Iterator[tuple[int, T]]:
+def _read_lines(path: Path, parse: Callable[[dict[str, Any]], Parsed]) -> Iterator[tuple[int, Parsed]]:
     """Yield the byte offset of each line of a file, and what `parse` returns for its object. A last line
     without a line break, which a kill has cut off, is skipped. Raises RunError, with the number of the line,
     if a line is not JSON or `parse` rejects it."""

@@ -3,8 +3,9 @@
 A round is a query with the retriever's candidates, each of which has two scores: GAC says whether the agent's
 final answer was right with this passage alone, and LR how relevant the passage is to the query, from 0 to
 100. `both` sorts candidates by GAC, then by LR; `relevance` and `correctness` (the ablations) sort by one of
-them. Candidates with equal scores keep the retriever's order. A round is left out if its best candidate has
-GAC 0 or an LR below `least_relevance`, or if it has too few negatives (by default fewer than 15).
+them. Candidates with equal scores keep the retriever's order. A round is left out if it has no candidates, if
+a score is missing by which it is sorted, if its best candidate has GAC 0 or an LR below `least_relevance`, or
+if it has too few negatives (by default fewer than 15).
 
 The mode `faithful` is the published rule:
 
@@ -36,11 +37,13 @@ from rag_r1.rollouts.requests import seeded_fraction
 
 RuleMode = Literal["faithful", "safe"]
 Use = Literal["both", "relevance", "correctness"]
+#: Why a round yields no rows: a key of REASONS.
+Reason = Literal["not_correct", "not_relevant", "few_negatives", "no_candidates", "unscored"]
 
 #: A passage with at least this LR counts as useful to the query, whatever LR the positives must have.
 USEFUL = 60
-#: Why a round yields no rows: the key of the reason in summary.json, and its text.
-REASONS = {
+#: The text of each reason; its key is that of the reason's count in summary.json.
+REASONS: dict[Reason, str] = {
     "not_correct": "no candidate leads to a right answer",
     "not_relevant": "the best candidate is not relevant enough",
     "few_negatives": "too few candidates can be negatives",
@@ -112,8 +115,8 @@ class RowSelection:
     rule: SelectionRule
     rounds: int = 0
     rows: int = 0
-    #: Number of rounds without a row, by key of REASONS.
-    excluded: Counter[str] = field(default_factory=Counter)
+    #: Number of rounds without a row, by reason.
+    excluded: Counter[Reason] = field(default_factory=Counter)
 
     def select(self, rounds: Iterable[QueryRound]) -> Iterator[TrainingRow]:
         """Yield the rows of these rounds, in order. Raises ValueError for a candidate that is named
@@ -134,9 +137,9 @@ class RowSelection:
         return lines + [f"  left out: {count:,} rounds, {REASONS[reason]}" for reason, count in excluded]
 
 
-def rows_of(query: QueryRound, rule: SelectionRule) -> list[TrainingRow] | str:
-    """Return the rows of a round, or the key of REASONS that says why it has none. Raises ValueError for a
-    candidate that is named twice."""
+def rows_of(query: QueryRound, rule: SelectionRule) -> list[TrainingRow] | Reason:
+    """Return the rows of a round, or the reason why it has none. Raises ValueError for a candidate that is
+    named twice."""
     if len({candidate.passage_id for candidate in query.candidates}) < len(query.candidates):
         raise ValueError(f"{query.query_id}, round {query.round_index}: a candidate is named twice")
     if not query.candidates:
@@ -193,12 +196,13 @@ def _draw_negatives(
         key = json.dumps([query.dataset, query.query_id, query.round_index, candidate.passage_id])
         return seeded_fraction(rule.seed, "negatives", key)
 
-    negatives = {candidate.passage_id for candidate in sorted(ranked, key=fraction)[: rule.negatives]}
-    return [candidate for candidate in ranked if candidate.passage_id in negatives]
+    drawn = {candidate.passage_id for candidate in sorted(ranked, key=fraction)[: rule.negatives]}
+    return [candidate for candidate in ranked if candidate.passage_id in drawn]
 
 
 def _row(query: QueryRound, passages: Sequence[ScoredCandidate]) -> TrainingRow:
     """Return the row of a query with these passages, the positive one first."""
+    # The other fields of a round are also fields of a row.
     values = {name: value for name, value in vars(query).items() if name != "candidates"}
     return TrainingRow(
         **values,

@@ -43,7 +43,8 @@ class ScoreFiles:
 
     def rounds(self) -> Iterator[QueryRound]:
         """Yield all rounds. Raises RunError for a file that cannot be read, and for a round that has two
-        records in a file of scores; raises OSError if a file is removed meanwhile."""
+        records in a file of scores; OSError if a file is removed meanwhile; and ValueError without a file
+        that has the queries."""
         relevance = _RoundRecords(RelevanceRecord, self.relevance)
         correctness = _RoundRecords(CorrectnessRecord, self.correctness)
         if self.candidates is not None:
@@ -51,8 +52,9 @@ class ScoreFiles:
                 for search in record.trajectory:
                     key = record.id, search.round_index
                     yield self._from_candidates(record, search, relevance.get(key), correctness.get(key))
+        elif self.correctness is None:
+            raise ValueError("only files of candidates and of correctness have the queries: give one of them")
         else:
-            assert self.correctness is not None  # the class requires one of the two
             for record in read_records(CorrectnessRecord, self.correctness):
                 yield self._from_correctness(record, relevance.get((record.id, record.round_index)))
 

@@ -1,7 +1,7 @@
 """Checks the inputs of `rag-r1 retriever train` before anything is loaded.
 
-Whether the corpus contains all passages of the rows is not checked here, because that takes reading the whole
-corpus. The training does it as its first step (dataset.py).
+Of a corpus only the first passage is read here. To find out whether it has all passages of the rows, the
+training reads the whole corpus, after it has opened the model (dataset.py).
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from rag_r1.corpus.inputs import passages_of
 from rag_r1.corpus.reader import Corpus
 from rag_r1.inference.model_folders import check_weights
+from rag_r1.io.errors import DataError
 from rag_r1.options.out_folder import check_out
 from rag_r1.protocols.retriever_query import Mode
 from rag_r1.retriever.records import TrainingRow, read_records
@@ -29,7 +31,7 @@ def check_start(options: TrainOptions) -> int:
         checks.run(check_out, options.out, "rag-r1 retriever train")
         counts = [checks.run(_count_rows, path, options) or 0 for path in options.rows]
         for path in options.corpus:
-            checks.run(Corpus, [path])
+            checks.run(_check_first_passage, path)
         index = checks.run(settings_of_index, options.index) if options.index else {}
         if (folder := checks.run(model_folder, options.model)) is not None:
             checks.run(check_weights, folder)
@@ -38,6 +40,12 @@ def check_start(options: TrainOptions) -> int:
         if not checks.problems:
             checks.run(check_batch, sum(counts), options)
     return sum(counts)
+
+
+def _check_first_passage(corpus: Path) -> None:
+    """Read the first row of a corpus. Raises DataError if it is not a passage, or if there is none."""
+    if next(passages_of(Corpus([corpus]), progress=False), None) is None:
+        raise DataError(f"{corpus}: no passage in it: give the corpus that the rows were made from")
 
 
 def _count_rows(path: Path, options: TrainOptions) -> int:

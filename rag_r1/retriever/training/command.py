@@ -30,7 +30,7 @@ gets the same settings, and serve that with rag_r1.retriever.agentic_input=true:
 """
 
 
-@command_main(RunError, DataError, OSError)
+@command_main(RunError, DataError, OSError, resumable=True)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     arguments, settings, faults = split_recipe(sys.argv[1:] if arguments is None else arguments, COMMAND)

@@ -1,6 +1,6 @@
 """Builds the data set of a retriever's training: rows with the texts of their queries and passages.
 
-Rows refer to passages by their ids in the corpus. The corpus is read once, only the passages of the rows are
+Rows refer to passages by their ids in the corpus. The corpus is read once. Only the passages of the rows are
 kept, each once, and a row holds their numbers. The collator replaces the numbers by the texts when it makes a
 batch.
 
@@ -37,18 +37,19 @@ _MAX_NAMED = 5
 
 @dataclass(frozen=True)
 class TrainingData:
-    """The rows and the texts of their passages. All texts begin with the encoder's prefix."""
+    """The rows and the texts of their passages, as the encoder reads them."""
 
-    #: The text of each row's query.
+    #: The text of each row's query, with the encoder's prefix.
     queries: list[str]
     #: The numbers of each row's passages, the positive one first.
     passages: list[list[int]]
-    #: The text of each passage, by its number; empty for a passage that no row uses.
+    #: The text of each passage, by its number, with the encoder's prefix; empty for a passage that only rows
+    #: with more negatives than the training uses name.
     texts: list[str]
     #: The rows as the loss needs them (loss.py).
     table: BatchTable
-    #: SHA-256 of texts, numbers and relevance, in hexadecimal. A run whose folder was created with other data
-    #: is refused.
+    #: SHA-256 in hexadecimal of the queries without their prefix, of the passages' numbers, relevance and
+    #: texts. A run whose folder was created with other data is refused.
     fingerprint: str
 
     def dataset(self) -> Dataset:
@@ -56,8 +57,8 @@ class TrainingData:
         texts; `label` is the number of the row, by which the loss finds it in `table`."""
         from datasets import Dataset
 
-        rows = {"query": self.queries, "passages": self.passages, "label": list(range(len(self.queries)))}
-        return Dataset.from_dict(rows)
+        labels = list(range(len(self.queries)))
+        return Dataset.from_dict({"query": self.queries, "passages": self.passages, "label": labels})
 
 
 @dataclass
@@ -76,8 +77,8 @@ class PassageCollator(SentenceTransformerDataCollator):
 
 
 def load_training_data(
-    rows: Sequence[Path],
-    corpus: Sequence[Path],
+    row_files: Sequence[Path],
+    corpus_paths: Sequence[Path],
     settings: EncoderSettings,
     *,
     negatives: int = 15,
@@ -89,23 +90,24 @@ def load_training_data(
     The first `negatives` negatives of each row are used. `ranked` says that the loss uses the order of a
     row's passages by local relevance (`local_utility`), whose values must then not all be equal.
 
-    Raises RunError if there are no rows, if a row cannot be used (with file and row), and if the corpus lacks
-    passages; raises DataError if the corpus cannot be read.
+    Raises RunError if there are no rows, if a row cannot be used (with file and row), if the mode is
+    `reasoning` and no row has a thought, and if the corpus lacks passages. Raises DataError if the corpus
+    cannot be read.
     """
-    training_rows = list(usable_rows(rows, settings.mode, negatives, ranked))
-    if not training_rows:
-        raise no_rows(rows)
-    if settings.mode == "reasoning" and not any((row.reasoning or "").strip() for row in training_rows):
-        message = f"no row of {', '.join(map(str, rows))} has a thought in `reasoning`"
+    rows = list(usable_rows(row_files, settings.mode, negatives, ranked))
+    if not rows:
+        raise no_rows(row_files)
+    if settings.mode == "reasoning" and not any((row.reasoning or "").strip() for row in rows):
+        message = f"no row of {', '.join(map(str, row_files))} has a thought in `reasoning`"
         raise RunError(f"{message}, so --mode reasoning would train as plain does: give another mode")
-    names = dict.fromkeys(name for row in training_rows for name in row.passage_ids[: negatives + 1])
-    contents = _texts(names.keys(), Corpus(corpus), progress)
-    if missing := [name for name in names if name not in contents]:
+    ids = dict.fromkeys(passage_id for row in rows for passage_id in row.passage_ids[: negatives + 1])
+    contents = _read_contents(ids, Corpus(corpus_paths), progress)
+    if missing_ids := [passage_id for passage_id in ids if passage_id not in contents]:
         raise RunError(
-            f"{len(missing)} of {len(names)} passages are not in the corpus, such as "
-            f"{', '.join(map(repr, missing[:_MAX_NAMED]))}: give the corpus that the rows were made from"
+            f"{len(missing_ids)} of {len(ids)} passages are not in the corpus, such as "
+            f"{', '.join(map(repr, missing_ids[:_MAX_NAMED]))}: give the corpus that the rows were made from"
         )
-    return training_data(training_rows, contents, settings, negatives)
+    return training_data(rows, contents, settings, negatives)
 
 
 def training_data(
@@ -114,25 +116,25 @@ def training_data(
     """Build the training data of these rows with the first `negatives` negatives of each. `contents` maps the
     ids of the passages that they use to the texts."""
     # Unused negatives are numbered as well, so that the fingerprint equals that of earlier releases.
-    names = dict.fromkeys(name for row in rows for name in row.passage_ids)
-    numbers = {name: number for number, name in enumerate(names)}
+    ids = dict.fromkeys(passage_id for row in rows for passage_id in row.passage_ids)
+    numbers = {passage_id: number for number, passage_id in enumerate(ids)}
     queries = [query_text(row, settings) for row in rows]
     # For each query the numbers of its positives; a dict serves as an ordered set.
     positives: dict[str, dict[int, None]] = {}
     for query, row in zip(queries, rows, strict=True):
         positives.setdefault(query, {})[numbers[row.passage_ids[0]]] = None
-    query_numbers = {query: i for i, query in enumerate(positives)}
-    passages = [[numbers[name] for name in row.passage_ids[: negatives + 1]] for row in rows]
+    query_numbers = {query: number for number, query in enumerate(positives)}
+    passages = [[numbers[passage_id] for passage_id in row.passage_ids[: negatives + 1]] for row in rows]
     relevance = [[score.local_utility for score in row.scores[: negatives + 1]] for row in rows]
-    texts = [settings.passage_prefix + contents[name] if name in contents else "" for name in numbers]
+    texts = [settings.passage_prefix + contents[id_] if id_ in contents else "" for id_ in ids]
+    row_queries = [query_numbers[query] for query in queries]
+    table = BatchTable.of(passages, row_queries, list(map(list, positives.values())), relevance)
     return TrainingData(
-        [settings.query_prefix + query for query in queries],
-        passages,
-        texts,
-        BatchTable.of(
-            passages, [query_numbers[query] for query in queries], [*map(list, positives.values())], relevance
-        ),
-        _fingerprint(queries, passages, relevance, texts),
+        queries=[settings.query_prefix + query for query in queries],
+        passages=passages,
+        texts=texts,
+        table=table,
+        fingerprint=_fingerprint(queries, passages, relevance, texts),
     )
 
 
@@ -151,9 +153,10 @@ def _fingerprint(*parts: list[Any]) -> str:
     return digest.hexdigest()
 
 
-def _texts(names: Iterable[str], corpus: Corpus, progress: bool) -> dict[str, str]:
-    """Return the texts of the named passages that the corpus has, by id. Reading stops once all are found."""
-    missing = set(names)
+def _read_contents(ids: Iterable[str], corpus: Corpus, progress: bool) -> dict[str, str]:
+    """Return the texts of the passages that the corpus has of these, by id. Reading stops once all are found,
+    and a row that is not a passage is skipped: if a training row needs it, it is reported as missing."""
+    missing = set(ids)
     contents: dict[str, str] = {}
     for passage, _ in corpus.rows(progress=progress, doing="reading passages"):
         if isinstance(passage, Passage) and passage.id in missing:

@@ -39,8 +39,9 @@ def open_model(
     """Open a model for training, apply its settings, and return both.
 
     `name` is `minilm`, a folder, or a name on the Hugging Face Hub. `options` are the encoder's settings from
-    the command line, `from_index` those from an index's manifest. Raises RunError if the model cannot be
-    loaded, or if settings contradict each other.
+    the command line, `from_index` those from an index's manifest, and `device` is the type of torch's device
+    (None: torch chooses). Raises RunError if the model cannot be loaded, or if settings contradict each
+    other.
     """
     folder, saved, pooling = check_model(name, options.get("pooling") or from_index.get("pooling"))
     is_bare = folder is not None and not (folder / "modules.json").is_file()
@@ -55,8 +56,8 @@ def open_model(
 
 def check_model(name: str, pooling: str | None) -> tuple[Path | None, EncoderSettings | None, str | None]:
     """Return the folder of a model (None if it is on the Hub), its saved settings, and its pooling:
-    `pooling`, or else the saved one. Raises RunError for a bare transformers folder whose pooling is
-    unknown."""
+    `pooling`, or else the saved one. Raises RunError if there is no such model, if its saved settings cannot
+    be read, and for a bare transformers folder whose pooling is unknown."""
     folder = model_folder(name)
     saved = read_settings(folder) if folder is not None else None
     pooling = pooling or (saved.pooling if saved else None)
@@ -85,11 +86,11 @@ def model_folder(name: str) -> Path | None:
 
 def save_model(model: SentenceTransformer, settings: EncoderSettings, folder: Path) -> None:
     """Write the model with its settings into `folder`, completely or not at all. Replaces an earlier
-    model."""
+    model. Raises OSError with the name of the folder."""
     with atomic_file(folder) as part:
         model.save_pretrained(str(part), create_model_card=False)
         settings.write(part)
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)  # a folder cannot be renamed to one with files
 
 
 def freeze_unused(model: SentenceTransformer) -> list[str]:
@@ -135,7 +136,7 @@ def merge_lora(model: SentenceTransformer) -> None:
         setattr(transformer.get_submodule(parent), attribute, layer.get_base_layer())
     for parameter in model.parameters():
         parameter.requires_grad_(True)
-    transformer._hf_peft_config_loaded = False
+    transformer._hf_peft_config_loaded = False  # else transformers would save adapters and not the weights
 
 
 def weights_of(model: SentenceTransformer) -> dict[str, Tensor]:
@@ -179,11 +180,11 @@ def _settings_of(model: SentenceTransformer) -> dict[str, Any]:
     `normalize` and `mode` are the defaults of this training."""
     from sentence_transformers.sentence_transformer.modules import Pooling
 
-    mode = next((module.pooling_mode for module in model if isinstance(module, Pooling)), None)
+    pooling = next((module.pooling_mode for module in model if isinstance(module, Pooling)), None)
     prompts = model.prompts or {}
     token = getattr(model.tokenizer, "sep_token", None)
     return {
-        "pooling": mode if mode is None or isinstance(mode, str) else "+".join(mode),
+        "pooling": pooling if pooling is None or isinstance(pooling, str) else "+".join(pooling),
         "normalize": True,  # the loss compares cosines
         "query_prefix": prompts.get("query") or "",
         "passage_prefix": next((prompts[k] for k in ("passage", "document", "corpus") if prompts.get(k)), ""),

@@ -85,8 +85,8 @@ def read_settings(folder: Path) -> EncoderSettings | None:
 
 
 def settings_of_index(index: Path) -> dict[str, Any]:
-    """Return the encoder's settings in the manifest of an index, with the mode if the manifest has one.
-    Raises RunError if the manifest cannot be read or has no encoder."""
+    """Return the encoder's settings in the manifest of an index, with the mode if the manifest has one that
+    is known. Raises RunError if the manifest cannot be read or has no encoder."""
     path = index / "manifest.json"
     try:
         manifest = read_json_file(path)
@@ -106,7 +106,8 @@ def choose_settings(
     options: Mapping[str, Any], index: Mapping[str, Any], saved: Mapping[str, Any], model: Mapping[str, Any]
 ) -> EncoderSettings:
     """Choose each setting from the first of `options`, `index`, `saved` (`retriever.json`) and `model` in
-    which it is not None. Raises RunError, with all contradictions at once."""
+    which it is not None. Raises RunError, with all contradictions at once, if the pooling is in none of them,
+    and for a value that a setting cannot have."""
     wrong = [
         f"{name} is {options[name]!r} in the options and {index[name]!r} in the manifest of the index"
         for name in SHARED
@@ -118,12 +119,12 @@ def choose_settings(
         if options.get(name) is None and None not in (saved.get(name), index.get(name))
         if saved[name] != index[name]
     ]
-    settings: dict[str, Any] = {}
-    for name in (*SHARED, "mode"):
-        values = (source.get(name) for source in (options, index, saved, model))
-        settings[name] = next((value for value in values if value is not None), None)
+    settings: dict[str, Any] = dict.fromkeys((*SHARED, "mode"))
+    for source in (model, saved, index, options):
+        settings |= {name: source[name] for name in settings if source.get(name) is not None}
     if settings["normalize"] is False:
-        wrong.append("the vectors of the index are not normalised, but a retriever is trained on cosines")
+        origin = "the index" if index.get("normalize") is False else FILE
+        wrong.append(f"the vectors of {origin} are not normalised, but a retriever is trained on cosines")
     if model.get("pooling") not in (None, settings["pooling"]):
         wrong.append(f"pooling is to be {settings['pooling']!r}, but the model has {model['pooling']!r}")
     if wrong:

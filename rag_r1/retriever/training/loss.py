@@ -97,9 +97,9 @@ def info_nce(
     positives   (queries, any): the numbers of all passages known to answer each query
     """
     logits = cosines(queries, passages) / temperature
-    is_positive = (numbers[None, :, None] == positives[:, None, :]).any(-1)
-    is_positive[torch.arange(len(targets), device=targets.device), targets] = False
-    return functional.cross_entropy(logits.masked_fill(is_positive, -torch.inf), targets, reduction="none")
+    is_excluded = (numbers[None, :, None] == positives[:, None, :]).any(-1)
+    is_excluded[torch.arange(len(targets), device=targets.device), targets] = False
+    return functional.cross_entropy(logits.masked_fill(is_excluded, -torch.inf), targets, reduction="none")
 
 
 def rank_loss(cosine: Tensor, relevance: Tensor, temperature: float, rank_temperature: float) -> Tensor:
@@ -148,7 +148,7 @@ class RetrieverLoss(CachedLossMixin, nn.Module):
 
     @property
     def table(self) -> BatchTable:
-        """The table, on the device of the model."""
+        """The table given to the constructor, on the device of the model."""
         return BatchTable(**{field.name: getattr(self, field.name) for field in fields(BatchTable)})
 
     def forward(self, sentence_features: Iterable[dict[str, Tensor]], labels: Tensor) -> Tensor:

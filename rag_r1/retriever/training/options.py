@@ -27,10 +27,12 @@ from rag_r1.options.settings_file import read_settings, split_files
 from rag_r1.protocols.retriever_query import Mode
 from rag_r1.runs.start_checks import CHECK_ONLY
 
-Share = Annotated[float, Field(ge=0, lt=1), Constraint("a number from 0 to below 1")]
+Fraction = Annotated[float, Field(ge=0, lt=1), Constraint("a number from 0 to below 1")]
+#: numpy takes no other seeds.
+Seed = Annotated[int, Field(ge=0, lt=1 << 32), Constraint("a whole number from 0 to 4294967295")]
 #: The end of the help of each setting of the encoder.
 _INHERITED = "(default: the index's, else the model's)"
-Loggers = Literal["console", "file", "wandb", "tensorboard", "mlflow", "swanlab", "trackio", "clearml"]
+Logger = Literal["console", "file", "wandb", "tensorboard", "mlflow", "swanlab", "trackio", "clearml"]
 
 
 class TrainOptions(Arguments):
@@ -82,12 +84,12 @@ class TrainOptions(Arguments):
         default=None,
     )
     learning_rate: Above0 = argument("highest learning rate", "LR", default=2e-5)
-    warmup: Share = argument("share of the steps in which the learning rate rises", "SHARE", default=0.1)
+    warmup: Fraction = argument("share of the steps in which the learning rate rises", "SHARE", default=0.1)
     weight_decay: From0 = argument("weight decay of AdamW", "W", default=0.0)
     lora: bool = argument("train low-rank adapters, which are put into the weights at the end", default=False)
     lora_rank: Positive = argument("rank of the adapters", "R", default=16)
     lora_alpha: Positive = argument("scale of the adapters (LoRA's alpha)", "A", default=64)
-    lora_dropout: Share = argument("dropout of the adapters", "P", default=0.1)
+    lora_dropout: Fraction = argument("dropout of the adapters", "P", default=0.1)
     average_weights: Annotated[float, Field(gt=0, le=1), Constraint("a number above 0, to 1")] = argument(
         "share of the trained weights in the saved model; the rest are those before the training, "
         "so that the model forgets less (arXiv 2109.01903)",
@@ -97,11 +99,11 @@ class TrainOptions(Arguments):
     precision: Literal["fp32", "bf16", "fp16"] = argument("number format of the computation", default="fp32")
     gradient_checkpointing: bool = argument("save memory by computing activations twice", default=False)
     device: Literal["cpu", "auto"] = argument("the CPU, or (auto) an accelerator if any", default="auto")
-    seed: int = argument("seed of all random draws", default=0)
+    seed: Seed = argument("seed of all random draws", default=0)
 
     save_steps: Positive = argument("steps between two checkpoints", "N", default=100)
     logging_steps: Positive = argument("steps between two lines of the log", "N", default=10)
-    logger: list[Loggers] = argument("one of veRL's loggers; may be repeated", "NAME", default=["console"])
+    logger: list[Logger] = argument("one of veRL's loggers; may be repeated", "NAME", default=["console"])
     project_name: str = argument("project in the loggers", "NAME", default="retriever")
     experiment_name: str | None = argument("run in the loggers (default: as --out)", "NAME", default=None)
     no_progress: bool = argument("show no progress bar", default=False)
@@ -121,8 +123,9 @@ class TrainOptions(Arguments):
 
     @property
     def result_settings(self) -> dict[str, Any]:
-        """The options on which the trained model depends. The excluded ones, which only decide where and in
-        which pieces the same computation runs, may change when a training is resumed."""
+        """The options on which the trained model depends, without those that name the encoder and the data,
+        whose settings and fingerprint a run compares instead. The other excluded ones only decide where and
+        in which pieces the same computation runs, and may change when a training is resumed."""
         excluded = {"rows", "corpus", "out", "recipe", "index", "save_steps", "logging_steps", "logger"}
         excluded |= {"project_name", "experiment_name", "no_progress", "check_only", *self.encoder}
         excluded |= {"mini_batch", "gradient_checkpointing", "device"}

@@ -59,7 +59,8 @@ _STATE = "trainer_state.json"
 
 def train(options: TrainOptions) -> Path:
     """Train a retriever, or resume its training, and return the folder of the model. Raises RunError if the
-    model, the rows or the folder cannot be used, and DataError if the corpus cannot be read."""
+    model, the index, the rows, the loggers or the folder cannot be used, DataError if the corpus cannot be
+    read, and OSError if a file cannot be read or written."""
     args = training_arguments(options)
     is_main = args.process_index == 0
     from_index = settings_of_index(options.index) if options.index else {}
@@ -108,7 +109,7 @@ def training_arguments(options: TrainOptions) -> SentenceTransformerTrainingArgu
     args = SentenceTransformerTrainingArguments(
         output_dir=str(options.out / CHECKPOINTS),
         num_train_epochs=options.epochs,
-        warmup_steps=options.warmup,
+        warmup_steps=options.warmup,  # the trainer takes a number below 1 for a share of the steps
         fp16=options.precision == "fp16",
         bf16=options.precision == "bf16",
         use_cpu=options.device == "cpu",
@@ -135,12 +136,12 @@ def training_arguments(options: TrainOptions) -> SentenceTransformerTrainingArgu
 
 def remove_incomplete_checkpoints(folder: Path) -> Path | None:
     """Remove incomplete checkpoints, which a kill has left, until the newest complete one is found. Returns
-    it, or None if there is none."""
+    it, or None if there is none. Raises OSError for a checkpoint that cannot be read, which is kept."""
     matches = {path: match for path in folder.glob("*") if (match := _CHECKPOINT.fullmatch(path.name))}
     for path in sorted(matches, key=lambda path: int(matches[path][1]), reverse=True):
         try:
             json.loads((path / _STATE).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (FileNotFoundError, ValueError):
             shutil.rmtree(path)
             continue
         return path
@@ -215,7 +216,7 @@ class _ProgressBar(ProgressCallback):
     """The progress bar without the logged figures, which the loggers show."""
 
     def on_log(self, *unused: Any, **others: Any) -> None:
-        pass
+        """Do nothing."""
 
 
 class _LoggerCallback(TrainerCallback):

@@ -23,6 +23,7 @@ from typing import Literal
 
 from rag_r1.agent import Trajectory
 from rag_r1.protocols import Protocol, Tag
+from rag_r1.protocols.blocks import Block
 from rag_r1.rewards.registry import register
 from rag_r1.rewards.spans import Span, SpanValue, occurrences, turn_ends, whole_blocks
 from rag_r1.rewards.trajectory_protocol import trajectory_protocol
@@ -43,7 +44,7 @@ def _format_parts(
     text = trajectory.generated_text
     parts = []
     for role in ("think", "backtrack", "summary"):
-        block = next((block for block in dialect.blocks if block.role == role), None)
+        block = _first_block(dialect, role)
         for tag in (block.open, block.close) if block is not None else ():
             if spans := occurrences(tag, text):
                 parts.append(SpanValue(each, tuple(spans)))
@@ -55,6 +56,11 @@ def _format_parts(
     if len(starts) == len(ends) == 1:
         parts.append(SpanValue(answer, (*starts, *ends)))
     return parts
+
+
+def _first_block(dialect: Protocol, role: str) -> Block | None:
+    """Return the protocol's first block of a role; None if it has none."""
+    return next((block for block in dialect.blocks if block.role == role), None)
 
 
 def _tag_spans(tag: Tag, text: str) -> tuple[list[Span], list[Span]]:
@@ -91,18 +97,16 @@ def closed_block(
     role: Literal["think", "plan", "call", "answer", "summary", "backtrack"] = "answer",
     protocol: Protocol | None = None,
 ) -> list[float]:
-    """Return 1 if the policy wrote a block of this role with both of its tags, else 0, divided among the
-    turns: each of several blocks earns an equal part for the turn in which it is closed.
+    """Return the shares of the turns in a 1 if the policy wrote a block of this role with both of its tags,
+    else zeros. Each of several blocks earns an equal part for the turn in which it is closed.
 
     In a protocol without such a block nothing is earned.
     """
     dialect = trajectory_protocol(trajectory, protocol)
     ends = turn_ends(trajectory)
     scores = [0.0] * len(ends)
-    block = next((block for block in dialect.blocks if block.role == role), None)
-    if block is None:
-        return scores
-    blocks = whole_blocks(block, trajectory.generated_text)
+    block = _first_block(dialect, role)
+    blocks = whole_blocks(block, trajectory.generated_text) if block is not None else ()
     for _, end in blocks:
         scores[bisect_left(ends, end)] += 1.0 / len(blocks)
     return scores

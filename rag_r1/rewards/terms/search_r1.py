@@ -39,8 +39,7 @@ def search_r1_format(
     retrieval: float = 0.0,
     protocol: Protocol | None = None,
 ) -> float:
-    """Return the reward in the table at the top of the module. Without `protocol`, the tags are those of the
-    shipped protocol that the trajectory names."""
+    """Return the reward in the table at the top of the module, from 0 to 1 with the defaults."""
     if trajectory.answer is None:
         return 0.0
     is_well_formed = is_valid(trajectory, trajectory_protocol(trajectory, protocol).tags)
@@ -52,7 +51,7 @@ def search_r1_format(
 
 
 def is_valid(trajectory: Trajectory, tags: Tags) -> bool:
-    """Whether every turn is a thought and a search, and the last one a thought and an answer."""
+    """Whether every turn but the last is a thought and a search, and the last one a thought and an answer."""
     if not trajectory.turns:
         return False
     *searches, last = trajectory.turns

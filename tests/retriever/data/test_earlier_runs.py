@@ -41,9 +41,10 @@ def test_a_run_that_another_agent_has_played_is_refused_with_both_values(
     (run / "provenance.json").write_text(json.dumps({**card, key: {**card[key], **value}}))
     requests = len(world.policy.bodies)
     args = world.words(tmp_path / "out", *FEW, "--utility", "relevance", trajectories=run)
-    assert command.main(args) == 1
-    output = capsys.readouterr().err
-    assert "was begun with other settings" in output and message in output
+    for words in (args, [*args, "--check-only"]):
+        assert command.main(words) == 1
+        output = capsys.readouterr().err
+        assert "was begun with other settings" in output and message in output
     assert len(world.policy.bodies) == requests
 
 
@@ -51,7 +52,13 @@ def test_a_run_of_another_protocol_is_refused(finished, tmp_path, capsys):
     world, out = finished
     args = world.words(tmp_path / "out", trajectories=out / "trajectories", protocol="search_r1")
     assert command.main(args) == 1
-    assert "was played with --protocol rag_r1_sq" in capsys.readouterr().err
+    assert "protocol was 'rag_r1_sq' and is now 'search_r1'" in capsys.readouterr().err
+
+
+def test_the_checks_refuse_an_agent_whose_trajectories_cannot_be_continued(finished, tmp_path, capsys):
+    words = finished[0].words(tmp_path / "out", "rag_r1.agent.max_state=9", "--check-only")
+    assert command.main(words) == 1
+    assert "continuations need rag_r1.agent.paths=1 and no max_state" in capsys.readouterr().err
 
 
 def test_a_run_without_a_card_is_refused(finished, tmp_path, capsys):

@@ -9,6 +9,7 @@ import pytest
 from rag_r1.cli import main
 from rag_r1.retriever.records import TrainingRow, read_records
 from rag_r1.retriever.selection.arguments import SelectArguments
+from rag_r1.retriever.selection.scores import ScoreFiles
 from tests.retriever.small_training import write_lines
 
 NAMES = [f"p{number}" for number in range(20)]
@@ -147,6 +148,8 @@ def test_an_input_is_not_replaced_under_another_spelling(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match="also a file that is read"):
         SelectArguments(out=tmp_path / "c", correctness=Path("c"), utility="correctness")
+    with pytest.raises(ValueError, match="have the queries: give one of them"):
+        list(ScoreFiles().rounds())
 
 
 def test_the_command_lists_its_subcommands_and_refuses_others(capsys):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from unittest.mock import Mock
 
+from rag_r1.retriever.training import command
 from rag_r1.retriever.training.command import main
 from tests.retriever.small_training import files, row, write_lines
 
@@ -32,7 +34,7 @@ def test_a_model_in_the_folder_of_an_unknown_user_is_named(tmp_path, capsys):
     assert f"--model {name} does not exist" in capsys.readouterr().err
 
 
-def test_check_only_names_what_would_be_trained_and_writes_nothing(tmp_path, capsys):
+def test_check_only_names_what_would_be_trained_and_writes_nothing(tmp_path, capsys, monkeypatch):
     rows, corpus = files(tmp_path)
     model, out = tmp_path / "model", tmp_path / "out"
     model.mkdir()
@@ -46,3 +48,9 @@ def test_check_only_names_what_would_be_trained_and_writes_nothing(tmp_path, cap
     rows.write_text("")
     assert main(words) == 1
     assert "no training rows in" in capsys.readouterr().err
+    for content, message in (('{"id": "1"}\n', "line 1: "), ("", "no passage in it")):
+        corpus.write_text(content)
+        assert main([*words, "--batch-size", "12"]) == 1 and message in capsys.readouterr().err
+    monkeypatch.setattr(command, "_check_start", Mock(side_effect=KeyboardInterrupt))
+    assert main([*words, "--batch-size", "12"]) == 130
+    assert "run the same command again to go on" in capsys.readouterr().err

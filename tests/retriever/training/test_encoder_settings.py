@@ -54,6 +54,11 @@ def test_contradictions_are_refused_with_both_values(options, index_settings, wo
         choose_settings(options, index_settings, {}, OWN)
 
 
+def test_a_refusal_says_whose_vectors_are_not_normalised():
+    with pytest.raises(RunError, match=r"vectors of retriever\.json are not normalised"):
+        choose_settings({}, {}, {**OWN, "normalize": False}, OWN)
+
+
 @pytest.mark.parametrize("name", ["query_prefix", "separator", "mode"])
 def test_a_trained_model_and_an_index_that_differ_need_an_option(name):
     saved = {**OWN, **INDEX}

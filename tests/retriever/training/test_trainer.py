@@ -136,6 +136,14 @@ def test_a_run_that_is_killed_and_resumed_ends_with_the_same_bytes(tmp_path, ber
     assert not checkpoints.exists()
 
 
+def test_a_checkpoint_that_cannot_be_read_at_the_moment_is_kept(tmp_path):
+    state = tmp_path / "checkpoint-4" / "trainer_state.json"
+    state.mkdir(parents=True)  # any error of reading but that there is no such file
+    with pytest.raises(IsADirectoryError):
+        remove_incomplete_checkpoints(tmp_path)
+    assert state.is_dir()
+
+
 def test_a_finished_run_is_not_done_again_and_other_settings_or_data_are_refused(tmp_path, bert, log, capsys):
     assert main(words(tmp_path, bert, epochs=1)) == 0
     before = (tmp_path / "out" / "model" / "model.safetensors").stat().st_mtime_ns
