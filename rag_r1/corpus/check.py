@@ -97,7 +97,7 @@ def check_corpus(
     of rows after which the scan saves its state. Raises DataError, with the remedy, if a file cannot be read,
     or if it has unusable rows and --skip-bad-rows is not given; raises RunError if a server does not answer.
     In both cases no report is written, but finished searches and the state of the scan are kept for the next
-    run.
+    run. Raises OSError if `args.out` cannot be written.
     """
     inputs = inputs or check_start(args)
     questions = inputs.questions.questions

@@ -139,8 +139,7 @@ def _add_api(app: FastAPI, store: Store, watcher: Watcher) -> None:
 
     @app.get("/api/version")
     async def version() -> dict[str, Any]:
-        reading = vars(store.reading)
-        return {"version": store.version, "reading": reading, "problem": watcher.problem}
+        return {"version": store.version, "reading": vars(store.reading), "problem": watcher.problem}
 
     @app.get("/api/trajectory/{name}", response_model=None)
     async def one_trajectory(request: Request, name: str) -> Response:
@@ -160,13 +159,9 @@ def _add_api(app: FastAPI, store: Store, watcher: Watcher) -> None:
     route("overview", "", lambda cache, _: queries.overview(cache, store))
     route("trajectories", "sort order offset limit", _trajectories, has_filters=True)
     route("histogram", "column", _histogram, has_filters=True)
-    route("causes", "", _causes, has_filters=True)
+    route("causes", "", lambda cache, given: queries.causes(cache, selection_of(given.filters)), True)
     route("compare", "a b a_step b_step offset limit", _compare)
     route("charts", "run", _charts, has_filters=True)
-
-
-def _causes(cache: Connection, parameters: Parameters) -> Any:
-    return queries.causes(cache, selection_of(parameters.filters))
 
 
 def _charts(cache: Connection, parameters: Parameters) -> Any:

@@ -12,16 +12,17 @@ With `--export` the command writes a static page instead of starting a server.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
 from pydantic import model_validator
 from pydantic_settings import CliPositionalArg
 
 from rag_r1.explorer.record_files.sources import Sources
-from rag_r1.http_server.listening import check_port
+from rag_r1.http_server import listening
 from rag_r1.io.atomic_files import write_text
 from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
@@ -29,6 +30,9 @@ from rag_r1.options.command_line import Arguments, Port, argument, read_argument
 from rag_r1.options.out_folder import check_out_file
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks, check_packages
+
+if TYPE_CHECKING:
+    from rag_r1.explorer.store import Store
 
 COMMAND = "rag-r1 view"
 _DESCRIPTION = """\
@@ -102,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check_start(args: ViewArguments) -> None:
-    """Raise StartError with all problems of the arguments."""
+    """Raise StartError with all problems of the arguments, and of the token that they need."""
     with StartChecks() as checks:
         modules = ("uvicorn", "fastapi") if args.export is None else ()
         checks.run(check_packages, COMMAND, "duckdb", *modules)
@@ -111,7 +115,8 @@ def _check_start(args: ViewArguments) -> None:
         if args.export is not None:
             checks.run(check_out_file, args.export, "--export")
         else:
-            checks.run(check_port, args.host, args.port)
+            checks.run(listening.check_port, args.host, args.port)
+            checks.run(listening.token_of, TOKEN_VARIABLE)
 
 
 def _check_path(path: Path) -> None:
@@ -129,15 +134,11 @@ def _check_path(path: Path) -> None:
 
 def _export(args: ViewArguments, out: Path) -> int:
     """Write the static page to the file `out`; returns 0. Raises RunError if nothing can be selected, or the
-    cache is broken."""
-    # Imported here and in `_serve`, because they need optional packages, and `--help` must work without them.
-    import duckdb
-
+    cache cannot be used."""
+    # Imported in functions, because they need optional packages, and `--help` must work without them.
     from rag_r1.evaluation.failure_causes import CAUSES
-    from rag_r1.explorer.cache import cache_folder, is_broken
     from rag_r1.explorer.export import export_page, select_trajectories
     from rag_r1.explorer.filters import FilterError, selection_of
-    from rag_r1.explorer.store import Store
 
     try:
         filters = parse_qsl(args.select, keep_blank_values=True)
@@ -145,7 +146,7 @@ def _export(args: ViewArguments, out: Path) -> int:
         if unknown := [value for name, value in filters if name == "cause" and value not in causes]:
             raise FilterError(f"cause: must be one of {', '.join(causes)}, not {unknown[0][:50]!r}")
         selection = selection_of(filters)
-        with closing(Store(args.paths)) as store:
+        with _open_store(args.paths) as store:
             store.refresh()
             with store.cache.connection() as connection:
                 tids, total = select_trajectories(connection, selection)
@@ -157,45 +158,51 @@ def _export(args: ViewArguments, out: Path) -> int:
                 write_text(out, export_page(connection, store.title, tids), private=True)
     except FilterError as error:
         raise RunError(f"--select: {error}") from error
-    except duckdb.Error as error:
-        if not is_broken(error):
-            raise
-        text = f"the cache in {cache_folder()} cannot be used ({error}): make room there, or delete it"
-        raise RunError(text) from error
     if total > len(tids):
         print(f"warning: the page has the first {len(tids)} of {total} selected ones", file=sys.stderr)
     print(f"{len(tids)} trajectories: {out}")
     return 0
 
 
+@contextmanager
+def _open_store(paths: Sequence[Path]) -> Iterator[Store]:
+    """Open the records below some paths, and close them after the block. Raises RunError if their cache is
+    broken, or its disk is full."""
+    import duckdb
+
+    from rag_r1.explorer.cache import cache_folder, is_broken
+    from rag_r1.explorer.store import Store
+
+    try:
+        with closing(Store(paths)) as store:
+            yield store
+    except duckdb.Error as error:
+        if not is_broken(error):
+            raise
+        text = f"the cache in {cache_folder()} cannot be used ({error}): make room there, or delete it"
+        raise RunError(text) from error
+
+
 def _serve(args: ViewArguments) -> int:
-    """Serve the explorer until a signal; returns 0."""
+    """Serve the explorer until a signal; returns 0. Raises RunError if the cache cannot be opened."""
     import uvicorn
 
     from rag_r1.explorer.app import create_app
-    from rag_r1.explorer.store import Store
     from rag_r1.http_server.idle_timeout import uvicorn_config
-    from rag_r1.http_server.listening import (
-        bind_socket,
-        server_names,
-        server_url,
-        signals_ignored,
-        take_token_of,
-        warn_without_token,
-    )
 
-    token = take_token_of(TOKEN_VARIABLE)
-    warn_without_token(args.host, token, TOKEN_VARIABLE)
-    with bind_socket(args.host, args.port) as listener:
+    token = listening.take_token_of(TOKEN_VARIABLE)
+    listening.warn_without_token(args.host, token, TOKEN_VARIABLE)
+    with listening.bind_socket(args.host, args.port) as listener:
         host, port = listener.getsockname()[:2]
-        with closing(Store(args.paths)) as store:
-            app = create_app(store, names=server_names(host), allowed=args.allowed_host, token=token)
+        with _open_store(args.paths) as store:
+            names = listening.server_names(host)
+            app = create_app(store, names=names, allowed=args.allowed_host, token=token)
             if not store.sources.files():
                 paths = ", ".join(map(str, args.paths))
                 print(f"note: no records in {paths} yet: wait, or give another run's folder", file=sys.stderr)
-            print(f"trajectories at {server_url(host, port)}", flush=True)
+            print(f"trajectories at {listening.server_url(host, port)}", flush=True)
             server = uvicorn.Server(uvicorn_config(app, stop_s=_STOP_S, lifespan="on"))
-            with signals_ignored():
+            with listening.signals_ignored():
                 server.run(sockets=[listener])
     return 0
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from rag_r1.explorer.rows import COLUMNS
 from rag_r1.explorer.texts import LONGEST_TEXT, text_condition
+from rag_r1.protocols.actions import well_formed
 
 #: Filters by the exact text of a column. `cause=none` finds rows without a cause.
 CHOICES = ("run", "kind", "split", "source", "status", "cause", "id", "question_key", "group")
@@ -75,13 +76,13 @@ def _with_filter(selection: Selection, name: str, values: list[str]) -> Selectio
         condition = f'list_contains(?, "{name}")'
         if name == "cause" and "none" in values:
             condition = f"({condition} OR cause IS NULL)"
-        return selection.and_(condition, list(map(_well_formed, values)))
+        return selection.and_(condition, list(map(well_formed, values)))
     if name == "right":
         return selection.and_(f"({' OR '.join(_choice(name, value, _RIGHT) for value in values)})")
     if name == "masked":
         return selection.and_("list_contains(?, masked)", [_choice(name, value, _BOOL) for value in values])
     if name == "text":
-        texts = [_well_formed(value).lower() for value in values]
+        texts = [well_formed(value).lower() for value in values]
         if any(len(text) > LONGEST_TEXT for text in texts):
             raise FilterError(f"text: at most {LONGEST_TEXT} characters")
         return selection.and_(text_condition(len(texts)), *texts, *texts)
@@ -123,8 +124,3 @@ def column(name: str, text: str) -> str:
     if text not in COLUMNS or text in ("golds", "reward_terms"):
         raise FilterError(f"{name}: there is no such column: {text[:50]!r}")
     return text
-
-
-def _well_formed(text: str) -> str:
-    """Replace lone surrogates, which DuckDB cannot store."""
-    return text.encode("utf-8", "replace").decode()

@@ -8,10 +8,10 @@ its file, since the cache has only its most important values.
 from __future__ import annotations
 
 import json
-import math
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 from rag_r1.evaluation.failure_causes import CAUSES, gold_positions
@@ -97,9 +97,8 @@ def _group_of(scores: list[float]) -> dict[str, Any]:
     """Return the number, the mean and the sample deviation of the scores of a group."""
     if not scores:
         return {"n": 0, "mean": None, "std": None}
-    mean = math.fsum(scores) / len(scores)
-    squares = math.fsum((score - mean) ** 2 for score in scores)
-    return {"n": len(scores), "mean": mean, "std": math.sqrt(squares / max(len(scores) - 1, 1))}
+    std = stdev(scores) if len(scores) > 1 else 0.0
+    return {"n": len(scores), "mean": fmean(scores), "std": std}
 
 
 def _advantage(

@@ -31,6 +31,7 @@ class Watcher(threading.Thread):
         self._stopped = threading.Event()
         #: Why the last refresh, or the replacement of a broken cache, failed; None if it did not.
         self.problem: str | None = None
+        self._was_replaced = False  # the cache was, and no refresh has succeeded since
 
     def run(self) -> None:
         """Refresh the store and pause, until `stop` is called."""
@@ -48,17 +49,24 @@ class Watcher(threading.Thread):
 
     def _refresh(self) -> bool:
         """Read what has changed; returns whether anything has. A broken cache is replaced by an empty one,
-        which the next call fills. Every other error is raised, and so is one of this replacement."""
+        which the next call fills. Every other error is raised, and so is one of this replacement. If the new
+        cache breaks as well, as on a full disk, it is replaced again, and the error is raised: it is then
+        shown, and the pause before everything is read once more grows."""
         generation = self._store.cache.generation
         try:
-            return self._store.refresh(self._stopped)
+            has_changed = self._store.refresh(self._stopped)
         except duckdb.Error as error:
             # It is closed if a replacement has failed.
             if not (is_broken(error) or isinstance(error, duckdb.ConnectionException)):
                 raise
             logger.warning("the cache of the explorer is broken and is read anew: %s", error)
             self._store.rebuild(generation)
-            return True
+            if self._was_replaced:
+                raise
+            has_changed = self._was_replaced = True
+        else:
+            self._was_replaced = False
+        return has_changed
 
     def stop(self) -> None:
         """End the thread after its present batch, and wait for it."""

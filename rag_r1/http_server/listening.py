@@ -36,12 +36,20 @@ def check_port(host: str, port: int, flag: str = "--port") -> None:
 
 
 def take_token_of(variable: str) -> str | None:
+    """Return a token like `token_of`, and remove the variable, so that servers started by this process do not
+    receive it."""
+    token = token_of(variable)
+    os.environ.pop(variable, None)
+    return token
+
+
+def token_of(variable: str) -> str | None:
     """Return the token in an environment variable; None if it is empty or not set.
 
-    The variable is removed, so that servers started by this process do not receive it. Raises RunError if a
-    header cannot contain the token. The message does not repeat it; that of an HTTP library would.
+    Raises RunError if a header cannot contain the token. The message does not repeat it; that of an HTTP
+    library would.
     """
-    token = os.environ.pop(variable, "").strip()
+    token = os.environ.get(variable, "").strip()
     if not (token.isascii() and token.isprintable()) or " " in token:
         raise RunError(
             f"${variable} has characters that a token cannot have: "

@@ -49,6 +49,9 @@ _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 class RequestGuard:
     """An ASGI layer around an app that refuses requests and adds the security headers.
 
+    It also limits the bodies of requests (request_body.py), and answers those that a stop cancels
+    (stopping.py). It does not check WebSockets, which the servers do not accept (idle_timeout.py).
+
     - `names`: the server's own names, besides localhost and numeric addresses
     - `allowed`: names under which a proxy makes the server available
     - `token`: the token that is required for all paths except the `open_paths`, such as a page without data

@@ -162,6 +162,13 @@ def test_a_training_has_its_steps_and_its_last_validation(tmp_path, last, total,
     assert (run.em, run.n) == (pytest.approx(0.3), 3)
 
 
+def test_a_broken_line_of_metrics_and_an_em_that_is_no_number_are_passed_over(tmp_path):
+    make_training(tmp_path / "grpo", 2)
+    lines = '{bro\n{"step": 3, "data": {"val-core/nq/em/mean@1": NaN}}\n'
+    (tmp_path / "grpo" / "metrics-2.jsonl").write_text(lines)
+    assert (only(tmp_path).step, only(tmp_path).em) == (3, None)
+
+
 def test_a_stage_is_continued_by_the_command_of_its_stages(tmp_path):
     make_training(tmp_path / "out" / "stage1", 2)
     settings = tmp_path / "out" / "settings.yaml"

@@ -11,7 +11,7 @@ import duckdb
 import httpx
 import pytest
 
-from rag_r1.explorer import command, export
+from rag_r1.explorer import cache, command, export
 from rag_r1.explorer.command import main
 from tests.explorer.made_records import record, write
 
@@ -58,9 +58,14 @@ def test_a_record_that_changes_while_a_page_is_written_is_one_sentence(tmp_path,
     assert str(file) in line and not (tmp_path / "page.html").exists()
 
 
-def test_a_broken_cache_is_one_sentence(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(export, "select_trajectories", lambda *unused: duckdb.connect("/proc/cannot/be"))
-    assert main([str(tmp_path), "--export", str(tmp_path / "page.html")]) == 1
+@pytest.mark.parametrize(
+    ("module", "name", "words"),
+    [(export, "select_trajectories", ["--export", "page.html"]), (cache, "_open", ["--port", "0"])],
+)
+def test_a_broken_cache_is_one_sentence(tmp_path, capsys, monkeypatch, module, name, words):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(module, name, lambda *unused: duckdb.connect("/proc/cannot/be"))
+    assert main([str(tmp_path), *words]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: the cache in") and "make room there, or delete it" in line
 
@@ -105,7 +110,7 @@ def test_an_export_without_records_or_a_place_is_one_sentence(tmp_path, capsys):
         assert message in line
 
 
-def test_without_a_token_a_server_for_the_network_warns(tmp_path, capsys, monkeypatch):
+def test_a_server_for_the_network_needs_a_token_that_a_header_can_hold(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("uvicorn.Server.run", lambda self, sockets: None)
     write(tmp_path / "a.jsonl", [record()])
     assert main([str(tmp_path), "--host", "0.0.0.0", "--port", "0"]) == 0
@@ -113,6 +118,9 @@ def test_without_a_token_a_server_for_the_network_warns(tmp_path, capsys, monkey
     monkeypatch.setenv(command.TOKEN_VARIABLE, "s3cret")
     assert main([str(tmp_path), "--host", "0.0.0.0", "--port", "0"]) == 0
     assert capsys.readouterr().err == "" and command.TOKEN_VARIABLE not in os.environ
+    monkeypatch.setenv(command.TOKEN_VARIABLE, "no token")
+    assert main([str(tmp_path), "--port", "0", "--check-only"]) == 1
+    assert command.TOKEN_VARIABLE in capsys.readouterr().err
 
 
 def test_a_folder_without_records_is_named_since_the_page_would_be_empty(tmp_path, capsys, monkeypatch):

@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import duckdb
+import pytest
 
 from rag_r1.explorer import cache, watcher
 from rag_r1.explorer.store import Store
@@ -43,3 +44,15 @@ def test_a_cache_that_cannot_be_replaced_is_a_problem_until_there_is_room(tmp_pa
             wait_until(lambda: not thread.problem and store.query("SELECT id FROM trajectories") == [("a",)])
         finally:
             thread.stop()
+
+
+def test_a_new_cache_that_breaks_as_well_is_a_problem_and_not_rebuilt_without_end(tmp_path, monkeypatch):
+    def fill_the_disk(*unused) -> None:
+        raise duckdb.IOException(os.strerror(errno.ENOSPC))
+
+    with closing(Store([tmp_path])) as store:
+        monkeypatch.setattr(store, "refresh", fill_the_disk)
+        thread = Watcher(store)
+        assert thread._refresh()
+        with pytest.raises(duckdb.IOException, match="No space left"):
+            thread._refresh()

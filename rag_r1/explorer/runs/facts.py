@@ -15,6 +15,7 @@ first of these states that applies:
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shlex
@@ -118,6 +119,8 @@ def _facts(top: Path, folder: Path, locked: frozenset[FileKey]) -> RunFacts:
     is_training = kind == "train" or (folder / "trajectories" / "train").is_dir()
     newest = max(_file_times(folder), default=0.0)
     progress = _training_progress(folder) if is_training else _rollout_progress(folder)
+    if progress.em is not None and not math.isfinite(progress.em):
+        progress = progress._replace(em=None)  # JSON has no NaN
     if _is_locked(folder, locked):
         state = "running"
     elif _has_result(folder) or _is_complete(folder, progress, is_training=is_training):
@@ -237,19 +240,20 @@ def _training_progress(folder: Path) -> _Progress:
 
 
 def _logged_progress(folder: Path) -> tuple[int | None, float | None, int | None]:
-    """Read (last step, EM of the last validation, step of that validation) from veRL's metrics."""
+    """Read (last step, EM of the last validation, step of that validation) from veRL's metrics.
+
+    Lines without metrics are skipped, and so is the rest of a file that cannot be read further.
+    """
     step = em = validated_step = None
     for file in logger_files(folder):
-        try:
-            with open_ordinary(file) as lines:
-                for line in limited_lines(lines, 1 << 20):
+        with suppress(OSError, ValueError), open_ordinary(file) as lines:
+            for line in limited_lines(lines, 1 << 20):
+                with suppress(*_UNREADABLE):
                     content = read_json_line(line)
                     step = int(content["step"])
                     values = [float(v) for k, v in content["data"].items() if _VALIDATION_EM.fullmatch(k)]
                     if values:
                         em, validated_step = fmean(values), step
-        except _UNREADABLE:
-            continue
     return step, em, validated_step
 
 

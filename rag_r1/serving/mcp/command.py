@@ -11,7 +11,7 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, redirect_stderr, suppress
 from copy import deepcopy
 from functools import partial
@@ -115,15 +115,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def check_start(args: McpArguments) -> None:
-    """Check the arguments and the servers. Raises StartError with all problems.
+    """Check the arguments, the token of --http and the servers. Raises StartError with all problems.
 
     A retrieval server that does not answer yet only causes a warning, since each search reports it later. It
     is an error if there is a model, which needs the search from the start, or with --check-only. Another
     server at its address is always an error."""
-    from rag_r1.http_server.listening import check_port
+    from rag_r1.http_server.listening import check_port, token_of
     from rag_r1.serving.agent import check_agent, try_agent_servers
 
-    checks = [partial(check_port, "127.0.0.1", args.http, "--http")] if args.http is not None else []
+    checks: list[Callable[[], Any]] = []
+    if args.http is not None:
+        checks = [partial(check_port, "127.0.0.1", args.http, "--http"), partial(token_of, TOKEN_VARIABLE)]
     evaluation = _eval_arguments(args)
     with StartChecks() as found:
         found.run(check_agent, evaluation, checks)

@@ -371,11 +371,13 @@ def test_json_in_place_of_an_mcp_server_is_said_in_one_sentence(capsys):
     assert f"no MCP server answers at {stub.url} (it answers with JSON that is not MCP's)" in line
 
 
-def test_a_port_that_is_taken_is_named_with_its_flag(capsys):
+def test_a_port_that_is_taken_is_named_with_its_flag_and_the_token_with_its_variable(capsys, monkeypatch):
+    monkeypatch.setenv(mcp_command.TOKEN_VARIABLE, "two words")
     with bind_socket("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
         assert mcp_command.main(["--http", str(port)]) == 1
     output = capsys.readouterr().err
+    assert mcp_command.TOKEN_VARIABLE in output
     assert f"port {port}" in output and "choose another --http" in output and "MCP at" not in output
 
 
