@@ -29,8 +29,18 @@ def driver_version() -> str | None:
 def gpu_memory() -> float | None:
     """Return the memory of this machine's smallest GPU in bytes, as nvidia-smi reports it; None without a
     GPU."""
-    sizes_mib = (int(mib) for mib in _of_each_gpu("memory.total") if mib.isdecimal())
-    return min((mib * 2.0**20 for mib in sizes_mib), default=None)
+    return min(_memory_bytes("total"), default=None)
+
+
+def gpu_memory_used() -> float | None:
+    """Return the memory in use by all processes on this machine's fullest GPU in bytes, as nvidia-smi
+    reports it; None without a GPU."""
+    return max(_memory_bytes("used"), default=None)
+
+
+def _memory_bytes(kind: str) -> list[float]:
+    """Return the `total` or `used` memory of each GPU in bytes; [] without nvidia-smi or a driver."""
+    return [int(mib) * 2.0**20 for mib in _of_each_gpu(f"memory.{kind}") if mib.isdecimal()]
 
 
 def _of_each_gpu(field: str) -> list[str]:

@@ -20,6 +20,8 @@ from rag_r1.training.metrics_files import RAY_VARIABLES
 
 #: veRL's key for the modules that its processes import, and our module with the trainers.
 _MODULES, _TRAINERS = f"{RAY_VARIABLES}.VERL_USE_EXTERNAL_MODULES", "rag_r1.session_trainers"
+#: Makes veRL's processes import the module with our trainers when they start.
+SESSION_TRAINERS = f"{_MODULES}={_TRAINERS}"
 _THREADS = "OMP_NUM_THREADS"
 
 
