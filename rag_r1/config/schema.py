@@ -42,7 +42,7 @@ _REWARD = ({"term": "em", "weight": 1.0},)
 def _reward_entries(value: Any) -> Any:
     """Return a list as a tuple, and the default for an empty list or null; pydantic refuses anything
     else."""
-    value = _REWARD if value is None or value == [] else value
+    value = _REWARD if value in (None, [], ()) else value
     return tuple(value) if isinstance(value, list) else value
 
 
