@@ -324,6 +324,9 @@ def test_weights_of_other_sizes_than_config_json_says_are_refused(tmp_path, key,
     sizes = {"num_hidden_layers": 1, "hidden_size": 4, "vocab_size": 6}
     (tmp_path / "config.json").write_text(json.dumps(sizes))
     assert model_folder(tmp_path, tmp_path) == tmp_path
+    further = {"num_hidden_layers": 0, "num_nextn_predict_layers": 1}
+    (tmp_path / "config.json").write_text(json.dumps(sizes | further))
+    assert model_folder(tmp_path, tmp_path) == tmp_path
     (tmp_path / "config.json").write_text(json.dumps(sizes | {key: size}))
     with pytest.raises(RunError, match=f"{key} is {size} there, and {in_weights} in the weights"):
         model_folder(tmp_path, tmp_path)
