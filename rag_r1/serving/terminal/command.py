@@ -4,8 +4,8 @@
     rag-r1 chat --url http://127.0.0.1:8080
 
 Without --url, the command runs the server of `rag-r1 serve` in a thread; the terminal always is a client of
-the server's API. Ctrl-C stops an answer, Ctrl-D ends the chat. Control characters in the server's texts are
-replaced.
+the server's API. Ctrl-C stops an answer; at the prompt it ends the chat, as Ctrl-D does. Control characters
+in the server's texts are replaced.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import asyncio
 import logging
 import sys
 import threading
+import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing, contextmanager
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 _DESCRIPTION = """\
 Chat with a search agent in the terminal. Each search is shown as it happens, with the passages that it found;
 those that contain the words of the answer are named at the end. Ctrl-C stops an answer; /new begins a new
-conversation; Ctrl-D ends the chat.
+conversation; Ctrl-D, or Ctrl-C at the prompt, ends the chat.
 
 examples:
   rag-r1 chat --demo
@@ -273,9 +274,10 @@ class TerminalChat:
 
 
 def plain_text(text: str) -> str:
-    """Return the text with all control characters but line breaks replaced, so that it cannot control the
-    terminal."""
-    return "".join(c if c.isprintable() or c == "\n" else " " if c == "\t" else "?" for c in text)
+    """Return the text with spaces of any kind and tabs as spaces, and with all other characters replaced that
+    are not printable, but for line breaks, so that it cannot control the terminal."""
+    text = "".join(" " if c == "\t" or unicodedata.category(c) == "Zs" else c for c in text)
+    return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ def test_what_comes_from_documents_cannot_control_the_terminal(chat):
     session.chat([QUESTION])
     assert "Hostile ?[2J??31m" in out.getvalue()
     assert all(c.isprintable() or c == "\n" for c in out.getvalue())
-    assert plain_text("a\tb\r\u202ec\n") == "a b??c\n"
+    assert plain_text("a\tb\r\u202ec\n") == "a b??c\n" and plain_text("5\u00a0km\u3000") == "5 km "
 
 
 def test_a_conversation_goes_on_until_it_is_begun_anew(chat, policy):
