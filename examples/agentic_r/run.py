@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,6 +40,7 @@ from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.lock import hold_out
+from rag_r1.runs.processes import run_child
 from rag_r1.runs.state_file import StateFile
 
 ARMS = ("loop", "control")
@@ -86,7 +86,7 @@ def run_arm(inputs: LoopInputs, arm: str, seed: int, rounds: int) -> None:
     count = rounds if arm == "loop" else rounds + 1
     words = ["--recipe", str(inputs.write_recipe(arm, seed)), "--rounds", str(count), "--out", str(out)]
     print(f"seed {seed}: {arm}", flush=True)
-    status = subprocess.run([sys.executable, "-m", "rag_r1.cli", "iterate", *words]).returncode
+    status = run_child([sys.executable, "-m", "rag_r1.cli", "iterate", *words])
     if status:
         raise RunError(f"the loop of {out} ended with status {status} (see above): run the command again")
     rows = json.loads((out / "rounds.json").read_text(encoding="utf-8"))["rows"]
