@@ -7,9 +7,10 @@
     server:      {url: http://127.0.0.1:8000}
     evaluation:  {questions: [data/test.parquet]}
 
-Each `options` contains flags of the step's command, with underscores: `judge_url` is `--judge-url`. The
-classes below document each key. Words on the command line change or delete a key of the file:
-`agent.model=models/other`, `data.options.candidates=10`, `~agent.keys`.
+Each `options` contains flags of the step's command, with underscores: `judge_url` is `--judge-url`. Only
+those of `server` are a list of words, as on a command line. The classes below declare all keys. Words on the
+command line change or delete a key of the file: `agent.model=models/other`, `data.options.candidates=10`,
+`~agent.keys`.
 """
 
 from __future__ import annotations

@@ -57,7 +57,9 @@ Text = Annotated[str, Strict(), Constraint("a text")]
 Count = Annotated[int, Strict(), Field(ge=0), Constraint("a whole number of at least 0")]
 PositiveCount = Annotated[int, Strict(), Field(ge=1), Constraint("a whole number of at least 1")]
 PositiveNumber = Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False), Constraint("a number above 0")]
-Seconds = Annotated[float, Strict(), Field(ge=0, allow_inf_nan=False), Constraint("a number of seconds")]
+Seconds = Annotated[
+    float, Strict(), Field(ge=0, allow_inf_nan=False), Constraint("a number of seconds of at least 0")
+]
 PositiveSeconds = Annotated[
     float, Strict(), Field(gt=0, allow_inf_nan=False), Constraint("a number of seconds above 0")
 ]
@@ -142,7 +144,7 @@ def read_options(
     """Return the options like `options_from`, together with all faults instead of raising an error.
 
     Wrong values are replaced by their defaults. If a combination of options is wrong, only the option with
-    which the message begins is replaced. All options must have defaults.
+    which the message begins is replaced, and all options if that is not enough. All must have defaults.
     """
     key = key or cls.options_key
     values, faults = _by_name(cls, config, key)

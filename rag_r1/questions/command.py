@@ -238,7 +238,8 @@ async def make_questions(args: QuestionsArguments) -> int:
     if args.check_only:
         asks_models = not (args.estimate or args.trust_env)
         servers = "all servers answer" if asks_models else "the search answers, the models were not asked"
-        print(f"all checks passed: questions would be written into {args.out}, {servers}")
+        work = "the forecast would be made" if args.estimate else f"questions would be written into {args.out}"
+        print(f"all checks passed: {work}, {servers}")
         return 0
     if args.estimate:
         await plan_questions(spec, pool=pool)

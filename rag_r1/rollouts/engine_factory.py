@@ -80,7 +80,8 @@ def agent_setup(
 ) -> AgentSetup:
     """Return the agent that counts lengths in `tokens`, with the limits and the search of training or, with
     `validation`, of a validation. `limits` are always in tokens and are converted for an agent that counts
-    characters. Raises RunError if the protocol needs a chat template that is missing or does not work."""
+    characters. Raises RunError if the protocol needs a chat template that is missing or does not work, and
+    ValueError if another part of the agent cannot be built."""
     if tokens.tokenizer is None:
         return _setup_in_characters(config, limits, validation=validation)
     if config.protocol.prompt_form == "chat" and not tokens.tokenizer.chat_template:

@@ -100,13 +100,13 @@ async def filter_questions(args: FilterArguments) -> int:
         write_provenance(args, run, args.model, sampling={**sampling, "top_p": args.top_p})
         jobs = (partial(replay_question, run.runner, row, requests_of(row, run_setup, args)) for row in rows)
         results = await run.runner.run(jobs, len(rows), "question")
+        for line in run_setup.questions.bad.left_out():
+            print(line, file=sys.stderr)
         if run.stop.reason is not None:
             print(usage_line(run))
             print(stop_message(run.stop.reason, f"{results.count(None)} questions are missing"))
             return ExitStatus.STOPPED
         _write_results(args, run, [question for question in results if question is not None], settings)
-        for line in run_setup.questions.bad.left_out():
-            print(line, file=sys.stderr)
     return 0
 
 

@@ -69,7 +69,7 @@ WRONG = {
 MUST = {
     "loaves": "a whole number of at least 1",
     "slices": "a whole number of at least 0 or null",
-    "baked_s": "a number of seconds",
+    "baked_s": "a number of seconds of at least 0",
     "dark": "true or false",
     "grain": "rye or wheat",
     "name": "the name of a bread",

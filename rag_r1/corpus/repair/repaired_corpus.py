@@ -2,8 +2,8 @@
 
 A supplied passage is added, once, if its id or its title is among the missing evidence. It keeps its id if it
 has one that no other passage has; otherwise its id becomes `supplied-N`, with an unused number N. Corpus and
-supply are streamed, so memory does not grow with them. The file appears under its name only when it is
-complete, so a repair that was killed begins again.
+supply are streamed: of the corpus nothing is kept in memory, of the supply its ids. The file appears under
+its name only when it is complete, so a repair that was killed begins again.
 """
 
 from __future__ import annotations

@@ -11,9 +11,10 @@
     grpo_without_sft   trains the base on the unfiltered questions, as a control
     evaluation         lets all models play the held-out questions (evaluation.py)
 
-Most steps run the command at their right, with the same limits of an episode in all of them, and can be
-resumed like the command: traces and filter repeat no finished episode, and trainings continue from their last
-checkpoint. The addresses of servers are not among the settings, because servers are started anew.
+Most steps run the command at their right, with the same limits of an episode in all of them but the traces of
+a real teacher, and can be resumed like the command: traces and filter repeat no finished episode, and
+trainings continue from their last checkpoint. The addresses of servers are not among the settings, because
+servers are started anew.
 """
 
 from __future__ import annotations

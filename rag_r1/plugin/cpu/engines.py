@@ -4,7 +4,7 @@ veRL registers its FSDP engines for "cuda" and "npu" (verl/workers/engine/fsdp/t
 `FSDPEngineWithLMHead`, `FSDPEngineWithValueHead`). Their code runs on a CPU as well, except in two places
 that the classes below work around:
 
-- A forward-only engine (the reference policy) always gets ``CPUOffloadPolicy(pin_memory=True)``
+- With FSDP2 a forward-only engine (the reference policy) always gets ``CPUOffloadPolicy(pin_memory=True)``
   (the same file, `_build_fsdp_module`). Pinning needs an accelerator, and there is no device to offload from.
 - The value model is loaded with ``attn_implementation="flash_attention_2"`` (rag_r1/plugin/value_model.py).
 """

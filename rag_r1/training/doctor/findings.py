@@ -12,7 +12,7 @@ OK, WARNING, MISSING = get_args(State)
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report."""
+    """A line of the report, followed by one with the remedy if there is one."""
 
     #: What was checked, e.g. the name of a package.
     name: str
