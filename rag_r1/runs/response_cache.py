@@ -105,11 +105,11 @@ class ResponseCache:
         """Record the position of a line, and count its usage. Raises one of PARSE_ERRORS (json_lines.py) if
         the line does not belong to a cache."""
         line = _line(line)
-        key = _key(line["ask"], line["turn"], line["sha256"])
         if not isinstance(line.get("answer", {}), dict):
             raise TypeError("`answer` is not an object")
+        key = _key(line["ask"], line["turn"], line["sha256"]) if "answer" in line else None
         self.usage.add(line["usage"])
-        if "answer" in line:  # last, since no answer may be taken from a line that was refused
+        if key is not None:  # last, since no answer may be taken from a line that was refused
             self._positions[key] = position
 
 
