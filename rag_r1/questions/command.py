@@ -238,7 +238,7 @@ async def make_questions(args: QuestionsArguments) -> int:
     if args.check_only:
         asks_models = not (args.estimate or args.trust_env)
         servers = "all servers answer" if asks_models else "the search answers, the models were not asked"
-        work = "the forecast would be made" if args.estimate else f"questions would be written into {args.out}"
+        work = "the forecast can be made" if args.estimate else f"questions would be written into {args.out}"
         print(f"all checks passed: {work}, {servers}")
         return 0
     if args.estimate:

@@ -1,8 +1,7 @@
 """A supervised training whose processes are killed ends with all its steps, as an undisturbed one does.
 
-One real training of four steps by `rag-r1 train --supervise` in each trainer mode, the asynchronous ones in
-the nightly tier. After its first checkpoint the worker that holds the weights is killed, after the second one
-veRL's trainer itself.
+One real training of four steps by `rag-r1 train --supervise` in each trainer mode. After its first checkpoint
+the worker that holds the weights is killed, after the second one veRL's trainer itself.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from tests.chaos.test_async_trainers import MODES as ASYNC_MODES
 from tests.e2e.demo_training import QUESTIONS
 from tests.e2e.left_behind import step_metrics
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.nightly, pytest.mark.timeout(2400)]
 
 _ASYNC = ("trainer.v1.sampler.custom_sampler.name=SearchReplayBufferAsync",)
 MODES = {
@@ -32,13 +31,9 @@ MODES = {
         *(override for override in ASYNC_MODES["separate_async"] if "trainer_mode" not in override),
     ),
 }
-_MARKS = {"sync": pytest.mark.full}
 
 
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param(mode, marks=_MARKS.get(mode, pytest.mark.nightly)) for mode in MODES],
-)
+@pytest.fixture(scope="module", params=MODES)
 def supervised(request, demo_index, make_module_server, tmp_path_factory) -> SupervisedRun:
     """The finished training."""
     folder, server = tmp_path_factory.mktemp("supervised"), make_module_server()
