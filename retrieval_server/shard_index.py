@@ -14,7 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-# Run as a script: find the package beside this file, and let no module here shadow one from elsewhere.
+# Run as a script: find the package beside this file, and let no module here shadow one from elsewhere. Each
+# script does this itself, since it can import nothing of the package before.
 if __package__ in (None, ""):
     _here = Path(__file__).resolve().parent
     sys.path[:] = [str(_here.parent)] + [p for p in sys.path if Path(p).resolve() != _here]

@@ -1,8 +1,8 @@
 """Exclusive locks on existing files and folders, and on lock files that are created for the purpose.
 
-`exclusive_lock` leaves no trace, but needs something that stays in its place during the block. If the work
-removes or renames its own files, another process would open and lock a new file of the same name. Such work
-takes a `named_lock` beside its files.
+`exclusive_lock` leaves no trace. The lock follows its file or folder when that is renamed, and does not hold
+for another one that gets the name. So work that removes its files and writes new ones takes a `named_lock`
+beside them.
 
 A lock belongs to an open descriptor and is released when its process ends, for whatever reason. Machines that
 share a folder over a network exclude each other if the file system supports `flock` over the network.
@@ -22,7 +22,7 @@ from retrieval_server.errors import UserError
 
 @contextmanager
 def exclusive_lock(path: Path, refusal: str) -> Iterator[None]:
-    """Lock an existing file or folder during the block. Its holder may rename it, but not make another one.
+    """Lock an existing file or folder during the block.
 
     Raises UserError(refusal) if the lock is held elsewhere, even in this process. Raises FileNotFoundError if
     there is no such file, and another OSError if it cannot be opened or its file system has no locks.
