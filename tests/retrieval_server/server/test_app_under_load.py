@@ -267,6 +267,24 @@ class GatedReranker(Reranker):
         return [0.0] * len(pairs)
 
 
+async def test_a_look_up_whose_client_has_gone_still_holds_the_next_one_up(bm25, monkeypatch):
+    gate, closed = GatedReranker(), asyncio.Event()
+    monkeypatch.setattr(bm25, "documents", gate.score)
+    app = create_app(lambda: bm25)
+    async with asgi_client(app) as client:
+        await until(lambda: is_ready(client))
+        gone = asyncio.create_task(leaver(app, "/documents", {"ids": ["0"]}, closed, asyncio.Event()))
+        await until(lambda: asyncio.sleep(0.001, gate.entered.is_set()))
+        closed.set()
+        await gone
+        gate.entered.clear()
+        following = asyncio.create_task(client.post("/documents", json={"ids": ["1"]}))
+        await asyncio.sleep(0.1)
+        assert not gate.entered.is_set()
+        gate.go.set()
+        assert (await following).status_code == 200
+
+
 async def test_what_a_client_that_has_gone_wanted_ranked_is_dropped(bm25):
     reranker, closed, listened = GatedReranker(), asyncio.Event(), asyncio.Event()
     app = create_app(lambda: bm25, reranker=reranker)
