@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
+from contextlib import ExitStack
 
 from retrieval_server.errors import UserError, reason_of
 
@@ -14,13 +15,14 @@ def listen(host: str, port: int) -> socket.socket:
     The socket listens at once, because two processes can bind the same port as long as neither listens on it.
     Raises UserError if this machine cannot listen there.
     """
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((host, port))
-        listener.listen(2048)  # connections that may wait to be accepted, as in uvicorn
-    except (OSError, TypeError) as error:  # TypeError: a name that cannot be encoded
-        listener.close()
+        with ExitStack() as opened:
+            listener = opened.enter_context(socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET))
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((host, port))
+            listener.listen(2048)  # connections that may wait to be accepted, as in uvicorn
+            opened.pop_all()
+    except (OSError, TypeError) as error:  # no IPv6 here, or TypeError: a name that cannot be encoded
         raise UserError(_sentence(host, port, error)) from None
     return listener
 

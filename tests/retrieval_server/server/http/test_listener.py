@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from unittest.mock import Mock
 
@@ -31,6 +32,13 @@ def test_an_address_of_another_machine_is_named(host):
 def test_the_address_that_is_printed_can_be_opened(host, shown):
     sources = Mock(**{"listener.getsockname.return_value": (host, 8123)})
     assert _address(ServeCommand(web={"web": "serper"}, host=host), sources) == f"http://{shown}:8123"
+
+
+def test_a_machine_without_ipv6_is_no_crash(monkeypatch):
+    lacking = OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+    monkeypatch.setattr("socket.socket", Mock(side_effect=lacking))
+    with pytest.raises(UserError, match="--host ::1: .*family not supported"):
+        listen("::1", 0)
 
 
 def test_ipv6():
