@@ -80,7 +80,11 @@ class Recording:
         return len(self._entries)
 
     def get(self, key: RecordingKey) -> list[WebDocument] | None:
-        """Return the recorded answer, or None. Raises UserError if the file was changed meanwhile."""
+        """Return the recorded answer, or None.
+
+        Raises UserError if there is no answer any more in its place in the file, and OSError if the disk
+        fails.
+        """
         entry = self._entries.get(key.digest())
         if entry is None:
             return None
@@ -161,11 +165,12 @@ class Recording:
                     break
                 try:
                     row = _parse(line)
-                    key = RecordingKey(**{name: value for name, value in row.items() if name != "documents"})
+                    del row["documents"]
+                    digest = RecordingKey(**row).digest()  # fails for parameters that are nested too deeply
                 except _BROKEN as error:
                     reason = reason_of(error)
                     raise UserError(f"{location} is not a recorded answer ({reason}). Remove it.") from None
-                self._entries.setdefault(key.digest(), (descriptor, end, len(line)))
+                self._entries.setdefault(digest, (descriptor, end, len(line)))
                 end += len(line)
         if repair:
             os.ftruncate(descriptor, end)

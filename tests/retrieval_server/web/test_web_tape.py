@@ -136,7 +136,7 @@ def test_a_missing_recording_is_an_error_with_its_name(tmp_path):
         b'{"engine": "e", "query": "q", "depth": 1, "params": {}, "documents": %s}' % documents
         for documents in (
             *(b'[{"url": 1}]', b'[], "other": 1', b'[{"url": "u", "contents": "\\ud800"}]'),
-            b'[["url", "contents"]]',
+            *(b'[["url", "contents"]]', b'[], "params": ' + b"[" * 600 + b"]" * 600),
         )
     ],
 )
