@@ -164,6 +164,7 @@ def test_an_encoder_whose_files_are_not_whole_is_refused_before_the_work(
         ("serve WEB --replay PATH/recording", "line 1 is not a recorded answer (it has no 'documents')"),
         ("serve WEB --replay PATH/none --record PATH/x", "SERPER_API_KEY"),
         ("serve WEB --replay PATH/none --record PATH/x", "none: cannot be opened"),
+        ("serve WEB --record PATH/x", "SERPER_API_KEY"),
         ("serve WEB --replay PATH/none --rerank PATH/empty", "empty: no weights in it"),
     ],
 )
@@ -181,7 +182,15 @@ def test_a_check_names_what_the_work_would_refuse(words, named, tiny_bge, tmp_pa
     dense = f"--encoder {tiny_bge} --out PATH/x --corpus PATH/c.jsonl"
     words = words.replace("DENSE", dense).replace("WEB", "--web serper --port 0").replace("LONG", "x" * 256)
     message = refused(capsys, *words.replace("PATH", str(tmp_path)).split(), "--check-only")
-    assert named in message
+    assert named in message and not (tmp_path / "x").exists()
+
+
+def test_a_start_that_is_refused_gives_its_recording_back(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("SERPER_API_KEY", "key")
+    (tmp_path / "run.jsonl").touch()
+    run = ("--replay", tmp_path / "run.jsonl", "--record", tmp_path / "run.jsonl")
+    words = ("serve", "--web", "serper", "--port", 0, *run, "--reload-root", tmp_path / "none")
+    assert refused(capsys, *words) == refused(capsys, *words)
 
 
 @pytest.mark.parametrize("command", ["build", "serve"])
