@@ -7,6 +7,7 @@ import gzip
 import shutil
 import socket
 import sys
+from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
@@ -104,23 +105,29 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize("name", PLANTED)
-@pytest.mark.parametrize("check_only", [(), ("--check-only",)], ids=["work", "check-only"])
-def test_planted_problems_are_reported_in_one_run_and_nothing_is_written(name, check_only, tmp_path, capsys):
-    (tmp_path / "taken").mkdir()
-    (tmp_path / "prepared").mkdir()
-    (tmp_path / "prepared" / "corpus.json").touch()
-    (tmp_path / "notes.txt").touch()
-    (tmp_path / "rows.jsonl").write_text('{"id": "1", "contents": "Ulm"}\n{"id": "2"}\n')
-    (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(b'{"id": "1", "contents": "Ulm"}\n')[:-9])
-    before = sorted(tmp_path.rglob("*"))
+def planted(name: str, folder: Path) -> tuple[list[str], list[object]]:
+    """The words of a command of PLANTED, for which the files lie in the folder, and what must be named."""
+    (folder / "taken").mkdir()
+    (folder / "prepared").mkdir()
+    (folder / "prepared" / "corpus.json").touch()
+    (folder / "notes.txt").touch()
+    (folder / "rows.jsonl").write_text('{"id": "1", "contents": "Ulm"}\n{"id": "2"}\n')
+    (folder / "cut.jsonl.gz").write_bytes(gzip.compress(b'{"id": "1", "contents": "Ulm"}\n')[:-9])
     words, named = PLANTED[name]
     words = words.replace("CORPORA", " ".join(f"PATH/{corpus}" for corpus in CORPORA))
     command, *step = name.split()
     step = [] if step in (["dense"], ["hybrid"]) else step
-    words = words.replace("PATH", str(tmp_path)).split()
-    message = refused(capsys, command, *step, *words, *check_only)
-    assert missing(message, [word.replace("PATH", str(tmp_path)) for word in named]) == []
+    words = words.replace("PATH", str(folder)).split()
+    return [command, *step, *words], [word.replace("PATH", str(folder)) for word in named]
+
+
+@pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.parametrize("check_only", [(), ("--check-only",)], ids=["work", "check-only"])
+def test_planted_problems_are_reported_in_one_run_and_nothing_is_written(name, check_only, tmp_path, capsys):
+    words, named = planted(name, tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    message = refused(capsys, *words, *check_only)
+    assert missing(message, named) == []
     assert f"{len(named)} problems" in message and sorted(tmp_path.rglob("*")) == before
 
 
@@ -298,23 +305,13 @@ WRONG_VALUES = {
 
 @pytest.mark.parametrize("name", WRONG_VALUES)
 def test_wrong_and_unknown_flags_are_reported_beside_all_other_problems(name, tmp_path, capsys):
-    (tmp_path / "taken").mkdir()
-    (tmp_path / "prepared").mkdir()
-    (tmp_path / "prepared" / "corpus.json").touch()
-    (tmp_path / "notes.txt").touch()
-    (tmp_path / "rows.jsonl").write_text('{"id": "1", "contents": "Ulm"}\n{"id": "2"}\n')
-    (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(b'{"id": "1", "contents": "Ulm"}\n')[:-9])
-    words, named = PLANTED[name]
-    words = words.replace("CORPORA", " ".join(f"PATH/{corpus}" for corpus in CORPORA))
-    command, *step = name.split()
-    step = [] if step in (["dense"], ["hybrid"]) else step
+    words, named = planted(name, tmp_path)
     with pytest.raises(SystemExit) as ended:
-        words = words.replace("PATH", str(tmp_path)).split()
-        commands.main([command, *step, *words, *WRONG_VALUES[name].split()])
+        commands.main([*words, *WRONG_VALUES[name].split()])
     message = capsys.readouterr().err
     flags = [word for word in WRONG_VALUES[name].split() if word.startswith("--")]
     assert ended.value.code == 2
-    assert missing(message, [*flags, *(word.replace("PATH", str(tmp_path)) for word in named)]) == []
+    assert missing(message, [*flags, *named]) == []
 
 
 def test_a_wrong_or_missing_flag_of_a_split_does_not_hide_its_folders(tmp_path, capsys):
