@@ -136,6 +136,7 @@ BROKEN_ENCODERS = {
     "no weights": ("model.safetensors", None),
     "a pointer of Git LFS": ("model.safetensors", b"version https://git-lfs.github.com/spec/v1"),
     "a shard is missing": ("model.safetensors.index.json", b'{"weight_map": {"a": "model-2.safetensors"}}'),
+    "a shard without a name": ("model.safetensors.index.json", b'{"weight_map": {"a": "\\u0000"}}'),
     "no tokenizer": ("*[tv]o[kc]*", None),
 }
 
@@ -194,9 +195,7 @@ def test_a_check_names_what_the_work_would_refuse(words, named, tiny_bge, tmp_pa
 
 def test_a_start_that_is_refused_gives_its_recording_back(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("SERPER_API_KEY", "key")
-    (tmp_path / "run.jsonl").touch()
-    run = ("--replay", tmp_path / "run.jsonl", "--record", tmp_path / "run.jsonl")
-    words = ("serve", "--web", "serper", "--port", 0, *run, "--reload-root", tmp_path / "none")
+    words = f"serve --web serper --port 0 --record {tmp_path}/run.jsonl --reload-root {tmp_path}/none".split()
     assert refused(capsys, *words) == refused(capsys, *words)
 
 
@@ -310,8 +309,7 @@ def test_wrong_and_unknown_flags_are_reported_beside_all_other_problems(name, tm
         commands.main([*words, *WRONG_VALUES[name].split()])
     message = capsys.readouterr().err
     flags = [word for word in WRONG_VALUES[name].split() if word.startswith("--")]
-    assert ended.value.code == 2
-    assert missing(message, [*flags, *named]) == []
+    assert ended.value.code == 2 and missing(message, [*flags, *named]) == []
 
 
 def test_a_wrong_or_missing_flag_of_a_split_does_not_hide_its_folders(tmp_path, capsys):
