@@ -168,10 +168,10 @@ def _settings(index: faiss.Index, chosen: SearchParameters) -> list[SearchParame
 
 
 def _accepts(index: faiss.Index, parameters: SearchParameters) -> bool:
-    """Return whether these settings exist for the index."""
+    """Apply the settings if they exist for the index, and return whether they do."""
     try:
         parameters.apply(index)
-    except Exception:
+    except UserError:
         return False
     return True
 
