@@ -116,10 +116,9 @@ class Option:
         """
         annotation = self.field.annotation
         if get_origin(annotation) in (Union, types.UnionType):
-            kinds = [kind for kind in get_args(annotation) if kind is not type(None)]
-            if len(kinds) > 1:
-                raise TypeError(f"{self.dest}: the type of an option may be X | None, not {annotation}")
-            annotation = kinds[0]
+            annotation, *others = (kind for kind in get_args(annotation) if kind is not type(None))
+            if others:
+                raise TypeError(f"{self.dest}: no flag can be {self.field.annotation}, only X | None")
         return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
 
     @property

@@ -146,8 +146,8 @@ def hash_model(folder: Path) -> str:
     """Return the SHA-256 of the names and contents of a model folder's weights, tokenizer and settings."""
     digest = hashlib.sha256()
     for path in sorted(_model_files(folder)):
-        line = f"{path.relative_to(folder).as_posix()} {sha256_of_file(path)}\n"
-        digest.update(line.encode(errors="surrogateescape"))  # a name may be any bytes
+        # A name may be any bytes, not only UTF-8.
+        digest.update(os.fsencode(f"{path.relative_to(folder).as_posix()} {sha256_of_file(path)}\n"))
     return digest.hexdigest()
 
 

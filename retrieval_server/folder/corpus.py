@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import gzip
 import logging
-import os
 import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -92,7 +91,7 @@ class CorpusReader:
     @property
     def source(self) -> str:
         """The name of the corpus, for people. Bytes of a file's name that are not UTF-8 are replaced."""
-        names = [os.fsencode(path.name).decode(errors="replace") for path in self.files]
+        names = [path.name.encode(errors="surrogateescape").decode(errors="replace") for path in self.files]
         return names[0] if len(names) == 1 else f"{names[0]} ... {names[-1]} ({len(names)} files)"
 
     def locate(self, position: int) -> str:

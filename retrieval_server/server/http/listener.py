@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import socket
-from contextlib import ExitStack
 
 from retrieval_server.errors import UserError, reason_of
 
@@ -16,15 +15,13 @@ def listen(host: str, port: int) -> socket.socket:
     Raises UserError if this machine cannot listen there.
     """
     try:
-        with ExitStack() as opened:
-            listener = opened.enter_context(socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET))
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind((host, port))
             listener.listen(2048)  # connections that may wait to be accepted, as in uvicorn
-            opened.pop_all()
-    except (OSError, TypeError) as error:  # no IPv6 here, or TypeError: a name that cannot be encoded
+            return listener.dup()  # the block closes the other one, also after an error
+    except (OSError, TypeError) as error:  # TypeError: a name that cannot be encoded
         raise UserError(_sentence(host, port, error)) from None
-    return listener
 
 
 def _sentence(host: str, port: int, error: OSError | TypeError) -> str:
