@@ -17,11 +17,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-# Run as a script: find the package beside this file, and let no module here shadow one from elsewhere. Each
-# script does this itself, since it can import nothing of the package before.
+# Run as a script: put the folder of the package in the place of this one, whose modules would shadow others.
+# Each script does this itself, since it can import nothing of the package before.
 if __package__ in (None, ""):
-    _here = Path(__file__).resolve().parent
-    sys.path[:] = [str(_here.parent)] + [p for p in sys.path if Path(p).resolve() != _here]
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from retrieval_server.build_index import check, run
 from retrieval_server.build_options import BuildCommand
@@ -29,8 +28,7 @@ from retrieval_server.command_line import parse
 
 #: The options of a build that have no meaning for an import. They keep their defaults and have no flags.
 _UNUSED = ("backend", "parts", "part", "skip_bad_rows", "bm25", "hybrid")
-_SETTLED: dict[str, Any] = {name: BuildCommand.model_fields[name].default for name in _UNUSED}
-_SETTLED["step"] = "import"
+_SETTLED: dict[str, Any] = {"step": "import"} | {n: BuildCommand.model_fields[n].default for n in _UNUSED}
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index import") -> int:
