@@ -13,6 +13,7 @@ file.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import logging
@@ -126,8 +127,10 @@ class Recording:
         self._files, self._record = [], None
 
     def _open(self, path: Path, flags: int) -> int:
-        """Open a file and return its descriptor. Raises UserError if it cannot be opened."""
+        """Open a file and return its descriptor. Raises UserError for a pipe, or if it cannot be opened."""
         try:
+            if path.exists() and not path.is_file():  # its lines are read by their offsets
+                raise OSError(errno.EINVAL, "no ordinary file")
             descriptor = os.open(path, flags, 0o600)  # only for the owner, since queries are private
         except OSError as error:
             hint = "" if flags & os.O_CREAT else " Record it first, with --record FILE."

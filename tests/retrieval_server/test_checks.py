@@ -254,12 +254,11 @@ def test_check_only_of_a_build_writes_nothing(corpus, bm25_index, tmp_path, caps
         assert line.startswith("all checks passed") and str(out) in line and not list(tmp_path.iterdir())
 
 
-def test_check_only_of_serve_names_what_would_be_served_and_leaves_nothing(bm25_index, tmp_path, capsys):
+def test_check_only_of_serve_names_all_and_leaves_nothing(bm25_index, tmp_path, capsys, monkeypatch):
     record = tmp_path / "run.jsonl"
     words = ["--index", str(bm25_index), "--port", "0", "--web", "searxng", "--record", str(record)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SEARXNG_URL", "http://127.0.0.1:9")
-        assert commands.main(["serve", "--check-only", *words]) == 0
+    monkeypatch.setenv("SEARXNG_URL", "http://127.0.0.1:9")
+    assert commands.main(["serve", "--check-only", *words]) == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith("all checks passed") and str(bm25_index) in line and not record.exists()
 
