@@ -51,7 +51,7 @@ def read_shards(folder: Path) -> list[IndexFolder]:
 def _check_set(folder: Path, shards: Sequence[tuple[Path, Manifest, ShardSection]]) -> None:
     """Raise UserError unless these are all shards of one index, in row order.
 
-    No number that a manifest names is counted up to, since it may be any.
+    The numbers in the manifests may be anything, so nothing is counted up to them.
     """
     remedy = "Split the index again with `rag-r1 index split`."
     expected = shards[0][2]
