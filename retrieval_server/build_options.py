@@ -1,7 +1,8 @@
 """Declares the options of `rag-r1 index build`.
 
-Contradictory options are refused, and so is a step without an option that it needs. `command_line.py` creates
-the flags, the help and the error messages from this declaration.
+Contradictory options are refused, and so is a step without an option that it needs. Other options that have
+no effect, such as `--k1` for a dense index, are ignored. `command_line.py` creates the flags, the help and
+the error messages from this declaration.
 """
 
 from __future__ import annotations

@@ -53,8 +53,9 @@ def parse(
 ) -> Model:
     """Return the options in `argv` (None: the arguments of the process).
 
-    `prog` is the command as the user called it. Fields in `settled` have fixed values and no flags. The
-    process ends with status 2 if the options are not valid, and with 0 after `--help`.
+    `prog` is the command as the user called it. Fields in `settled`, which are fields of `model` itself, have
+    fixed values and no flags. The process ends with status 2 if the options are not valid, and with 0 after
+    `--help`.
 
     `check` raises UserError for problems of files and folders. It is called only if options are not valid,
     with the valid ones, so that one message lists all problems. Problems that only follow from an invalid
@@ -97,7 +98,7 @@ def _make_parser(options: Sequence[Option], prog: str | None, description: str |
 def _read_values(
     values: dict[str, Any], texts: argparse.Namespace, options: Sequence[Option], behind_unknown: set[str]
 ) -> dict[str, str]:
-    """Set the options of the command line in `values`. Returns the fault of each flag that cannot be read.
+    """Set the options of the command line in `values`. Returns the faults, by the flag that cannot be read.
 
     The words `behind_unknown` flags are treated as values of these flags, not as positional arguments.
     """
@@ -109,8 +110,7 @@ def _read_values(
             except ValueError as error:
                 if option.flag.positional and text in behind_unknown:
                     continue
-                flag = option.names[0]
-                faults[flag] = f"{flag}{'' if option.choices else ':'} {error}"
+                faults[option.names[0]] = str(error)
     return faults
 
 
@@ -123,11 +123,14 @@ def _set(values: dict[str, Any], path: Sequence[str], value: Any) -> None:
 
 
 def _valid_options(model: type[Options], values: Mapping[str, Any]) -> Any:
-    """Return the options, with the default (or None) in place of each one that is not valid."""
+    """Return the options, with the default (or None) in place of each one that is not valid.
+
+    A nested model in `values` is a dictionary, or an object of the model if the command has settled it.
+    """
     valid: dict[str, Any] = {name: None for name, field in model.model_fields.items() if field.is_required()}
     for name, field in model.model_fields.items():
         if is_model(field):
-            valid[name] = _valid_options(field.annotation, values.get(name, {}))  # type: ignore[arg-type]
+            valid[name] = _valid_options(field.annotation, dict(values.get(name, {})))  # type: ignore
         elif name in values:
             kind = Annotated[field.annotation, *field.metadata, None]
             with suppress(ValidationError):

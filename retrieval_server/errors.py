@@ -134,7 +134,8 @@ def disk_errors(folder: Path, needed: Callable[[], int] | None = None) -> Iterat
     """Convert errors of a full or protected disk, of rights or of a long name in the block to UserError.
 
     The message names the file, or `folder` if the file is unknown. For a full disk it also names the free
-    bytes, and the bytes that are `needed()`.
+    bytes, and the bytes that are `needed()`. An error without a number counts as a full disk if less than
+    1 MiB is free there. All other errors are passed on.
     """
     try:
         yield

@@ -5,8 +5,9 @@
     rag-r1 index import --embeddings emb-0.npy emb-1.npy --corpus wiki-18.jsonl \\
         --encoder intfloat/e5-base-v2 --out indexes/wiki-18 --preset small
 
-Row i is passage i of the corpus. Some passages are encoded again and compared with the vectors in their rows,
-so a wrong corpus or encoder is refused, or with `--trust` accepted with a warning.
+Row i is passage i of the corpus, whose ids must be 0 to n - 1. Some passages are encoded again and compared
+with the vectors in their rows, so a wrong corpus or encoder is refused. `--trust` accepts other ids and, with
+a warning, other vectors.
 """
 
 from __future__ import annotations
@@ -14,27 +15,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-# Run as a script: find the package beside this file, and let no module here shadow one from elsewhere.
+# Run as a script: put the folder of the package in the place of this one, whose modules would shadow others.
+# Each script does this itself, since it can import nothing of the package before.
 if __package__ in (None, ""):
-    _here = Path(__file__).resolve().parent
-    sys.path[:] = [str(_here.parent)] + [p for p in sys.path if Path(p).resolve() != _here]
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from retrieval_server.build_index import check, run
-from retrieval_server.build_options import BuildCommand, HybridOptions
+from retrieval_server.build_options import BuildCommand
 from retrieval_server.command_line import parse
-from retrieval_server.indexing.options import BM25Options
 
-#: The options of a build that have no meaning for an import, with fixed values.
-_SETTLED = {
-    "step": "import",
-    "backend": None,
-    "parts": None,
-    "part": None,
-    "skip_bad_rows": False,
-    "bm25": BM25Options(),
-    "hybrid": HybridOptions(),
-}
+#: The options of a build that have no meaning for an import. They keep their defaults and have no flags.
+_UNUSED = ("backend", "parts", "part", "skip_bad_rows", "bm25", "hybrid")
+_SETTLED: dict[str, Any] = {"step": "import"} | {n: BuildCommand.model_fields[n].default for n in _UNUSED}
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index import") -> int:

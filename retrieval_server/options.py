@@ -6,9 +6,10 @@
 
 This declares the flag `--max-batch`, its line in `--help` with the default, the refusal of 0, and the field
 that the engine reads. The type of a field determines how its flag is read: `Literal` makes choices, `bool` a
-flag without a value, and `tuple` a flag with several values. A field that is a model adds the flags of that
-model under the title of its `group`. A field without `Flag` has no flag. Conditions between options belong to
-the `contradictions` of the model that contains them.
+flag without a value, and `tuple[X, ...]` a flag with several values. A tuple of fixed length is one value,
+which its flag must `read` from one text. Any type may be optional, `X | None`; there are no other unions. A
+field that is a model adds the flags of that model under the title of its `group`. A field without `Flag` has
+no flag. Conditions between options belong to the `contradictions` of the model that contains them.
 """
 
 from __future__ import annotations
@@ -46,9 +47,11 @@ class Flag:
     metavar: str | None = None
     #: The allowed values, if the type does not determine them.
     choices: tuple[str, ...] | None = None
-    #: Converts the text, if the type does not determine how. Raises ValueError with the reason.
+    #: Converts one text, if the type does not determine how. Raises ValueError with the reason alone, before
+    #: which `Option.read` puts the flag.
     read: Callable[[str], Any] | None = None
-    #: For a tuple: whether all values follow one flag (`--corpus A B`) or each has a flag (`--of A --of B`).
+    #: For `tuple[X, ...]`: whether all values follow one flag (`--corpus A B`), or each has a flag of its own
+    #: (`--of A --of B`).
     in_a_row: bool = False
     #: Whether the value has no flag and is recognised by its position.
     positional: bool = False
@@ -107,10 +110,15 @@ class Option:
 
     @property
     def type(self) -> Any:
-        """The field's type; for an optional field the type without None."""
+        """The field's type; for an optional field the type without None.
+
+        Raises TypeError for another union than `X | None`, since its type does not say how to read the flag.
+        """
         annotation = self.field.annotation
         if get_origin(annotation) in (Union, types.UnionType):
-            (annotation,) = (kind for kind in get_args(annotation) if kind is not type(None))
+            annotation, *others = (kind for kind in get_args(annotation) if kind is not type(None))
+            if others:
+                raise TypeError(f"{self.dest}: no flag can be {self.field.annotation}, only X | None")
         return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
 
     @property
@@ -119,16 +127,23 @@ class Option:
         return get_args(self.type) if get_origin(self.type) is Literal else self.flag.choices
 
     def read(self, value: Any) -> Any:
-        """Convert the text of the flag, or a list of texts, to the value of the field. Raises ValueError."""
-        convert, choices = self.flag.read, self.choices
+        """Convert what argparse stored, a text or a list of texts, to what the model validates.
+
+        A flag without a value is already true or false. Raises ValueError with a sentence that begins with
+        the name of the flag.
+        """
+        name, convert, choices = self.names[0], self.flag.read, self.choices
         for text in value if isinstance(value, list) else [value]:
             if choices and text not in choices:
-                raise ValueError(f"must be {' or '.join(choices)}, not {text!r}")
+                raise ValueError(f"{name} must be {' or '.join(choices)}, not {text!r}")
             if text == "" and Path in (self.type, *get_args(self.type)):  # such as --out "$UNSET"
-                raise ValueError("must be a path, not ''")
+                raise ValueError(f"{name}: must be a path, not ''")
         if convert is None:
             return value
-        return list(map(convert, value)) if isinstance(value, list) else convert(value)
+        try:
+            return list(map(convert, value)) if isinstance(value, list) else convert(value)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
 
 
 def declared_options(

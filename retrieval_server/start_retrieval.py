@@ -27,10 +27,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-# Run as a script: find the package beside this file, and let no module here shadow one from elsewhere.
+# Run as a script: put the folder of the package in the place of this one, whose modules would shadow others.
+# Each script does this itself, since it can import nothing of the package before.
 if __package__ in (None, ""):
-    _folder = Path(__file__).resolve().parent
-    sys.path[:] = [str(_folder.parent)] + [p for p in sys.path if Path(p).resolve() != _folder]
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from retrieval_server.command_line import parse
 from retrieval_server.determinism import Determinism
@@ -88,14 +88,16 @@ def _set_up_process() -> None:
 
 
 def serve(command: ServeCommand, sources: ServedSources, token: str | None) -> BaseException | None:
-    """Serve until a signal stops the server or an index fails to load. Returns the error in this case."""
+    """Serve until a signal stops the server or an index fails to load. Returns the error in this case.
+
+    Call it in the main thread, which alone can handle signals.
+    """
     from retrieval_server.serve.app import make_app, server_config
     from retrieval_server.serve.process import ServerProcess
 
-    process = ServerProcess()
     on_ready = partial(_print_ready, command, sources)
-    app = make_app(command, sources, token, on_ready=on_ready, on_load_failure=process.fail)
-    process.prepare(server_config(command, app))
+    make = partial(make_app, command, sources, token, on_ready=on_ready)
+    process = ServerProcess(lambda fail: server_config(command, make(on_load_failure=fail)))
     for description in _descriptions(command, sources):
         print(f"loading {description}", flush=True)
     process.run(sources.listener)

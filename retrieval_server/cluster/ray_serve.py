@@ -90,7 +90,10 @@ class ShardedSource(StagedSource):
         self._on_close()
 
     def _call_all(self, handles: Sequence[Any], *arguments: Any) -> list[Any]:
-        """Call all handles at once and return their answers. Raises SearchFailedError after the deadline."""
+        """Call all handles at once and return their answers.
+
+        Raises SearchFailedError after the deadline, and passes on errors in the replicas.
+        """
         deadline = time.monotonic() + self._deadline_s
         calls = [handle.call.remote(*arguments) for handle in handles]
         return [
@@ -101,7 +104,8 @@ class ShardedSource(StagedSource):
     def _answer(self, handle: Any, call: Any, deadline: float, arguments: tuple) -> Any:
         """Return the answer to `call`, which is repeated while the replica is dead.
 
-        Raises SearchFailedError after the deadline, a time of `time.monotonic`.
+        Raises SearchFailedError after the deadline, a time of `time.monotonic`, and passes on errors in the
+        replica.
         """
         from ray.exceptions import RayActorError
         from ray.serve.exceptions import DeploymentUnavailableError, ReplicaUnavailableError

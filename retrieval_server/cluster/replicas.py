@@ -1,8 +1,8 @@
 """The classes that run in the replicas of Ray: the encoder of an index, and one of its shards.
 
 Ray creates an object of the class in the process of each replica and calls it with one batch at a time. The
-process gets the same CPU and memory settings as the server. Modules that need torch or FAISS are imported in
-the replicas only.
+process gets the same memory settings as the server, and that of an encoder also the settings for torch.
+Modules that need torch or FAISS are imported in the replicas only.
 """
 
 from __future__ import annotations

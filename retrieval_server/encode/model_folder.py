@@ -84,7 +84,7 @@ def check_weights(folder: Path, flag: str = "--encoder") -> None:
                 is_whole = path.suffix == ".safetensors" or file.read(2).startswith(_TORCH_MAGIC)
             if path.suffix == ".safetensors":
                 safe_open(path, framework="numpy")
-        except (SafetensorError, OSError) as error:
+        except (SafetensorError, OSError, ValueError) as error:  # ValueError: no name of a file, such as "\0"
             raise UserError(
                 f"{path}: not a complete file of weights ({reason_of(error)}). {remedy}"
             ) from error
@@ -146,7 +146,8 @@ def hash_model(folder: Path) -> str:
     """Return the SHA-256 of the names and contents of a model folder's weights, tokenizer and settings."""
     digest = hashlib.sha256()
     for path in sorted(_model_files(folder)):
-        digest.update(f"{path.relative_to(folder).as_posix()} {sha256_of_file(path)}\n".encode())
+        # A name may be any bytes, not only UTF-8.
+        digest.update(os.fsencode(f"{path.relative_to(folder).as_posix()} {sha256_of_file(path)}\n"))
     return digest.hexdigest()
 
 

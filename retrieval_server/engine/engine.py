@@ -100,7 +100,10 @@ class Engine:
             await asyncio.sleep(_DRAIN_CHECK_S)
 
     async def stop(self) -> None:
-        """Stop all work. Queries that are still under way fail, so the app answers its requests first."""
+        """Stop all work and close the source.
+
+        Queries that are still under way are never answered, so the app must have answered its requests.
+        """
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -12,7 +12,11 @@ from typing import Any
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path that the block must write. The file is then synced and renamed to `path`."""
+    """Yield a temporary path that the block must write. The file is then synced and renamed to `path`.
+
+    If the block fails, `path` stays as it was, and what the block has written is left beside it until the
+    next attempt overwrites it. Only one process at a time may replace a path.
+    """
     unfinished = path.with_name(path.name + ".part")
     yield unfinished
     with unfinished.open("rb") as written:
@@ -21,6 +25,10 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a value as a JSON file. Raises OSError, and TypeError for a value that JSON cannot represent."""
+    """Write a value as a JSON file.
+
+    Raises OSError, TypeError for a value that JSON cannot represent, and ValueError for a text that UTF-8
+    cannot.
+    """
     with replacing(path) as unfinished:
         unfinished.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -71,7 +71,8 @@ class CorpusReader:
 
     A position is the number of a line or row, counted from 1 over all files; `locate` describes it in words.
     Malformed rows are left out and counted in `bad`. Unless `skip_bad_rows` is set, the iteration then ends
-    with a UserError that names the first of them.
+    with a UserError that names the first of them. Creating it raises UserError for a missing or unsuitable
+    file, and the iteration for one that is broken.
     """
 
     def __init__(self, corpus: Path | Sequence[Path], *, skip_bad_rows: bool = False, progress: bool = True):
@@ -89,8 +90,8 @@ class CorpusReader:
 
     @property
     def source(self) -> str:
-        """The name of the corpus, for people."""
-        names = [path.name for path in self.files]
+        """The name of the corpus, for people. Bytes of a file's name that are not UTF-8 are replaced."""
+        names = [path.name.encode(errors="surrogateescape").decode(errors="replace") for path in self.files]
         return names[0] if len(names) == 1 else f"{names[0]} ... {names[-1]} ({len(names)} files)"
 
     def locate(self, position: int) -> str:
@@ -159,7 +160,10 @@ def _is_parquet(path: Path) -> bool:
 
 
 def _rows(path: Path, bar: tqdm) -> Iterator[Passage | BadRowError | None]:
-    """Yield the passage or the fault of each row of a file; None for a blank line. `bar` counts bytes."""
+    """Yield the passage or the fault of each row of a file; None for a blank line. `bar` counts bytes.
+
+    Raises UserError for a broken file, and OSError for one that may not be read.
+    """
     return _parquet_rows(path, bar) if _is_parquet(path) else _line_rows(path, bar)
 
 
@@ -203,7 +207,7 @@ def _parquet_rows(path: Path, bar: tqdm) -> Iterator[Passage | BadRowError]:
     """Yield the passage or the fault of each row.
 
     About a thousand rows and the open pages of the columns are in memory at a time. Raises UserError for a
-    file that is not parquet.
+    file that is not parquet, or has values that cannot be converted.
     """
     try:
         with pq.ParquetFile(path, buffer_size=2**20, pre_buffer=False) as file:
@@ -216,15 +220,16 @@ def _parquet_rows(path: Path, bar: tqdm) -> Iterator[Passage | BadRowError]:
                     except BadRowError as fault:
                         yield fault
                 bar.update(int(bytes_per_row * batch.num_rows))
-    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+    except (OSError, pa.ArrowException, ValueError, OverflowError) as error:
+        # The last two come from a text that is not UTF-8, and from a time that Python cannot represent.
         raise UserError(f"{path}: not a readable parquet file ({error}). Fetch it again.") from error
 
 
 def write_passages(reader: CorpusReader, path: Path) -> tuple[CorpusSection, int]:
     """Write the passages of the corpus to `path`. Returns the manifest's section and the number of passages.
 
-    Raises UserError for an empty corpus, for duplicate ids and, unless the reader skips them, for malformed
-    rows. The file is removed then.
+    Raises UserError for an empty corpus, for broken files, for duplicate ids and, unless the reader skips
+    them, for malformed rows, and OSError. The file is removed then.
     """
     try:
         with PassageWriter(path) as writer:

@@ -1,5 +1,9 @@
 """Exclusive locks on existing files and folders, and on lock files that are created for the purpose.
 
+`exclusive_lock` leaves no trace. The lock follows its file or folder when that is renamed, and does not hold
+for another one that gets the name. So work that removes its files and writes new ones takes a `named_lock`
+beside them.
+
 A lock belongs to an open descriptor and is released when its process ends, for whatever reason. Machines that
 share a folder over a network exclude each other if the file system supports `flock` over the network.
 """
@@ -20,7 +24,8 @@ from retrieval_server.errors import UserError
 def exclusive_lock(path: Path, refusal: str) -> Iterator[None]:
     """Lock an existing file or folder during the block.
 
-    Raises UserError(refusal) if another process holds the lock.
+    Raises UserError(refusal) if the lock is held elsewhere, even in this process. Raises FileNotFoundError if
+    there is no such file, and another OSError if it cannot be opened or its file system has no locks.
     """
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -36,7 +41,8 @@ def named_lock(path: Path, refusal: str) -> Iterator[None]:
     """Create and lock a file with this name during the block, for work that replaces its own files.
 
     The file is removed at the end, and one that a killed process has left is taken over. Raises
-    UserError(refusal) if another process holds the lock.
+    UserError(refusal) if the lock is held elsewhere, even in this process, and OSError if the file cannot be
+    created or its file system has no locks.
     """
     descriptor = _lock_file(path, refusal)
     try:
@@ -47,7 +53,7 @@ def named_lock(path: Path, refusal: str) -> Iterator[None]:
 
 
 def _lock_file(path: Path, refusal: str) -> int:
-    """Create the lock file if necessary, lock it, and return its descriptor. Raises UserError(refusal)."""
+    """Create the lock file if necessary, lock it, and return its descriptor. Raises errors as its caller."""
     while True:
         descriptor = os.open(path, os.O_RDONLY | os.O_CREAT, 0o666)
         try:

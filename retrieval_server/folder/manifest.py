@@ -147,9 +147,10 @@ class HybridSection(Stored):
 
     #: The folders of the indexes, relative to this one.
     of: tuple[str, ...]
-    k: int
+    #: The number that is added to a rank; 0 or less could divide by zero.
+    k: int = Field(ge=1)
     #: The number of passages that each index contributes.
-    depth: int
+    depth: int = Field(ge=1)
 
 
 class FileEntry(Stored):

@@ -145,7 +145,10 @@ def same_id_message(first: str, second: str, id_: str) -> str:
 
 
 class PassageStore(Sequence[Passage]):
-    """A read-only, memory-mapped view of the file of a PassageWriter; `store[row]` is a Passage."""
+    """A read-only, memory-mapped view of the file of a PassageWriter; `store[row]` is a Passage.
+
+    Raises UserError if the file cannot be read or has other columns.
+    """
 
     def __init__(self, path: Path):
         self._path = path

@@ -65,7 +65,7 @@ def read_queries(path: Path) -> list[str]:
     """Return the queries of a text file, one per line. Raises UserError if it has none or cannot be read."""
     remedy = "Give a text file, one query a line."
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")  # other line separators may be inside a query
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"--recall-queries {path}: {reason_of(error)}. {remedy}") from None
     if not (queries := [line.strip() for line in lines if line.strip()]):
@@ -168,10 +168,10 @@ def _settings(index: faiss.Index, chosen: SearchParameters) -> list[SearchParame
 
 
 def _accepts(index: faiss.Index, parameters: SearchParameters) -> bool:
-    """Return whether these settings exist for the index."""
+    """Apply the settings if they exist for the index, and return whether they do."""
     try:
         parameters.apply(index)
-    except Exception:
+    except UserError:
         return False
     return True
 

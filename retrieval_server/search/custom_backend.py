@@ -30,7 +30,10 @@ from retrieval_server.search.backends import Backend
 
 
 def import_factory(path: str) -> Callable[[Path, Manifest], object]:
-    """Return the function at `module:function`. Raises UserError if it cannot be imported."""
+    """Return the function at `module:function`. Raises UserError if it cannot be imported.
+
+    Modules are also found in the working directory, which stays at the end of `sys.path`.
+    """
     module_name, _, name = path.partition(":")
     if not module_name or not name:
         raise UserError(f"--backend {path}: write it as package.module:function.")

@@ -114,12 +114,14 @@ def describe_members(
     """Return the section of a hybrid index of these folders, and the manifest of its main member.
 
     The hybrid takes its description from the main member: the first dense index, or else the first index.
-    Raises UserError unless the folders are two or more finished indexes of one corpus.
+    Raises UserError unless the folders are two or more finished indexes of one corpus, whose files have the
+    right sizes.
     """
     if len({folder.resolve() for folder in folders}) < 2:
         raise UserError("--backend hybrid needs two indexes or more: --of DIR --of DIR.")
     manifests = [read_manifest(folder) for folder in folders]
     for folder, manifest in zip(folders, manifests, strict=True):
+        check_files(folder, manifest, verify=False)
         if manifest.backend == "hybrid":
             raise UserError(f"--of {folder}: a hybrid itself. Name the indexes that it consists of.")
         if manifest.corpus.sha256 != manifests[0].corpus.sha256:

@@ -61,9 +61,9 @@ class IndexSource(StagedSource):
     ) -> IndexSource:
         """Load an index folder and check that its parts fit each other and the encoder.
 
-        `encoder` and `device` are short for the options with these names. If `encodes` is false, no encoder
-        is loaded, and `find` needs vectors from another process. `on_step` is called before each step with a
-        description of what is loaded next.
+        `encoder` and `device` are short for `options` with only these two, and have no effect beside
+        `options`. If `encodes` is false, no encoder is loaded, and `find` needs vectors from another process.
+        `on_step` is called before each step with a description of what is loaded next.
 
         Raises UserError, with the two values that differ and the remedy.
         """

@@ -34,7 +34,10 @@ def make_app(
     on_ready: Callable[[Mapping[str, Determinism]], None],
     on_load_failure: Callable[[BaseException], None],
 ) -> FastAPI:
-    """Return the app, which loads the indexes when it starts and then calls one of the two callbacks."""
+    """Return the app, which loads the indexes when it starts and then calls one of the two callbacks.
+
+    It calls neither if it is stopped before.
+    """
     encoder = command.search.encoder
     locations = {name: IndexLocation(folder, encoder) for name, folder in command.folders.items()}
     progress = LoadProgress()

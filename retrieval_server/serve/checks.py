@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 class ServedSources:
     """The sources of a server, checked as far as possible without loading them, and its port.
 
-    As a context manager it closes the port and the connection to Ray.
+    As a context manager it closes the port and the connection to Ray. The app closes the web engine.
     """
 
     #: The shards of each index by its name; a list of one for an index that is not split.
@@ -85,11 +85,14 @@ def check_sources(command: ServeCommand) -> ServedSources:
 
 
 def _local_checks(command: ServeCommand, folders: Iterable[Path], resources: ExitStack) -> LocalSources:
-    """Run the checks that need only this machine. Leaving `resources` closes the port. Raises UserError."""
+    """Run the checks that need only this machine. Raises UserError.
+
+    Leaving `resources` closes the port and the recording.
+    """
     # The results are in the order of the checks: one for each folder, then the others. The last two are None.
     *shards, web, listener, _, _ = check_all(
         *(partial(_check_index, command, folder) for folder in folders),
-        partial(_open_web, command),
+        partial(_open_web, command, resources),
         lambda: resources.enter_context(listen(command.host, command.port)),
         partial(_check_rerank, command.rerank.rerank),
         partial(_check_files, command),
@@ -134,7 +137,7 @@ def _encoder_of(command: ServeCommand, manifest: Manifest) -> str | None:
     return command.search.encoder or manifest.dense.encoder.name
 
 
-def _open_web(command: ServeCommand) -> WebSource | None:
+def _open_web(command: ServeCommand, resources: ExitStack) -> WebSource | None:
     """Open the web engine of the options, if any. A recording that `--check-only` created is removed."""
     if not command.web.web:
         return None
@@ -142,9 +145,13 @@ def _open_web(command: ServeCommand) -> WebSource | None:
 
     record = command.web.record
     is_new = record is not None and not os.path.exists(record)  # unlike that of Path it raises no error
-    web = open_web(command.web)
-    if command.check_only and is_new and record is not None:
-        record.unlink()
+    try:
+        web = open_web(command.web)
+    finally:  # also if the engine cannot be used for another reason
+        if command.check_only and is_new and record is not None:
+            with suppress(OSError):  # it may not have been created
+                record.unlink()
+    resources.callback(web.discard)
     return web
 
 

@@ -4,42 +4,40 @@ from __future__ import annotations
 
 import signal
 import socket
+from collections.abc import Callable
 from typing import Any
 
 import uvicorn
 
 
 class ServerProcess:
-    """Runs an app in this process."""
+    """Runs an app in this process. From its creation on, SIGTERM and SIGINT stop the server.
 
-    def __init__(self) -> None:
+    `make_config` returns uvicorn's settings with the app. It gets the method `fail`, which the app must call
+    if an index does not load.
+
+    The constructor installs the signal handlers, which only the main thread can do. uvicorn handles the first
+    signal itself: it closes the port, answers the accepted requests, and then raises the signal once more.
+    The handler of this class receives that second signal, so that the process ends with status 0.
+    """
+
+    def __init__(self, make_config: Callable[[Callable[[BaseException], None]], uvicorn.Config]):
         #: The error of an index that did not load, if that stopped the server.
         self.failure: BaseException | None = None
-        self._server: uvicorn.Server | None = None
-
-    def prepare(self, config: uvicorn.Config) -> None:
-        """Create the server. From now on a signal stops it.
-
-        uvicorn stops gracefully by itself: it closes the port, answers the accepted requests, and then raises
-        the signal once more. This handler receives that second signal, so that the process ends with status
-        0.
-        """
-        self._server = uvicorn.Server(config)
+        self._server = uvicorn.Server(make_config(self.fail))
         _handle_stop_signals(self.stop)
 
     def run(self, listener: socket.socket) -> None:
-        """Serve on the open port until the server is stopped. Call `prepare` before."""
-        assert self._server is not None
+        """Serve on the open port until the server is stopped. Later signals are ignored."""
         self._server.run(sockets=[listener])
         _handle_stop_signals(signal.SIG_IGN)  # a second signal does not change the status either
 
     def stop(self, *_: object) -> None:
-        """Stop gracefully. Call `prepare` before."""
-        assert self._server is not None
+        """Stop gracefully. The arguments are those of a signal handler."""
         self._server.should_exit = True
 
     def fail(self, error: BaseException) -> None:
-        """Stop because of an error. The first error of several is kept."""
+        """Stop because of an error. The first error of several is kept. Only a running app may call this."""
         self.failure = self.failure or error
         self.stop()
 

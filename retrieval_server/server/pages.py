@@ -59,7 +59,8 @@ class PageStore:
     def get(self, url: str) -> dict[str, str] | None:
         """Return the page as `{"url", "contents"}`, or None.
 
-        MediaWiki's `/index.php/NAME` also finds a page at `/index.php?title=NAME`.
+        MediaWiki's `/index.php/NAME` also finds a page at `/index.php?title=NAME`. If the file was changed or
+        removed meanwhile, the error is a UserError or an OSError.
         """
         page = self._find(url)
         if page is None and "/index.php/" in url:

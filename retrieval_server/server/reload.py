@@ -107,8 +107,9 @@ class ReloadService:
     ) -> tuple[str, LoadedIndex]:
         """Replace an index (None: the default) by the one at `path`. Returns its name and the new index.
 
-        The reload continues if the caller is cancelled. Raises RequestError if it is refused or fails; the
-        old index is then still served.
+        The reload continues if the caller is cancelled. Raises RequestError if it is refused, or if loading
+        fails with UserError or OSError, and passes on other errors of loading. The old index is then still
+        served.
         """
         index, _ = self._indexes.require(name)
         refused = self._refusals.refused

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, NamedTuple, TypeVar
 
 from starlette.requests import Request
@@ -54,8 +55,9 @@ class SearchService:
         self._indexes, self._refusals = indexes, refusals
         self._deadline_s = deadline_s
         self._log_queries = log_queries
-        # Looking up ids reads the whole column of ids in a thread, so there is one look-up at a time.
-        self._one_lookup = asyncio.Semaphore(1)
+        # Looking up ids reads the whole column of ids. One thread does so for all requests, since a look-up
+        # goes on when its client has disconnected.
+        self._look_ups = ThreadPoolExecutor(1, thread_name_prefix="look-up")
 
     async def search(
         self, request: Request, queries: Sequence[str], topk: int | None, name: str | None = None
@@ -88,13 +90,10 @@ class SearchService:
     ) -> IndexResult[Passage | None]:
         """Return the documents with these ids, None for an unknown id. Raises errors as `search` does."""
         index, serving = self._indexes.require(name)
-
-        async def look_up() -> list[Passage | None]:
-            async with self._one_lookup:
-                return await asyncio.to_thread(serving.source.documents, ids)
-
+        loop = asyncio.get_running_loop()
+        looking_up = loop.run_in_executor(self._look_ups, serving.source.documents, ids)
         try:
-            passages = await self.until_disconnected(request, look_up(), index.name)
+            passages = await self.until_disconnected(request, looking_up, index.name)
         except SearchFailedError as error:
             raise self._failure(index.name, error) from None
         return IndexResult(passages, index.name, serving.version)
@@ -102,10 +101,10 @@ class SearchService:
     async def until_disconnected(
         self, request: Request, work: Awaitable[Result], index: str | None = None
     ) -> Result:
-        """Return the result of `work`.
+        """Return the result of `work`, or raise its error.
 
         The work is cancelled if the client disconnects first (ClientDisconnectedError) or the deadline passes
-        (RequestError).
+        (RequestError). In a thread, work that has begun goes on nevertheless.
         """
         working = asyncio.ensure_future(work)
         leaving = asyncio.ensure_future(_wait_for_disconnect(request))

@@ -32,7 +32,7 @@ class CircuitBreaker:
         self.cool_down_s = cool_down_s
         self._max_failures = failures
         self._failures = 0
-        self._closed_until = float("-inf")
+        self._down_until = float("-inf")
         self._limited_until = float("-inf")
         self._probing = False
 
@@ -49,8 +49,8 @@ class CircuitBreaker:
         if self.is_down:
             if self._probing:
                 return BreakerHold(self.cool_down_s, down=True)
-            if now < self._closed_until:
-                return BreakerHold(self._closed_until - now, down=True)
+            if now < self._down_until:
+                return BreakerHold(self._down_until - now, down=True)
         if now < self._limited_until:
             return BreakerHold(self._limited_until - now, down=False)
         self._probing = self.is_down
@@ -72,7 +72,7 @@ class CircuitBreaker:
         self._failures += 1
         self._probing = False
         if self.is_down:
-            self._closed_until = now + self.cool_down_s
+            self._down_until = now + self.cool_down_s
         return self.is_down and not was_down
 
     def abandoned(self) -> None:

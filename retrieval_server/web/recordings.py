@@ -13,6 +13,7 @@ file.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import logging
@@ -80,7 +81,11 @@ class Recording:
         return len(self._entries)
 
     def get(self, key: RecordingKey) -> list[WebDocument] | None:
-        """Return the recorded answer, or None. Raises UserError if the file was changed meanwhile."""
+        """Return the recorded answer, or None.
+
+        Raises UserError if there is no answer any more in its place in the file, and OSError if the disk
+        fails.
+        """
         entry = self._entries.get(key.digest())
         if entry is None:
             return None
@@ -122,8 +127,10 @@ class Recording:
         self._files, self._record = [], None
 
     def _open(self, path: Path, flags: int) -> int:
-        """Open a file and return its descriptor. Raises UserError if it cannot be opened."""
+        """Open a file and return its descriptor. Raises UserError for a pipe, or if it cannot be opened."""
         try:
+            if path.exists() and not path.is_file():  # its lines are read by their offsets
+                raise OSError(errno.EINVAL, "no ordinary file")
             descriptor = os.open(path, flags, 0o600)  # only for the owner, since queries are private
         except OSError as error:
             hint = "" if flags & os.O_CREAT else " Record it first, with --record FILE."
@@ -161,11 +168,12 @@ class Recording:
                     break
                 try:
                     row = _parse(line)
-                    key = RecordingKey(**{name: value for name, value in row.items() if name != "documents"})
+                    # The digest fails for parameters that are nested too deeply.
+                    digest = RecordingKey(**{k: v for k, v in row.items() if k != "documents"}).digest()
                 except _BROKEN as error:
                     reason = reason_of(error)
                     raise UserError(f"{location} is not a recorded answer ({reason}). Remove it.") from None
-                self._entries.setdefault(key.digest(), (descriptor, end, len(line)))
+                self._entries.setdefault(digest, (descriptor, end, len(line)))
                 end += len(line)
         if repair:
             os.ftruncate(descriptor, end)

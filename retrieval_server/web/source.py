@@ -48,7 +48,7 @@ class WebSource(RemoteSource):
         replay: Path | None = None,
         record: Path | None = None,
     ) -> WebSource:
-        """Open the engine with this name, with its key from `environment`.
+        """Open the engine with this name, which is one of ENGINES, with its key from `environment`.
 
         With `replay` alone no request is ever sent, and no key is needed. Raises UserError, or UserErrors
         with all problems.
@@ -105,6 +105,10 @@ class WebSource(RemoteSource):
     async def close(self) -> None:
         if self._client is not None:
             await self._client.close()
+        self.discard()
+
+    def discard(self) -> None:
+        """Close the recording, which is locked, of a source that will not be served."""
         if self._recording is not None:
             self._recording.close()
 
@@ -158,7 +162,7 @@ def _url(engine: WebEngine, environment: Mapping[str, str], url: str | None) -> 
             raise UserError(f"{engine.name} has no default address: export {name}=http://127.0.0.1:8080")
         if not url.rstrip("/").endswith("/search"):
             url = url.rstrip("/") + "/search"
-    url = url or engine.url
+    url = engine.url if url is None else url
     try:
         parts = urlsplit(url)
         is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0

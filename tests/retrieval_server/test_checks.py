@@ -7,6 +7,7 @@ import gzip
 import shutil
 import socket
 import sys
+from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
@@ -104,23 +105,29 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize("name", PLANTED)
-@pytest.mark.parametrize("check_only", [(), ("--check-only",)], ids=["work", "check-only"])
-def test_planted_problems_are_reported_in_one_run_and_nothing_is_written(name, check_only, tmp_path, capsys):
-    (tmp_path / "taken").mkdir()
-    (tmp_path / "prepared").mkdir()
-    (tmp_path / "prepared" / "corpus.json").touch()
-    (tmp_path / "notes.txt").touch()
-    (tmp_path / "rows.jsonl").write_text('{"id": "1", "contents": "Ulm"}\n{"id": "2"}\n')
-    (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(b'{"id": "1", "contents": "Ulm"}\n')[:-9])
-    before = sorted(tmp_path.rglob("*"))
+def planted(name: str, folder: Path) -> tuple[list[str], list[object]]:
+    """The words of a command of PLANTED, for which the files lie in the folder, and what must be named."""
+    (folder / "taken").mkdir()
+    (folder / "prepared").mkdir()
+    (folder / "prepared" / "corpus.json").touch()
+    (folder / "notes.txt").touch()
+    (folder / "rows.jsonl").write_text('{"id": "1", "contents": "Ulm"}\n{"id": "2"}\n')
+    (folder / "cut.jsonl.gz").write_bytes(gzip.compress(b'{"id": "1", "contents": "Ulm"}\n')[:-9])
     words, named = PLANTED[name]
     words = words.replace("CORPORA", " ".join(f"PATH/{corpus}" for corpus in CORPORA))
     command, *step = name.split()
     step = [] if step in (["dense"], ["hybrid"]) else step
-    words = words.replace("PATH", str(tmp_path)).split()
-    message = refused(capsys, command, *step, *words, *check_only)
-    assert missing(message, [word.replace("PATH", str(tmp_path)) for word in named]) == []
+    words = words.replace("PATH", str(folder)).split()
+    return [command, *step, *words], [word.replace("PATH", str(folder)) for word in named]
+
+
+@pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.parametrize("check_only", [(), ("--check-only",)], ids=["work", "check-only"])
+def test_planted_problems_are_reported_in_one_run_and_nothing_is_written(name, check_only, tmp_path, capsys):
+    words, named = planted(name, tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    message = refused(capsys, *words, *check_only)
+    assert missing(message, named) == []
     assert f"{len(named)} problems" in message and sorted(tmp_path.rglob("*")) == before
 
 
@@ -129,6 +136,7 @@ BROKEN_ENCODERS = {
     "no weights": ("model.safetensors", None),
     "a pointer of Git LFS": ("model.safetensors", b"version https://git-lfs.github.com/spec/v1"),
     "a shard is missing": ("model.safetensors.index.json", b'{"weight_map": {"a": "model-2.safetensors"}}'),
+    "a shard without a name": ("model.safetensors.index.json", b'{"weight_map": {"a": "\\u0000"}}'),
     "no tokenizer": ("*[tv]o[kc]*", None),
 }
 
@@ -164,6 +172,7 @@ def test_an_encoder_whose_files_are_not_whole_is_refused_before_the_work(
         ("serve WEB --replay PATH/recording", "line 1 is not a recorded answer (it has no 'documents')"),
         ("serve WEB --replay PATH/none --record PATH/x", "SERPER_API_KEY"),
         ("serve WEB --replay PATH/none --record PATH/x", "none: cannot be opened"),
+        ("serve WEB --record PATH/x", "SERPER_API_KEY"),
         ("serve WEB --replay PATH/none --rerank PATH/empty", "empty: no weights in it"),
     ],
 )
@@ -181,7 +190,13 @@ def test_a_check_names_what_the_work_would_refuse(words, named, tiny_bge, tmp_pa
     dense = f"--encoder {tiny_bge} --out PATH/x --corpus PATH/c.jsonl"
     words = words.replace("DENSE", dense).replace("WEB", "--web serper --port 0").replace("LONG", "x" * 256)
     message = refused(capsys, *words.replace("PATH", str(tmp_path)).split(), "--check-only")
-    assert named in message
+    assert named in message and not (tmp_path / "x").exists()
+
+
+def test_a_start_that_is_refused_gives_its_recording_back(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("SERPER_API_KEY", "key")
+    words = f"serve --web serper --port 0 --record {tmp_path}/run.jsonl --reload-root {tmp_path}/none".split()
+    assert refused(capsys, *words) == refused(capsys, *words)
 
 
 @pytest.mark.parametrize("command", ["build", "serve"])
@@ -239,12 +254,11 @@ def test_check_only_of_a_build_writes_nothing(corpus, bm25_index, tmp_path, caps
         assert line.startswith("all checks passed") and str(out) in line and not list(tmp_path.iterdir())
 
 
-def test_check_only_of_serve_names_what_would_be_served_and_leaves_nothing(bm25_index, tmp_path, capsys):
+def test_check_only_of_serve_names_all_and_leaves_nothing(bm25_index, tmp_path, capsys, monkeypatch):
     record = tmp_path / "run.jsonl"
     words = ["--index", str(bm25_index), "--port", "0", "--web", "searxng", "--record", str(record)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SEARXNG_URL", "http://127.0.0.1:9")
-        assert commands.main(["serve", "--check-only", *words]) == 0
+    monkeypatch.setenv("SEARXNG_URL", "http://127.0.0.1:9")
+    assert commands.main(["serve", "--check-only", *words]) == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith("all checks passed") and str(bm25_index) in line and not record.exists()
 
@@ -289,23 +303,12 @@ WRONG_VALUES = {
 
 @pytest.mark.parametrize("name", WRONG_VALUES)
 def test_wrong_and_unknown_flags_are_reported_beside_all_other_problems(name, tmp_path, capsys):
-    (tmp_path / "taken").mkdir()
-    (tmp_path / "prepared").mkdir()
-    (tmp_path / "prepared" / "corpus.json").touch()
-    (tmp_path / "notes.txt").touch()
-    (tmp_path / "rows.jsonl").write_text('{"id": "1", "contents": "Ulm"}\n{"id": "2"}\n')
-    (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(b'{"id": "1", "contents": "Ulm"}\n')[:-9])
-    words, named = PLANTED[name]
-    words = words.replace("CORPORA", " ".join(f"PATH/{corpus}" for corpus in CORPORA))
-    command, *step = name.split()
-    step = [] if step in (["dense"], ["hybrid"]) else step
+    words, named = planted(name, tmp_path)
     with pytest.raises(SystemExit) as ended:
-        words = words.replace("PATH", str(tmp_path)).split()
-        commands.main([command, *step, *words, *WRONG_VALUES[name].split()])
+        commands.main([*words, *WRONG_VALUES[name].split()])
     message = capsys.readouterr().err
     flags = [word for word in WRONG_VALUES[name].split() if word.startswith("--")]
-    assert ended.value.code == 2
-    assert missing(message, [*flags, *(word.replace("PATH", str(tmp_path)) for word in named)]) == []
+    assert ended.value.code == 2 and missing(message, [*flags, *named]) == []
 
 
 def test_a_wrong_or_missing_flag_of_a_split_does_not_hide_its_folders(tmp_path, capsys):

@@ -1,8 +1,9 @@
 """Reads, opens and writes FAISS index files.
 
 The first 37 bytes of a file contain its kind, rows, dimension and metric. They are checked before FAISS reads
-the file, because FAISS does not check any length in it. So a truncated download, or a file that is not an
-index, is reported at once, instead of after minutes or as a lack of memory.
+the file, because FAISS does not check any length in it. So a file that is not an index is reported at once,
+instead of after minutes or as a lack of memory, and so is a truncated download of an index that stores its
+vectors in 32 bits. The size of other kinds does not follow from the header.
 
 A mapped index stays on disk: FAISS works on its pages, of which the system keeps as many as memory allows.
 """
@@ -45,7 +46,11 @@ class FaissHeader:
 
 
 def read_header(path: Path) -> FaissHeader:
-    """Return the file's header. Raises UserError if the file is not a FAISS index or is truncated."""
+    """Return the file's header.
+
+    Raises UserError if the file cannot be read, is not a FAISS index of float vectors, or is shorter than the
+    vectors that it stores in 32 bits.
+    """
     try:
         with path.open("rb") as stream:
             head = stream.read(_HEADER.size)

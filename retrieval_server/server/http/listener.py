@@ -14,15 +14,14 @@ def listen(host: str, port: int) -> socket.socket:
     The socket listens at once, because two processes can bind the same port as long as neither listens on it.
     Raises UserError if this machine cannot listen there.
     """
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((host, port))
-        listener.listen(2048)  # connections that may wait to be accepted, as in uvicorn
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((host, port))
+            listener.listen(2048)  # connections that may wait to be accepted, as in uvicorn
+            return listener.dup()  # the block closes the other one, also after an error
     except (OSError, TypeError) as error:  # TypeError: a name that cannot be encoded
-        listener.close()
         raise UserError(_sentence(host, port, error)) from None
-    return listener
 
 
 def _sentence(host: str, port: int, error: OSError | TypeError) -> str:

@@ -59,6 +59,7 @@ def test_a_pooling_that_is_no_text_is_none_that_is_known(make_bert):
 def test_the_hash_follows_weights_and_settings_but_not_the_readme(make_bert, tmp_path):
     folder = tmp_path / "m"
     shutil.copytree(make_bert("own", "cls"), folder)
+    (folder / "\udcff.json").write_text("{}")  # a name that is not UTF-8
     before = hash_model(folder)
     (folder / "README.md").write_text("words")
     (folder / "pytorch_model.bin").write_bytes(b"the same weights again")

@@ -148,6 +148,8 @@ def test_a_bad_parquet_row_is_named_or_skipped(tmp_path):
     (tmp_path / "e.parquet").write_bytes(b"PAR1 nothing of the kind PAR1")
     with pytest.raises(UserError, match="e.parquet: not a readable parquet file"):
         read(tmp_path / "e.parquet")
+    with pytest.raises(UserError, match="f.parquet: not a readable parquet file"):
+        read(parquet(tmp_path / "f.parquet", id=pa.array([10**12], pa.timestamp("s")), contents=["x"]))
 
 
 def test_several_files_and_a_folder_are_one_corpus_in_order(write, tmp_path):
@@ -162,6 +164,7 @@ def test_several_files_and_a_folder_are_one_corpus_in_order(write, tmp_path):
     assert [passage.id for _, passage in read([second, first])] == ["3", "1", "2"]
     places = [reader.locate(place).rpartition("/")[2] for place in (1, 3, 4, 5)]
     assert places == ["a.jsonl.gz, line 1", "a.jsonl.gz, line 3", "b.tsv, line 1", "c.parquet, row 1"]
+    assert CorpusReader(write("\udcff.tsv", "5\tfive\n")).source == "\ufffd.tsv"
     (tmp_path / "none").mkdir()
     with pytest.raises(UserError, match="no file in this folder"):
         CorpusReader(tmp_path / "none")

@@ -51,6 +51,7 @@ def test_a_broken_manifest_is_refused(copy, bm25_index, text, reason):
     [
         ("bm25_index", lambda data: data["bm25"].update(k2=1), ["bm25.k2"]),
         ("bm25_index", lambda data: data.update(count="many"), ["count"]),
+        ("bm25_index", lambda data: data.update(hybrid={"of": [], "k": 0, "depth": 1}), ["hybrid.k"]),
         ("bm25_index", lambda data: data.update(format_version=2), ["version 2", "reads 1"]),
         ("bm25_index", lambda data: data.update(backend="dense"), ["'dense' without its section"]),
         (

@@ -43,7 +43,7 @@ def test_the_table_of_recall_is_printed_and_kept_with_the_default_that_it_gives(
 
 def test_queries_of_a_file_and_settings_that_are_named_are_kept(corpus, tiny_bge, tmp_path):
     queries = tmp_path / "q.txt"
-    queries.write_text("Where is Ulm?\n\nbarges\n")
+    queries.write_text("Where is\u2028Ulm?\n\nbarges\n")
     more = {"factory": "HNSW4", "ef_search": 50, "recall_queries": queries}
     section = build_index(dense_options(corpus, tiny_bge, tmp_path / "i", **more)).dense
     assert (section.recall.queries, section.recall.source) == (2, "q.txt")

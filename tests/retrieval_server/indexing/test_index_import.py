@@ -276,6 +276,7 @@ def test_embeddings_can_become_any_index(vectors, options_of, tmp_path):
     [
         ("a.npy", None, r"\(20,\)"),
         ("a.npy", b"", "magic string"),
+        ("a.npy", b"\x93NUMPY\1\0004\0{'descr':'f4','fortran_order':False,'shape':(-9,32)}", "mapped length"),
         ("a.npy", b"PK\x05\x06" + bytes(18), "magic string"),  # an empty .npz
         ("a.fbin", struct.pack("<ii", 20, 32) + bytes(60), "do not take 68 bytes"),
         ("a.fbin", b"", "a.fbin"),

@@ -117,11 +117,12 @@ def test_indexes_of_different_corpora_are_refused_with_both_hashes(bm25_index, t
     assert not (tmp_path / "both").exists()
 
 
-def test_one_index_or_a_hybrid_of_hybrids_is_refused(bm25_index, hybrid_index, tmp_path):
-    with pytest.raises(UserError, match="two indexes"):
-        build_hybrid([bm25_index, bm25_index], tmp_path / "both")
-    with pytest.raises(UserError, match="a hybrid itself"):
-        build_hybrid([bm25_index, hybrid_index], tmp_path / "both")
+def test_one_index_a_hybrid_and_an_index_without_text_are_refused(bm25_index, hybrid_index, tmp_path):
+    bare = shutil.copytree(bm25_index, tmp_path / "a", ignore=shutil.ignore_patterns("*.arrow"))
+    reasons = {bm25_index: "two indexes", hybrid_index: "a hybrid itself", bare: "passages.arrow: .*missing"}
+    for folder, reason in reasons.items():
+        with pytest.raises(UserError, match=reason):
+            build_hybrid([bm25_index, folder], tmp_path / "both")
 
 
 def test_an_index_is_not_replaced_by_a_hybrid_of_itself(bm25_index, dense_index, tmp_path):

@@ -267,14 +267,25 @@ class GatedReranker(Reranker):
         return [0.0] * len(pairs)
 
 
+async def test_a_look_up_that_was_given_up_still_holds_the_next_one_up(bm25, monkeypatch):
+    gate, options = GatedReranker(), EngineOptions(deadline_s=0.5)
+    monkeypatch.setattr(bm25, "documents", gate.score)
+    async with asgi_client(create_app(lambda: bm25, options=options)) as client:
+        await until(lambda: is_ready(client))
+        for id_ in ("0", "1"):
+            assert (await client.post("/documents", json={"ids": [id_]})).status_code == 504
+        asyncio.get_running_loop().call_soon(gate.go.set)  # when the loop has withdrawn the second one
+        assert (await client.post("/documents", json={"ids": ["2"]})).status_code == 200
+    assert gate.scored == ["0", "2"]
+
+
 async def test_what_a_client_that_has_gone_wanted_ranked_is_dropped(bm25):
     reranker, closed, listened = GatedReranker(), asyncio.Event(), asyncio.Event()
     app = create_app(lambda: bm25, reranker=reranker)
     async with asgi_client(app) as client:
         await until(lambda: is_ready(client))
         first = asyncio.create_task(client.post("/rerank", json={"query": "Ulm", "documents": ["a"]}))
-        while not reranker.entered.is_set():
-            await asyncio.sleep(0.005)
+        await until(lambda: asyncio.sleep(0.005, reranker.entered.is_set()))
         body = {"query": "Celle", "documents": ["b"]}
         gone = asyncio.create_task(leaver(app, "/rerank", body, closed, listened))
         await listened.wait()

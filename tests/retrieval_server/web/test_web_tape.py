@@ -124,6 +124,8 @@ def test_one_recording_can_be_used_and_another_written(tmp_path):
 def test_a_missing_recording_is_an_error_with_its_name(tmp_path):
     with pytest.raises(UserError, match="none.jsonl: cannot be opened"):
         Recording(replay=tmp_path / "none.jsonl")
+    with pytest.raises(UserError, match="null: cannot be opened .no ordinary file"):
+        Recording(record=tmp_path / "/dev/null")
     record(tmp_path / "file", "a")
     with pytest.raises(UserError, match="file/new.jsonl: cannot be opened"):
         Recording(replay=tmp_path / "file", record=tmp_path / "file" / "new.jsonl")
@@ -136,7 +138,7 @@ def test_a_missing_recording_is_an_error_with_its_name(tmp_path):
         b'{"engine": "e", "query": "q", "depth": 1, "params": {}, "documents": %s}' % documents
         for documents in (
             *(b'[{"url": 1}]', b'[], "other": 1', b'[{"url": "u", "contents": "\\ud800"}]'),
-            b'[["url", "contents"]]',
+            *(b'[["url", "contents"]]', b'[], "params": ' + b"[" * 600 + b"]" * 600),
         )
     ],
 )

@@ -33,6 +33,12 @@ def test_the_address_that_is_printed_can_be_opened(host, shown):
     assert _address(ServeCommand(web={"web": "serper"}, host=host), sources) == f"http://{shown}:8123"
 
 
+def test_a_machine_without_ipv6_is_no_crash(monkeypatch):
+    monkeypatch.setattr("socket.socket", Mock(side_effect=OSError(97, "Address family not supported")))
+    with pytest.raises(UserError, match="--host ::1: .*family not supported"):
+        listen("::1", 0)
+
+
 def test_ipv6():
     if not socket.has_dualstack_ipv6():
         pytest.skip("this machine has no IPv6")
