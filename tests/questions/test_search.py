@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from unittest.mock import AsyncMock
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.protocols import Document
+from rag_r1.protocols import Document, Failure
 from rag_r1.questions.documents import SourcePassage
-from rag_r1.questions.search import JournaledSearch, neighbours_of
+from rag_r1.questions.search import JournaledSearch, SearchFailedError, neighbours_of
 from rag_r1.rollouts.concurrency import without_waiting
 from rag_r1.runs.cancel_token import CancelToken
 from rag_r1.tools.retrieval.options import RetrieverConfig
@@ -48,6 +50,18 @@ def test_after_a_stop_nothing_is_searched(tmp_path):
         return result, queries
 
     assert asyncio.run(search()) == (None, 0)
+
+
+def test_what_is_found_beside_a_search_that_fails_is_recorded(tmp_path):
+    async def search() -> list[list[Document]]:
+        searcher = JournaledSearch(RetrieverConfig(), tmp_path / "s.ndjson", CancelToken())
+        searcher._client = AsyncMock(**{"search.return_value": [Failure("", detail="gone"), documents([1])]})
+        with pytest.raises(SearchFailedError, match="gone"):
+            await searcher(["lost", "found"])
+        searcher._client.search.side_effect = AssertionError("searched again")
+        return await searcher(["found"])
+
+    assert asyncio.run(search()) == [documents([1])]
 
 
 @given(mine=LISTS, question=LISTS, titles=st.lists(LISTS, max_size=4), most=st.integers(0, 6))
