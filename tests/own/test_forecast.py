@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from omegaconf import OmegaConf
 
-from rag_r1.own.forecast import _START_S, _training_seconds, forecast_of
+from rag_r1.own.forecast import _START_S, _training_seconds, forecast_of, max_seeds
 from rag_r1.own.plan_file import read_plan
 from rag_r1.own.sizes import MeasuredTimes
+from rag_r1.questions.documents import PassagePool, SourcePassage
+from rag_r1.questions.spec import ModelSpec, QuestionsSpec
 from rag_r1.runs.response_cache import Usage
 
 TIMES = MeasuredTimes(sample_s=1.0, question_s=1.0, step_s=10.0)
@@ -43,6 +46,12 @@ def test_only_steps_that_will_be_taken_have_a_time(words, steps):
 )
 def test_without_a_number_of_steps_there_are_those_of_the_epochs(trainer, steps):
     assert _training_seconds(artifacts(**trainer), 25, 4, TIMES)["grpo"] == _START_S + 10.0 * steps
+
+
+def test_a_bridge_is_forecast_with_its_longest_chain():
+    pool = PassagePool(tuple(SourcePassage(str(number), "A text.") for number in range(5)), 5)
+    spec = QuestionsSpec((), Path("out"), ModelSpec("http://127.0.0.1:9/v1", "m"), kinds=("bridge", "yes_no"))
+    assert {len(seed.passages) for seed in max_seeds(spec, pool) if seed.kind == "bridge"} == {4}
 
 
 @pytest.mark.parametrize(
