@@ -87,7 +87,8 @@ def _with_absolute_paths(sections: Mapping[str, Any]) -> dict[str, Any]:
 def _absolute(value: Any) -> Any:
     """Make a path, or each path of a list, absolute.
 
-    A text that is no path on this machine, such as a name on the Hub, is returned unchanged.
+    `~` is replaced by the home folder. A text that is then no path on this machine, such as a name on the
+    Hub, is not made absolute. A value of another type is returned unchanged, and refused later.
     """
     if isinstance(value, list | tuple):
         return [_absolute(item) for item in value]
