@@ -5,8 +5,9 @@ its greatest length, and that each trace uses all its turns. So the questions wi
 neither will the traces once the number of training questions is known, except for malformed replies, which
 are requested again. Before, that number is an estimate, because documents are divided between training and
 evaluation, and not questions. Tokens and cost are estimates from assumed lengths of prompts and replies; only
-`teacher.max_cost` limits the cost. Finished steps are left out. The time of the trainings is known only for the smallest model size on two CPU
-cores, where it was measured (sizes.py). For other sizes the forecast says that it is unknown.
+`teacher.max_cost` limits the cost. Finished steps are left out. The time of the trainings is known only for
+the smallest model size on two CPU cores, where it was measured (sizes.py). For other sizes the forecast says
+that it is unknown.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 A new run starts from the defaults, or from the user's own file (`--plan`). The result is written as
 OUT/plan.yaml, which is read when the run is resumed. In both cases flags and words `section.key=value` change
-keys of the plan. The relative paths of documents, questions, the model, prompts and recipes are made
-absolute, so that a run can be resumed from another working directory. Those of an encoder, and of a protocol
-in a file, are not.
+keys of the plan. Relative paths of documents, questions, the model, prompts and recipes are made absolute if
+something is there, so that a run can be resumed from another working directory. Those of an encoder, and of a
+protocol in a file, are not.
 """
 
 from __future__ import annotations

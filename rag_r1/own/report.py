@@ -140,7 +140,8 @@ def _card_sentences(artifacts: OwnArtifacts, evaluations: Sequence[Evaluation]) 
 def curves(trajectories: Path) -> dict[str, dict[int, float]]:
     """Return two curves of a training by step: the mean reward of its episodes, and EM of its validations.
 
-    Both are empty if nothing was trained by reinforcement learning. `trajectories` is the folder that contains the recorded episodes of each split.
+    Both are empty if nothing was trained by reinforcement learning. `trajectories` is the folder that
+    contains the recorded episodes of each split.
     """
     training, held_out = (records_by_step(trajectories / split) for split in ("train", "test"))
     return {

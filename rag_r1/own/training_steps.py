@@ -6,7 +6,9 @@
     grpo      trains the fine-tuned model on the remaining questions by
               reinforcement learning                                         `rag-r1 stages`
 
-If the plan skips `sft`, the untrained model takes the place of the fine-tuned one. Both trainings run as child processes, which resume from their last checkpoint. SFT is a command like any
+If the plan skips `sft`, the untrained model takes the place of the fine-tuned one.
+
+Both trainings run as child processes, which resume from their last checkpoint. SFT is a command like any
 other, whose log of metrics moves a progress bar here. GRPO is started by `train`, which shows veRL's metrics,
 keeps it out of an existing Ray cluster and lets it inherit the folder's lock. The filter calls the function
 of its command, and starts a vLLM server for the model.
