@@ -166,7 +166,7 @@ def _check_contradictions(plan: OwnPlan) -> None:
 
 def _contradictions(plan: OwnPlan) -> Iterator[str]:
     """Yield a message for each key that contradicts another one, or is missing although another needs it."""
-    documents, questions, teacher = plan.documents, plan.questions, plan.teacher
+    documents, questions, teacher, reader = plan.documents, plan.questions, plan.teacher, plan.reader
     if bool(documents.folder) == bool(documents.corpus):
         yield "documents: give a FOLDER, or documents.corpus with files of passages, and not both"
     if plan.index.backend == "dense" and plan.index.encoder is None:
@@ -180,7 +180,6 @@ def _contradictions(plan: OwnPlan) -> Iterator[str]:
     if plan.needs_teacher and teacher.url is None:
         purpose = "writes the questions" if plan.writes_questions else "plays the traces"
         yield f"teacher.url: give --teacher, the address of the model that {purpose}"
-    reader = plan.reader
     if reader.model is None and (reader.url is not None or reader.price_in or reader.price_out):
         yield "reader.model: give --reader-model, the model that reader.url or the reader's prices are for"
     if questions.train and not questions.test:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,8 +10,6 @@ from omegaconf import OmegaConf
 from rag_r1.own.forecast import _START_S, _training_seconds, forecast_of, max_seeds
 from rag_r1.own.plan_file import read_plan
 from rag_r1.own.sizes import MeasuredTimes
-from rag_r1.questions.documents import PassagePool, SourcePassage
-from rag_r1.questions.spec import ModelSpec, QuestionsSpec
 from rag_r1.runs.response_cache import Usage
 
 TIMES = MeasuredTimes(sample_s=1.0, question_s=1.0, step_s=10.0)
@@ -49,9 +46,8 @@ def test_without_a_number_of_steps_there_are_those_of_the_epochs(trainer, steps)
 
 
 def test_a_bridge_is_forecast_with_its_longest_chain():
-    pool = PassagePool(tuple(SourcePassage(str(number), "A text.") for number in range(5)), 5)
-    spec = QuestionsSpec((), Path("out"), ModelSpec("http://127.0.0.1:9/v1", "m"), kinds=("bridge",))
-    assert [len(seed.passages) for seed in max_seeds(spec, pool)] == [4] * 5
+    spec, pool = SimpleNamespace(kinds=("bridge",), per_kind=2), SimpleNamespace(passages=tuple("abcde"))
+    assert [len(seed.passages) for seed in max_seeds(spec, pool)] == [4, 4]
 
 
 @pytest.mark.parametrize(
