@@ -124,8 +124,7 @@ def read_questions(path: Path) -> list[Question]:
                 ids, titles = tuple(row["supporting_ids"]), tuple(row["supporting_titles"])
                 golds = tuple(row["golden_answers"])
                 are_texts = all(isinstance(text, str) for text in (row["question"], *golds, *ids, *titles))
-                is_complete = bool(golds and ids) and len(ids) == len(titles)
-                if row["kind"] not in MIXED or not is_complete or not are_texts:
+                if row["kind"] not in MIXED or not (golds and ids and are_texts) or len(ids) != len(titles):
                     raise ValueError("kind, question, golden_answers or the passages are not usable")
                 questions.append(Question(str(row["id"]), row["kind"], row["question"], golds, ids, titles))
             except (ValueError, KeyError, TypeError, RecursionError) as error:

@@ -14,7 +14,7 @@ together.
     OUT/sq_mq.md, OUT/sq_mq.json          the tables, and which parts of the claim hold
 
 Finished trainings and evaluations are not repeated, and an interrupted evaluation resumes. A comparison that
-was begun with other settings is refused, since its trainings may be those of these settings. `--policies SQ
+was begun with other settings is refused, since its trainings may have been made with those. `--policies SQ
 MQ` evaluates policies that were trained before, and `--untrained` the embedded warm starts.
 """
 
