@@ -158,8 +158,7 @@ def step_answers_of(metadata: Any) -> list[str]:
 
 
 def row_fault(row: Mapping[str, Any]) -> str | None:
-    """Return why a row cannot be used, or None if it has a question and a gold answer; raises no error for
-    any row. Whether its prompt can be used is for `usable_prompt` to say, where one is needed."""
+    """Return why a row lacks a question or a gold answer, or None if it has both; raises no error."""
     info = row.get("extra_info")
     question = info.get("question") if isinstance(info, Mapping) else None
     if not isinstance(question, str) or not question.strip():
