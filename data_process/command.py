@@ -112,7 +112,8 @@ def run(
 ) -> int:
     """Write the splits that `read` returns for the arguments, print the counts and return the exit status.
 
-    `declared` is the class of the arguments; `arguments` defaults to the command line.
+    `declared` is the class of the arguments; `arguments` defaults to the command line. `read` is one of the
+    checks before the first file is written; its errors are reported together with those of the others.
     """
 
     def check(args: ScriptArguments) -> tuple[Protocol, ScriptInput]:

@@ -90,7 +90,8 @@ def select(
 
     `class_of` returns the class of a question. If it is None, the difficulties are not known, and the counts
     of a source are added up to one class `any`. `excluded` has the questions that must not be drawn, those of
-    the validation set, by their keys (`question_key`).
+    the validation set, by their keys (`question_key`). `seed` is that of the draw. The entries are drawn in
+    the order of the composition, so a class after `any` gets what that has left.
     """
     if class_of is None:
         merged: Counter[tuple[str, str]] = Counter()

@@ -41,7 +41,8 @@ class DifficultyTable:
     bad: BadRows = field(default_factory=BadRows)
 
     def of(self, question: Question) -> str | None:
-        """Return the class of a question, or None if it has none."""
+        """Return the class of a question, or None if it has none. A class by id counts more than one by
+        text."""
         label = self.by_id.get(question.id) if question.id is not None else None
         return label or self.by_question.get(question_key(question.question))
 
@@ -51,7 +52,8 @@ def read_difficulties(path: str | Path, skip_bad_rows: bool = False) -> Difficul
 
     Of two lines that state the number for one question the last counts, and a stated number counts more than
     recorded rollouts. Raises DataError, with the file and the first bad lines, if a line has no difficulty
-    (with `skip_bad_rows` such lines are counted in `bad` instead), or if all lines have none.
+    (with `skip_bad_rows` such lines are counted in `bad` instead). Also raises it for a file that cannot be
+    read or is not JSON lines, and if no question gets a class.
     """
     lines, bad, n_json = _DifficultyLines(), BadRows(), 0
     try:

@@ -135,7 +135,8 @@ class QuestionPool:
         )
 
     def draw(self, entry: int) -> None:
-        """Draw the requested number of an entry's rows, and mark the others."""
+        """Draw the questions of the requested number of an entry's rows, and mark the others. Without a
+        number, all are drawn."""
         mix_entry = self.entries[entry]
         if mix_entry.take is not None:
             self._database.execute(
@@ -232,4 +233,5 @@ def _to_row(columns: tuple) -> PooledQuestion:
 
 
 def _digest(text: str) -> bytes:
+    """Return a hash of a text, of 16 bytes."""
     return hashlib.blake2b(text.encode(), digest_size=16).digest()

@@ -105,8 +105,9 @@ def split(
 ) -> Progress:
     """Write the passages of all pages to `out`; after a kill, continue the output of the earlier run.
 
-    Raises DataError, naming the first bad lines, if the input has lines that are not pages and
-    `skip_bad_rows` is false. Raises OSError if a file cannot be read or written.
+    `words` is the number of words of a passage; `progress` shows a bar. Raises DataError if the input is a
+    broken gzip file, or, naming the first bad lines, if it has lines that are not pages and `skip_bad_rows`
+    is false. Raises OSError if a file cannot be read or written.
     """
     made_from = {"input_bytes": source.stat().st_size, "words": words}
     part = out.with_name(f"{out.name}.part")

@@ -56,7 +56,8 @@ class Rivals:
         return len(self._owners[name_key(base_title(title))] | {title}) > 1
 
     def contradict(self, title: str, relation: str, value: str) -> bool:
-        """Return whether a passage states another year for an entity of this name."""
+        """Return whether a passage states another year for an entity of this name. Relations other than those
+        of _YEAR_RELATIONS are never contradicted."""
         return bool(self._years.get((relation, name_key(base_title(title))), set()) - {value})
 
     def holders(self, values: Sequence[str]) -> set[str]:

@@ -98,7 +98,7 @@ def _check_start(args: PassageQuestionsArguments) -> list[Passage]:
 
 def write_questions(args: PassageQuestionsArguments, passages: Sequence[Passage]) -> dict[str, Any]:
     """Make questions of these passages, write the files in `args.out` and return the summary. Raises
-    DataError if no question can be made."""
+    DataError if no question can be made, and OSError if a file cannot be written."""
     rows, dropped = make_rows(passages, args.seed, args.per_kind, args.test_share, not args.no_progress)
     if not rows:
         raise DataError(
@@ -108,7 +108,8 @@ def write_questions(args: PassageQuestionsArguments, passages: Sequence[Passage]
         )
     args.out.mkdir(parents=True, exist_ok=True)
     counts: dict[str, dict[str, int]] = {}
-    with ExitStack() as files:  # both are replaced or none, since no entity may be in both
+    # They are replaced one right after the other when both are complete, since no entity may be in both.
+    with ExitStack() as files:
         for split in ("train", "test"):
             split_rows = [row for row in rows if row["split"] == split]
             counts[split] = {kind: sum(row["kind"] == kind for row in split_rows) for kind in KINDS}

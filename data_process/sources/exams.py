@@ -37,7 +37,7 @@ def medmcqa(row: Row) -> Question:
 
     `cop` is the number of the right option, from 0; it is -1 in the test set, which has no answers.
     """
-    if "opa" not in row:
+    if "opa" not in row or "cop" not in row:
         return _lettered_choice(row)
     index = row["cop"]
     choices = [text_of(row, f"op{letter}") for letter in "abcd"]

@@ -32,9 +32,10 @@ _PUBLISHED_PREFIX = "Answer the following questions:"
 def n_questions(row: Row) -> Question:
     """Convert a row with several questions, in MEM1's layout or with `questions` and `golden_answers`.
 
-    Raises ValueError if a question is blank or has no answer, or if the numbers of both differ.
+    A row in both layouts is read as one of the second. Raises ValueError if a column has another form, if a
+    question is blank or has no answer, or if the numbers of both differ.
     """
-    if "questions" in row:
+    if "questions" in row and "golden_answers" in row:
         questions, golds = texts_of(row, "questions"), row["golden_answers"]
     else:
         questions, golds = _split_questions(_questions_text(row)), _target(row)
@@ -53,7 +54,8 @@ def n_questions(row: Row) -> Question:
 
 
 def join(questions: Sequence[Question], own_id: str | None = None) -> Question:
-    """Join questions to one. Its titles and step answers are those of all questions, its hops their sum."""
+    """Join questions to one. Its titles and step answers are those of all questions, its hops their sum; the
+    hops are left out if those of one question are not known."""
     metadata = [question.metadata for question in questions]
     hops = [values.get("hops") for values in metadata]
     common: dict[str, Any] = {"hops": sum(hops) if all(hops) else None}

@@ -2,8 +2,8 @@
 
 Each input is made once and then only read. The warm start and the untrained encoder serve all seeds; every
 seed has its world and the index of that world. `LoopInputs.write_recipe` writes the recipe of an arm, which
-`rag-r1 iterate` reads. A short hash of everything that a run depends on is stored with it, so that runs made
-with different settings are never compared.
+`rag-r1 iterate` reads. A short hash of a run's settings (`runs_hash`) is stored with it, so that runs made
+with different ones are never compared.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ RETRIEVER_RECIPE = RECIPES / "agentic_r" / "retriever_demo.yaml"
 
 
 def runs_hash() -> str:
-    """Return a short hash of everything that a run depends on besides its seed.
+    """Return a short hash of the settings of a run besides its seed and its number of rounds.
 
-    That is the warm start, the numbers of questions and passages, and the recipes. Only runs with the same
-    hash are compared.
+    That is the hash of the warm start, the numbers of questions and passages, and the recipes. Only runs with
+    the same hash are compared.
     """
     sizes = [DATA_QUESTIONS, HELD_OUT, CANDIDATES, NEGATIVES, TRAIN]
     recipes = [path.read_text(encoding="utf-8") for path in (RECIPE, RETRIEVER_RECIPE)]

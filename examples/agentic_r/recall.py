@@ -19,7 +19,9 @@ from rag_r1.protocols.retriever_query import Mode, build_retriever_query
 from rag_r1.runs.errors import RunError
 from rag_r1.tools.retrieval.local_server import retrieval_process
 
+#: The ranks up to which the recall is measured.
 KS = (1, 3)
+#: Number of queries in a request, and its time limit in seconds.
 _BATCH = 32
 _TIMEOUT_S = 60.0
 
@@ -32,15 +34,14 @@ def recall_of(index: Path, questions: list[Question], world: MisleadingWorld, mo
     facts = [(question, number) for question in questions for number in range(len(question.lookups))]
     try:
         with tempfile.TemporaryDirectory() as folder:
-            with retrieval_process(index, Path(folder) / "server.log", "--device", "cpu") as url:
-                with bounded_http_client(_TIMEOUT_S, base_url=url) as client:
-                    separator = client.get("/ready").json().get("separator") or " "  # BM25 has none
+            with (
+                retrieval_process(index, Path(folder) / "server.log", "--device", "cpu") as url,
+                bounded_http_client(_TIMEOUT_S, base_url=url) as client,
+            ):
+                separator = client.get("/ready").json().get("separator") or " "  # BM25 has none
                 texts = [_query(question, number, mode, separator) for question, number in facts]
-                results = [
-                    ids
-                    for start in range(0, len(texts), _BATCH)
-                    for ids in _search(url, texts[start : start + _BATCH], max(KS))
-                ]
+                batches = (texts[start : start + _BATCH] for start in range(0, len(texts), _BATCH))
+                results = [ids for batch in batches for ids in _search(client, batch, max(KS))]
     except httpx.HTTPError as error:
         raise RunError(f"the server of {index} did not answer ({error}): run the command again") from error
     gold_ids = [world.passage_of(question.lookups[number])["id"] for question, number in facts]
@@ -55,9 +56,8 @@ def _query(question: Question, number: int, mode: Mode, separator: str) -> str:
     return build_retriever_query(question.text, name, mode, separator, history=history)
 
 
-def _search(url: str, queries: Sequence[str], k: int) -> list[list[str]]:
-    """Return the ids of the first k passages for each query."""
+def _search(client: httpx.Client, queries: Sequence[str], k: int) -> list[list[str]]:
+    """Return the ids of the first k passages for each query. Raises httpx's errors."""
     body = {"queries": list(queries), "topk": k, "return_scores": True}
-    with bounded_http_client(_TIMEOUT_S, base_url=url) as client:
-        results = client.post("/retrieve", json=body).raise_for_status().json()["result"]
+    results = client.post("/retrieve", json=body).raise_for_status().json()["result"]
     return [[hit["document"]["id"] for hit in hits] for hits in results]

@@ -70,6 +70,7 @@ class NoisySearch:
         return [self._draw() for _ in queries]
 
     def _draw(self) -> list[Document]:
+        """Return the right passage or, at random, another one with its title."""
         assert self.gold is not None  # the script has set it
         passage = self.gold
         if self.rng.random() >= GOLD_SHARE:
@@ -119,10 +120,12 @@ class ScriptedSearcher(Script):
         return search_turn(self.question, self._lookups, [replace(fact, entity=query)])
 
     def _guess(self) -> str:
+        """Return a turn that answers with a random name of the right type."""
         answer = guess(self.question, self.world.world, self.rng)
         return f"<think> I can guess. </think>\n<answer> {answer} </answer>"
 
     def _draws(self, share: float) -> bool:
+        """Return True with the probability `share`."""
         return self.rng.random() < share
 
 
@@ -142,8 +145,10 @@ def scripted_rows(setup: AgentSetup, habits: BehaviourRates, seed: str, step: in
 
 
 def _title(passage: Mapping[str, str]) -> str:
+    """Return the first line of a passage, without its quotation marks."""
     return passage["contents"].split("\n")[0].strip('"')
 
 
 def _text(passage: Mapping[str, str]) -> str:
+    """Return the line of a passage below its title."""
     return passage["contents"].split("\n")[1]

@@ -150,6 +150,7 @@ def finished_variants(out: Path) -> dict[int, dict[str, Any]]:
 
 
 def _folder(inputs: LoopInputs, name: str) -> Path:
+    """Return the folder of a variant."""
     return inputs.folder / "variants" / name.replace(" ", "_")
 
 
@@ -184,6 +185,7 @@ def _last_data(inputs: LoopInputs) -> Path:
 
 
 def _last_agent(inputs: LoopInputs) -> Path:
+    """Return the model of the training that follows the loop's last round."""
     return (inputs.folder / "loop" / f"round{_rounds(inputs) + 1}" / "agent" / "model").resolve()
 
 

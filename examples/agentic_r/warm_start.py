@@ -33,9 +33,10 @@ WARM = TrainingPhase(steps=80, warmup=5, lr=7e-4, matrix_lr=7e-4)
 
 
 def warm_start_hash() -> str:
-    """Return a short hash of everything that the warm start depends on.
+    """Return a short hash of what is tried out in the warm start.
 
-    That is the form of the world and the questions, the script's habits, and the phases of the training.
+    That is the form of the world and the questions, the script's habits, and the phases of the training. The
+    embedded policy, the protocol and the recipe's limits are not in it.
     """
     world = fresh_misleading_world(random.Random(0))
     questions = [question.text for question in draw_questions(world.world, 24, 0)]

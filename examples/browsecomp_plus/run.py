@@ -50,7 +50,8 @@ class RetrievalServerSearcher:
         parser.add_argument("--retriever-timeout", type=float, default=60.0, help="time limit in seconds")
 
     def __init__(self, args: argparse.Namespace):
-        """Raise RunError if no retrieval server is ready at the address."""
+        """Raise RunError if no retrieval server is ready at the address, and ValueError for an argument or a
+        token that cannot be used."""
         config = RetrieverConfig(url=args.retriever_url, timeout_s=args.retriever_timeout)
         self._index = {"index": args.retriever_index} if args.retriever_index else {}
         self._client = bounded_http_client(config.timeout_s, token_header(), config.base)
@@ -161,8 +162,9 @@ def query_id_of(record_id: str) -> str:
 def write_runs(records: Iterable[dict[str, Any]], out: Path, model: str = "") -> int:
     """Write one file for each record into a folder, and return the number of files.
 
-    Raises DataError for a record without an id, and for a second record of a question, since the benchmark
-    would count both.
+    The folder should have no runs yet: files of earlier runs are replaced only by those of the same number,
+    and the benchmark counts all that it finds. Raises DataError for what is no record, for a record without
+    an id, and for a second record of a question, since the benchmark would count both.
     """
     out.mkdir(parents=True, exist_ok=True)
     query_ids: set[str] = set()

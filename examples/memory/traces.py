@@ -17,7 +17,8 @@ After a page that was cut, and so has lost its ending, it guesses.
 
 Only a summary or a backtrack leaves room for another page, and the script chooses them less often than all
 alternatives together, so that reinforcement learning can improve on it. With a protocol that lacks these
-blocks it chooses among the other actions, in the same proportions.
+blocks it chooses among the other actions, in the same proportions. These are the habits MIXED. With RIGHT it
+always writes a summary or a backtrack, so the protocol must have both.
 """
 
 from __future__ import annotations
@@ -113,27 +114,31 @@ class ScriptedMemory(Script):
         return self._guess() if choice == "guess" else self._search()
 
     def _search(self) -> str:
+        """Return a turn that searches for the next fact, and first recalls the facts that are not written."""
         entity = self.question.lookups[len(self._lookups)].entity
         self._expects_page = True
-        tool = self.protocol.queries.names[0][0]
+        tool = self.protocol.queries.names[0][0]  # the dialect's name of the first tool, the search
         recall = f"{self._facts()}. " if self._lookups and not self._written else ""
         name = self.pages.last(entity) if self._referred else entity
         query = self._block("call", f"[{tool}]: {name}")
         return self._block("think", f"{recall}I need to search.") + "\n" + query
 
     def _answer(self) -> str:
+        """Return a turn that answers from the facts so far."""
         thought, answer = conclude(self.question, self._lookups, self.rng, entity_value_text)
         return self._block("think", f"{thought}I know enough.") + "\n" + self._block("answer", answer)
 
     def _guess(self) -> str:
+        """Return a turn that answers with a random name of the right type."""
         answer = guess(self.question, self.pages.world, self.rng)
         return self._block("think", "I can guess.") + "\n" + self._block("answer", answer)
 
     def _facts(self) -> str:
+        """Return the facts so far as text."""
         return ", ".join(map(entity_value_text, self._lookups))
 
     def _draw(self, habit: Behaviour) -> str:
-        """Draw an action among those for which the protocol has a block."""
+        """Draw an action among those for which the protocol needs no block of its own or has one."""
         roles = {block.role for block in self.protocol.blocks}
         shares = {name: share for name, share in habit.items() if name in roles | {"early", "guess", "on"}}
         return self.rng.choices(list(shares), list(shares.values()))[0]

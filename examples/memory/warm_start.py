@@ -62,9 +62,10 @@ def memory_budget() -> Budget:
 
 
 def warm_start_hash() -> str:
-    """Return a short hash of everything that the warm starts depend on.
+    """Return a short hash of what is tried out in the warm starts.
 
-    That is the form of the world's pages, the scripts, and the phases of the training.
+    That is the form of the world's pages, the habits of the scripts, and the phases of the training. The
+    embedded policy, the protocols and the recipe's limits are not in it.
     """
     pages = fresh_pages(random.Random(0)).world.passages
     return short_hash([pages, MIXED, RIGHT, vars(BASE), vars(WARM)], sort_keys=True)

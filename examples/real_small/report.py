@@ -144,7 +144,7 @@ def by_kind(records: Iterable[Record]) -> dict[str, list[Record]]:
 
 
 def exact_match(records: Iterable[Record]) -> float:
-    """Return the share of questions whose answer is an exact match."""
+    """Return the share of questions whose answer is an exact match; those without a score are left out."""
     return mean([record["rewards"]["em"] for record in records])
 
 

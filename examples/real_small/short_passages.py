@@ -2,8 +2,9 @@
 
     python -m examples.real_small.short_passages --corpus hotpotqa_corpus.jsonl.gz --out data/corpus.jsonl
 
-A passage keeps its id and its title. Questions are then made from the shortened corpus
-(`rag-r1 passage-questions`), so the policy sees the fact for which a question asks.
+A passage keeps its id and its title, which is its first line; only the lines below are cut. Questions are
+then made from the shortened corpus (`rag-r1 passage-questions`), so the policy sees the fact for which a
+question asks.
 """
 
 from __future__ import annotations

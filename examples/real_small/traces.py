@@ -5,7 +5,14 @@
 Each question names its passages in the order in which they are needed (`supporting_ids`,
 `supporting_titles`). A trace searches for their titles in the real index, or for the question itself if it
 asks for the title. When it answers depends on its strategy, one of those of the demo's traces
-(rag_r1/demo/traces/mixes.py): `guess`, `early`, `sequential` or `parallel`. A trace whose search misses the
+(rag_r1/demo/traces/mixes.py):
+
+    guess        it answers without a search
+    early        it searches for the first passage only, and guesses if others are needed
+    sequential   it searches for one passage in each turn
+    parallel     it searches for all passages in one turn
+
+A trace whose search misses the
 needed passage is left out, since its answer would not be in the shown passages.
 
 MIXED has the shares of the strategies; it was fixed before the first reinforcement learning. About half of
@@ -106,7 +113,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def read_questions(path: Path) -> list[Question]:
     """Read the questions of a file.
 
-    Raises DataError for a row that cannot be used, naming its line, and for a file without questions.
+    Raises DataError for a row that cannot be used, naming its line, and for a file without questions, and
+    TooLargeError, also with the line, for a line of more than a megabyte.
     """
     questions = []
     with path.open("rb") as lines:
@@ -115,10 +123,11 @@ def read_questions(path: Path) -> list[Question]:
                 row = read_json_line(line)
                 ids, titles = tuple(row["supporting_ids"]), tuple(row["supporting_titles"])
                 golds = tuple(row["golden_answers"])
-                if row["kind"] not in MIXED or not golds or not ids or len(ids) != len(titles):
-                    raise ValueError("kind, golden_answers or the passages are not usable")
+                are_texts = all(isinstance(text, str) for text in (row["question"], *golds, *ids, *titles))
+                if row["kind"] not in MIXED or not (golds and ids and are_texts) or len(ids) != len(titles):
+                    raise ValueError("kind, question, golden_answers or the passages are not usable")
                 questions.append(Question(str(row["id"]), row["kind"], row["question"], golds, ids, titles))
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
                 message = f"{path}, line {number}: {error!r}"
                 raise DataError(f"{message}: make the file with rag-r1 passage-questions") from error
     if not questions:

@@ -13,8 +13,9 @@ together.
     OUT/seed0/eval_sq, OUT/seed0/eval_mq  the evaluations, with report and card
     OUT/sq_mq.md, OUT/sq_mq.json          the tables, and which parts of the claim hold
 
-Finished trainings and evaluations are not repeated, and an interrupted evaluation resumes. `--policies SQ MQ`
-evaluates policies that were trained before, and `--untrained` the embedded warm starts.
+Finished trainings and evaluations are not repeated, and an interrupted evaluation resumes. A comparison that
+was begun with other settings is refused, since its trainings may have been made with those. `--policies SQ
+MQ` evaluates policies that were trained before, and `--untrained` the embedded warm starts.
 """
 
 from __future__ import annotations
@@ -104,12 +105,14 @@ def settings_of(args: SqMqArguments) -> dict[str, Any]:
 def compare_seed(args: SqMqArguments, seed: int) -> dict[str, Any]:
     """Train and evaluate both policies of a seed, or read the results of an earlier run.
 
-    Returns `{"seed", "sq": {group: figures}, "mq": ...}`. Raises RunError if an evaluation fails.
+    Returns `{"seed", "sq": {group: figures}, "mq": ...}`. Raises RunError if a training or an evaluation
+    fails, or if the seed's folder was begun with other settings.
     """
     folder = args.out / f"seed{seed}"
     finished = StateFile(folder / "results.json", {"settings": settings_of(args)}, refuses=True)
     if (earlier := finished.read(lambda content: content["results"])) is not None:
         return earlier
+    finished.write({"results": None})  # a resumed comparison with other settings is refused
     models = {arm: trained_policy(args, arm, seed, folder) for arm in ARMS}
     # Both arms read one file of questions; the evaluation applies the prompt of the arm's protocol.
     write_demo(folder / "data", demo_protocol("rag_r1_mq"), seed, train=1, val=args.questions)
@@ -134,7 +137,7 @@ def compare_seed(args: SqMqArguments, seed: int) -> dict[str, Any]:
 def trained_policy(args: SqMqArguments, arm: str, seed: int, folder: Path) -> Path:
     """Return the policy of an arm, after training it if it is neither given nor trained already.
 
-    Raises RunError if the training leaves no checkpoint.
+    Raises RunError if the training fails or leaves no checkpoint.
     """
     if args.untrained:
         return policy_path(f"rag_r1_{arm}")

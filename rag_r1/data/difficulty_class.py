@@ -16,7 +16,8 @@ _MOST_FOR_EASY, _MOST_FOR_MEDIUM = 9, 20
 
 def difficulty_class(rollouts: int, right: bool) -> DifficultyClass | None:
     """Return the class of a question after `rollouts` rollouts. `right` says whether the last one was right;
-    the earlier ones were wrong. Returns None if only further rollouts can decide."""
+    the earlier ones were wrong. Returns None after up to 20 wrong ones: a question is hard only from its 21st
+    rollout on."""
     if rollouts > _MOST_FOR_MEDIUM:
         return HARD
     if not right:

@@ -74,6 +74,7 @@ def language_of(texts: Sequence[str]) -> str | None:
 
 
 def _split_words(text: str) -> list[str]:
+    """Return the words of a text in lower case."""
     return re.findall(r"\w+", text.lower())
 
 

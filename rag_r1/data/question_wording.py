@@ -118,8 +118,8 @@ def is_several(question: str) -> bool:
 
 
 def refers_to_its_passage(question: str) -> bool:
-    """Return whether a question refers to a passage, to the time of that, or to something that it does not
-    name."""
+    """Return whether a question refers to a passage, to the time when that was written, or to something that
+    the question does not name."""
     question = _EXPLETIVE.sub(r"\1 \2", _without_quotations(question))
     return (
         any(pattern.search(question) for pattern in (*_REFERENCES, _PRESENT))

@@ -158,7 +158,7 @@ def step_answers_of(metadata: Any) -> list[str]:
 
 
 def row_fault(row: Mapping[str, Any]) -> str | None:
-    """Return why a row cannot be used for training, or None if it can; raises no error for any row."""
+    """Return why a row lacks a question or a gold answer, or None if it has both; raises no error."""
     info = row.get("extra_info")
     question = info.get("question") if isinstance(info, Mapping) else None
     if not isinstance(question, str) or not question.strip():

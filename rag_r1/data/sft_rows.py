@@ -39,7 +39,8 @@ COLUMNS = ("id", "question", "protocol", "kind", "messages", "pieces", "context_
 
 @dataclass(frozen=True)
 class Piece:
-    """A text after the prompt: a turn of the policy or an observation."""
+    """A text after the prompt: a turn of the policy or an observation. Raises DataError for an observation
+    that is a target."""
 
     text: str
     #: Whether the policy generated the text; False for an observation.
@@ -175,7 +176,8 @@ class SftTokens:
 
 def protocol_of_rows(rows: Iterable[SftRow], name: str | None) -> Protocol:
     """Return the protocol of rows: the one with this name (or in this file), or, if `name` is None, the one
-    that the rows name. Raises DataError if rows name another protocol, and for a protocol with chat turns."""
+    that the rows name; there must be a row then. Raises DataError if rows name another protocol, if it cannot
+    be loaded, and for a protocol with chat turns."""
     names = sorted({row.protocol for row in rows})
     if name is None and len(names) != 1:
         raise DataError(f"the rows are of several protocols ({', '.join(names)}): train them separately")
@@ -194,7 +196,7 @@ def protocol_of_rows(rows: Iterable[SftRow], name: str | None) -> Protocol:
 
 
 def write_sft_rows(path: str | Path, rows: Iterable[SftRow]) -> None:
-    """Write the rows as a parquet file, whose bytes depend only on the rows."""
+    """Write the rows as a parquet file, whose bytes depend only on the rows. Raises OSError."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -216,14 +218,18 @@ def read_sft_rows(path: str | Path) -> Iterator[SftRow]:
                 raise DataError(f"{path}: has no column {', '.join(missing)}: {remedy}")
             # Fewer at a time than BATCH_ROWS, since a row is a whole episode.
             for batch in file.iter_batches(batch_size=256, columns=list(COLUMNS)):
-                yield from map(SftRow.from_row, batch.to_pylist())
+                yield from (_row_of(path, row) for row in batch.to_pylist())
     except (FileNotFoundError, NotADirectoryError) as error:
         raise DataError(f"{path}: there is no such file: {remedy}, or correct the path") from error
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise DataError(f"{path}: is not a parquet file that can be read ({error}): {remedy}") from error
+
+
+def _row_of(path: str | Path, row: Mapping[str, Any]) -> SftRow:
+    """Read a row of a file. Raises DataError, which names the file, if it is not an SFT row."""
+    try:
+        return SftRow.from_row(row)
     except DataError as error:
-        if str(error).startswith(str(path)):
-            raise
         raise DataError(f"{path}: {error}") from error
 
 

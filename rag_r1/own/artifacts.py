@@ -61,7 +61,7 @@ class OwnArtifacts:
 
     @property
     def sft_model(self) -> Path:
-        """The fine-tuned model, which is a link to the best checkpoint."""
+        """The fine-tuned model: a link to the best checkpoint, which is there when the step is finished."""
         return self.out / "sft" / "run" / "model"
 
     @property
@@ -80,7 +80,8 @@ class OwnArtifacts:
 
     @cached_property
     def untrained_model(self) -> Path:
-        """The folder of the untrained model. A model that is named by its name on the Hub is downloaded."""
+        """The folder of the untrained model. A model that is named by its name on the Hub is downloaded, and
+        RunError is raised if that fails."""
         return local_model(str(self.plan.model)).resolve()
 
     @property
@@ -90,7 +91,8 @@ class OwnArtifacts:
 
     @property
     def final_model(self) -> Path:
-        """The model that results from the run."""
+        """The model that results from the run. Raises RunError if the reinforcement learning has left
+        none."""
         return self.grpo_start_model if self.plan.grpo.skip else self.grpo_model
 
     @cached_property

@@ -1,8 +1,8 @@
 """Checks a plan before anything is started, and reports all problems at once, including those of servers.
 
-The checks make the arguments of the later commands and compose both training recipes, so that an error that
-would otherwise stop the run after a day of training is found now. Only the training data cannot be checked
-here, since earlier steps make it; the preflight of each training checks it.
+The checks make those arguments of the later commands that do not depend on earlier steps, and compose both
+training recipes, so that an error that would otherwise stop the run after a day of training is found now. The
+training data cannot be checked here, since earlier steps make it; the preflight of each training checks it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def check_plan(artifacts: OwnArtifacts, folder: PipelineFolder, knows_teacher: b
 
     A plan that names a model must have all recipes. `folder` knows which steps are finished.
     `knows_teacher` says whether the name of the teacher's model is known; otherwise the arguments that
-    contain it are not checked. Raises StartError with all problems.
+    contain it are not checked. Raises ModuleNotFoundError if a package of the trainings is missing, and
+    StartError with all other problems.
     """
     plan = artifacts.plan
     require("verl", *(["vllm"] if plan.policy.url is None else []))
@@ -80,7 +81,8 @@ def check_plan(artifacts: OwnArtifacts, folder: PipelineFolder, knows_teacher: b
 
 
 def other_problems(artifacts: OwnArtifacts) -> list[str]:
-    """Return the problems of the files and the servers that a plan names."""
+    """Return the problems of the files and the servers that a plan names, for a plan whose other keys are
+    wrong already."""
     checks, folder = StartChecks(), PipelineFolder(artifacts.out)
     _check_files(artifacts, checks)
     checks.run(check_documents, artifacts, folder)
@@ -164,7 +166,7 @@ def _check_contradictions(plan: OwnPlan) -> None:
 
 def _contradictions(plan: OwnPlan) -> Iterator[str]:
     """Yield a message for each key that contradicts another one, or is missing although another needs it."""
-    documents, questions, teacher = plan.documents, plan.questions, plan.teacher
+    documents, questions, teacher, reader = plan.documents, plan.questions, plan.teacher, plan.reader
     if bool(documents.folder) == bool(documents.corpus):
         yield "documents: give a FOLDER, or documents.corpus with files of passages, and not both"
     if plan.index.backend == "dense" and plan.index.encoder is None:
@@ -178,8 +180,8 @@ def _contradictions(plan: OwnPlan) -> Iterator[str]:
     if plan.needs_teacher and teacher.url is None:
         purpose = "writes the questions" if plan.writes_questions else "plays the traces"
         yield f"teacher.url: give --teacher, the address of the model that {purpose}"
-    if plan.reader.url is not None and plan.reader.model is None:
-        yield "reader.model: give --reader-model, the name of the model at reader.url"
+    if reader.model is None and (reader.url is not None or reader.price_in or reader.price_out):
+        yield "reader.model: give --reader-model, the model that reader.url or the reader's prices are for"
     if questions.train and not questions.test:
         yield "questions.test: give --test-questions, held-out ones, beside --questions"
     if questions.test and not questions.train and plan.trains:

@@ -192,10 +192,11 @@ def _sft_data(artifacts: OwnArtifacts, run: PipelineFolder) -> Step:
 
 
 def _validation_share(artifacts: OwnArtifacts, traces: int) -> float:
-    """Return the share of the questions that SFT is validated on.
+    """Return the share of the questions that SFT is validated on. `traces` is the number of right traces.
 
-    It is chosen so that the number of `traces` yields at least one batch, since veRL drops an incomplete one,
-    but is at most _MAX_VALIDATION: fewer traces are refused by the checks of the training.
+    The share is chosen so that these yield at least one batch, since veRL drops an incomplete one, but is at
+    most _MAX_VALIDATION: fewer traces are refused by the checks of the training. Raises RunError if the
+    recipe cannot be composed.
     """
     plan = artifacts.plan.sft
     batch = check_composition(Recipe.find(str(plan.recipe)), plan.overrides).data.train_batch_size

@@ -88,7 +88,8 @@ class Episodes:
     def teaching(self) -> dict[str, Any]:
         """The arguments `protocol` and `overrides` of the command that plays the teacher.
 
-        They differ from `playing` in the limit of a turn.
+        They differ from those of `playing` in the limit of a turn only. The other arguments of `playing` are
+        about the policy: its prompt, and the limits of its context.
         """
         overrides = [word for word in self.playing["overrides"] if not word.startswith(_TURN_TOKENS)]
         return {

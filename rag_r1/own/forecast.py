@@ -1,12 +1,13 @@
 """Estimates the requests, tokens, cost and time of a plan before it is run.
 
-The estimate assumes that every kind gets all its questions, that each passes all checks, and that each trace
-uses all its turns. So the questions will not take more requests, and neither will the traces once the number
-of training questions is known, except for malformed replies, which are requested again. Before, that number
-is an estimate, because documents are divided between training and evaluation, and not questions. Tokens and
-cost are estimates from assumed lengths of prompts and replies; only `teacher.max_cost` limits the cost.
-Finished steps are left out. The time of the trainings is known only for the smallest model size on two CPU
-cores, where it was measured (sizes.py). For other sizes the forecast says that it is unknown.
+The estimate assumes that every kind gets all its questions, that each passes all checks, that every chain has
+its greatest length, and that each trace uses all its turns. So the questions will not take more requests, and
+neither will the traces once the number of training questions is known, except for malformed replies, which
+are requested again. Before, that number is an estimate, because documents are divided between training and
+evaluation, and not questions. Tokens and cost are estimates from assumed lengths of prompts and replies; only
+`teacher.max_cost` limits the cost. Finished steps are left out. The time of the trainings is known only for
+the smallest model size on two CPU cores, where it was measured (sizes.py). For other sizes the forecast says
+that it is unknown.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from rag_r1.probes.probes import PROBES
 from rag_r1.questions.documents import PassagePool, read_pool
 from rag_r1.questions.forecast import forecast, forecast_lines
 from rag_r1.questions.prompts import Prompts
-from rag_r1.questions.seeds import MULTI_HOP, Seed
+from rag_r1.questions.seeds import LONGEST_CHAIN, PAIRS, Seed
 from rag_r1.questions.spec import QuestionsSpec
 from rag_r1.rollouts.requests import read_questions
 from rag_r1.runs.errors import RunError
@@ -117,15 +118,17 @@ def _pool(artifacts: OwnArtifacts, most_passages: int) -> PassagePool:
 
 
 def max_seeds(spec: QuestionsSpec, pool: PassagePool) -> list[Seed]:
-    """Make as many seeds as there can be, from the passages in the order of the corpus.
+    """Make as many seeds as there can be, with as many passages as there can be in each, from the passages in
+    the order of the corpus.
 
-    They are not the seeds of the run, but only the lengths of their passages matter for the forecast.
+    They are not the seeds of the run, but only the numbers and lengths of their passages matter for the
+    forecast. In a corpus of fewer passages than a chain has, passages are repeated.
     """
     passages = pool.passages
     seeds = []
     for kind in spec.kinds:
-        size = 2 if kind in MULTI_HOP else 1
-        count = min(spec.per_kind, len(passages)) if len(passages) >= size else 0
+        size = LONGEST_CHAIN if kind == "bridge" else 2 if kind in PAIRS else 1
+        count = min(spec.per_kind, len(passages)) if len(passages) >= min(size, 2) else 0
         for number in range(count):
             seed_passages = tuple(islice(cycle(passages), number * size, (number + 1) * size))
             seeds.append(Seed(f"{kind}-{number}", kind, seed_passages))

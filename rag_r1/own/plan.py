@@ -111,7 +111,7 @@ class PolicyPlan:
     protocol: Text = key("rag_r1_mq", "dialect of its turns")
     prompt: Text | None = key(None, "file with a prompt of its own, with {question} in it")
     keys: Texts = key((), "keys of the block rag_r1, such as rag_r1.retriever.topk=5")
-    platform: Platform | None = key(None, "cpu, gpu, or gpu_sdpa (a GPU without flash-attn)")
+    platform: Platform | None = key(None, "cpu, gpu or gpu_sdpa (no flash-attn); of recipes chosen by size")
 
 
 @options("traces")

@@ -2,9 +2,9 @@
 
 A new run starts from the defaults, or from the user's own file (`--plan`). The result is written as
 OUT/plan.yaml, which is read when the run is resumed. In both cases flags and words `section.key=value` change
-keys of the plan. The relative paths of documents, questions, the model, prompts and recipes are made
-absolute, so that a run can be resumed from another working directory. Those of an encoder, and of a protocol
-in a file, are not.
+keys of the plan. Relative paths of documents, questions, the model, prompts and recipes are made absolute if
+something is there, so that a run can be resumed from another working directory. Those of an encoder, and of a
+protocol in a file, are not.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ def _with_absolute_paths(sections: Mapping[str, Any]) -> dict[str, Any]:
 def _absolute(value: Any) -> Any:
     """Make a path, or each path of a list, absolute.
 
-    A text that is no path on this machine, such as a name on the Hub, is returned unchanged.
+    `~` is replaced by the home folder. A text that is then no path on this machine, such as a name on the
+    Hub, is not made absolute. A value of another type is returned unchanged, and refused later.
     """
     if isinstance(value, list | tuple):
         return [_absolute(item) for item in value]

@@ -68,7 +68,8 @@ def questions_spec(artifacts: OwnArtifacts) -> QuestionsSpec:
 
 
 def _facts_of(result: QuestionsResult, folder: Path, trains: bool) -> dict[str, Any]:
-    """Return the facts of the step. Raises RunError if a question is still open, or a split has none."""
+    """Return the facts of the step. Raises RunError if a question is still open, or if a split that is needed
+    (train only if something is trained) has none."""
     card = result.card
     if result.stopped or card["open"]:
         reason = result.stopped or min(outcome.detail for outcome in result.outcomes if outcome.is_open)
@@ -101,7 +102,8 @@ def _own_questions(artifacts: OwnArtifacts, needs: Sequence[str], results: Seque
 
 
 def _own_rows(artifacts: OwnArtifacts, split: str, paths: Sequence[str]) -> list[QuestionRow]:
-    """Read the user's questions as rows with the plan's prompt. Raises RunError for a row that is wrong."""
+    """Read the user's questions as rows with the plan's prompt. Raises RunError, which names the key of the
+    plan, for a file or a row that cannot be used."""
     protocol = artifacts.plan.protocol
     try:
         questions = read_questions(paths, protocol).rows
@@ -120,9 +122,10 @@ def _own_rows(artifacts: OwnArtifacts, split: str, paths: Sequence[str]) -> list
 
 
 def _refuse_shared(rows: dict[str, list[QuestionRow]]) -> None:
-    """Raise RunError if a held-out question is also in the training set."""
-    training_ids = {question_key(row.question): row.id for row in rows.get("train", ())}
-    shared = [row for row in rows["test"] if question_key(row.question) in training_ids]
+    """Raise RunError if a held-out question is also in the training set. `rows` has the rows of each split;
+    there may be no `train`."""
+    training_keys = {question_key(row.question) for row in rows.get("train", ())}
+    shared = [row for row in rows["test"] if question_key(row.question) in training_keys]
     if shared:
         raise RunError(
             f"questions.test: {len(shared)} of its questions are also in questions.train, such as "

@@ -1,8 +1,9 @@
 """Writes the report of a run: is the trained agent better than the untrained model, and than plain RAG?
 
-    report.json    all figures, and the plan
+    report.json    all figures, and the plan without secrets
     report.md      a table of the models, the claims with their tests, the search card's sentences, the steps
-    report.png     exact match and searches of each model, and the curves of the training (picture.py)
+    report.png     exact match and searches of each model, and the curves of the training (picture.py); not
+                   written without matplotlib
 
 All models answer the same held-out questions over the same index. A claim that one model is better than
 another is checked by a permutation test on the questions that both have answered
@@ -64,7 +65,11 @@ CLAIMS = (
 
 
 def make_report(artifacts: OwnArtifacts, folder: PipelineFolder) -> dict[str, Any]:
-    """Write the three files of the report, and return the contents of report.json."""
+    """Write the files of the report, and return the contents of report.json.
+
+    All evaluations of the plan must be finished. Raises RunError if two of them cannot be compared, and
+    OSError or ValueError if a file of theirs cannot be read.
+    """
     out = artifacts.out
     by_name = {evaluation.name: evaluation for evaluation in evaluations(artifacts)}
     steps = [name for name in STEP_NAMES if name != "evaluation"]
@@ -135,7 +140,8 @@ def _card_sentences(artifacts: OwnArtifacts, evaluations: Sequence[Evaluation]) 
 def curves(trajectories: Path) -> dict[str, dict[int, float]]:
     """Return two curves of a training by step: the mean reward of its episodes, and EM of its validations.
 
-    `trajectories` is the folder that contains the recorded episodes of each split.
+    Both are empty if nothing was trained by reinforcement learning. `trajectories` is the folder that
+    contains the recorded episodes of each split.
     """
     training, held_out = (records_by_step(trajectories / split) for split in ("train", "test"))
     return {
@@ -163,7 +169,7 @@ def markdown(report: Mapping[str, Any], pictures: Sequence[Path] = ()) -> str:
     if report["claims"]:
         page.heading("Claims").text(
             "Exact match on the questions that both answered, tested by permutation; a claim holds if p < "
-            "0.05. This is one seed."
+            f"{_SIGNIFICANCE}. This is one seed."
         ).table(["claim", "difference", "p", "verdict"], map(_claim_row, report["claims"]), "lrrl")
     if report["card"]:
         page.heading("Does it search, or does it know?").text(*report["card"])

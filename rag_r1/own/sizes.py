@@ -5,8 +5,9 @@
     small    below 2 GB, such as SmolLM2-135M              real_small/grpo, real_small/sft
     large    everything else                               rag_r1/grpo, rag_r1/sft/qwen_7b
 
-The recipes for tiny and small models are made for CPUs. On a GPU they get another platform and the overrides
-that the README of recipes/real_small recommends. A recipe or platform that the plan names is kept.
+The recipes for tiny and small models are made for CPUs. On a GPU they get the platform `gpu_sdpa`, also if
+the plan names `gpu`, and the overrides that the README of recipes/real_small recommends. A recipe that the
+plan names is kept as it is: the platform of the plan does not change it.
 """
 
 from __future__ import annotations
@@ -87,7 +88,8 @@ def this_platform() -> str:
 def with_recipes(plan: OwnPlan) -> OwnPlan:
     """Return the plan with a platform and with all recipes; the plan must name a model.
 
-    Overrides that the plan has come after those that are added here, and therefore take precedence.
+    With the recipe of a small model, the plan also gets its prompts, unless it has some of its own. Overrides
+    that the plan has come after those that are added here, and therefore take precedence.
     """
     assert plan.policy.model is not None
     size = size_of(plan.policy.model)

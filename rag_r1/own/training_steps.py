@@ -6,6 +6,8 @@
     grpo      trains the fine-tuned model on the remaining questions by
               reinforcement learning                                         `rag-r1 stages`
 
+If the plan skips `sft`, the untrained model takes the place of the fine-tuned one.
+
 Both trainings run as child processes, which resume from their last checkpoint. SFT is a command like any
 other, whose log of metrics moves a progress bar here. GRPO is started by `train`, which shows veRL's metrics,
 keeps it out of an existing Ray cluster and lets it inherit the folder's lock. The filter calls the function
@@ -87,7 +89,7 @@ def _sft(artifacts: OwnArtifacts) -> Step:
 
 
 def _sft_steps(recipe: str, overrides: list[str], data: Path) -> int:
-    """Return the number of steps of a fine-tuning, for its progress bar."""
+    """Return the number of steps of a fine-tuning, for its progress bar. veRL drops an incomplete batch."""
     from rag_r1.training.composition import compose_recipe
 
     config = compose_recipe(Recipe.find(recipe), overrides)
@@ -127,7 +129,8 @@ def _filter(artifacts: OwnArtifacts) -> Step:
 def filter_arguments(artifacts: OwnArtifacts, folder: Path, retriever: str, url: str) -> FilterArguments:
     """Return the arguments of `rag-r1 filter`.
 
-    `retriever` is the address of the retrieval server, and `url` that of the server with the model.
+    `retriever` is the address of the retrieval server, and `url` that of the server with the model, which
+    serves it under the name `policy`.
     """
     plan, episodes = artifacts.plan, artifacts.episodes
     return FilterArguments(

@@ -40,7 +40,8 @@ def card_of(
     """Return the contents of data_card.json.
 
     `usage` maps each role (teacher, reader) to the usage of its model and the cost; `stopped` is the reason
-    why the run was stopped early. The counts follow from the outcomes alone, so a run that was interrupted
+    why the run was stopped early. Without one, the card's `stopped` says how many drafts are open, and is
+    None if none is. The counts follow from the outcomes alone, so a run that was interrupted
     and resumed gets the same counts as one that was not.
     """
     kept = Counter(outcome.seed.kind for outcome in outcomes if outcome.is_kept)

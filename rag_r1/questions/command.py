@@ -236,8 +236,8 @@ async def make_questions(args: QuestionsArguments) -> int:
     spec = args.spec()
     pool = check_start(spec, asks_models=not args.estimate)
     if args.check_only:
-        asks_models = not (args.estimate or args.trust_env)
-        servers = "all servers answer" if asks_models else "the search answers, the models were not asked"
+        are_asked = not (args.estimate or args.trust_env)
+        servers = "all servers answer" if are_asked else "the search answers, the models were not asked"
         work = "the forecast can be made" if args.estimate else f"questions would be written into {args.out}"
         print(f"all checks passed: {work}, {servers}")
         return 0
@@ -250,9 +250,10 @@ async def make_questions(args: QuestionsArguments) -> int:
 
 
 def check_start(spec: QuestionsSpec, *, asks_models: bool) -> PassagePool | None:
-    """Check the corpus, the prompt and all servers, the models' only if `asks_models` is set.
+    """Check the corpus, the prompt and all servers.
 
-    Returns the corpus; None if its files are unknown. Raises StartError with all problems.
+    The models are asked only if `asks_models` is set and no proxy is used, which may know hosts that this
+    machine does not. Returns the corpus; None if its files are unknown. Raises StartError with all problems.
     """
     pool = None
     with StartChecks() as checks:
@@ -269,7 +270,6 @@ def check_start(spec: QuestionsSpec, *, asks_models: bool) -> PassagePool | None
         ]
         flags = ("--base-url", "--teacher-model"), ("--reader-url", "--reader-model")
         for model, (flag, model_flag) in zip((spec.teacher, spec.reader), flags, strict=True):
-            # A host name may be known to the proxy only.
             if model is not None and asks_models and not spec.limits.trust_env:
                 server = ModelServer(
                     model.url, model.key_variable, model.model, flag=flag, model_flag=model_flag
@@ -289,6 +289,7 @@ def _print_summary(out: Path, result: QuestionsResult) -> None:
     if result.stopped:
         print(stop_message(result.stopped, f"{card['open']:,} drafts are open"))
     elif card["open"]:
+        # Any of the reasons would do; the least one is the same whatever the order of the answers.
         reason = terminal_text(min(outcome.detail for outcome in result.outcomes if outcome.is_open))
         print(f"{card['open']:,} drafts are open ({reason}); the same command goes on with them")
 

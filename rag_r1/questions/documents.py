@@ -90,8 +90,8 @@ class PassagePool:
 def read_pool(paths: Sequence[Path], seed: int, test_share: float, limit: int) -> PassagePool:
     """Read a corpus and sample at most `limit` of its passages.
 
-    Raises DataError if a path is given twice, if a row is not a passage, if two sampled passages have the
-    same id, or if no passage is long enough.
+    `test_share` is the share of the documents in the test split. Raises DataError if a path is given twice,
+    if a row is not a passage, if two sampled passages have the same id, or if no passage is long enough.
     """
     refuse_repeated(paths)
     sample = _SmallestRanks(limit)
@@ -131,7 +131,7 @@ def _source_passage(passage: Passage, file: str, seed: int, test_share: float) -
 
 
 def _host(url: str | None) -> str | None:
-    """The host in a URL; None if there is none, or the URL cannot be read."""
+    """Return the host in a URL; None if there is none, or the URL cannot be read."""
     try:
         return urlsplit(url or "").hostname
     except ValueError:  # an unclosed bracket, or a character that would become a slash
@@ -152,9 +152,8 @@ def first_of_copies(passages: Sequence[SourcePassage]) -> dict[str, str]:
     keys = {passage.id: question_key(passage.contents[:_COMPARED_CHARS]) for passage in passages}
     texts = list(dict.fromkeys(keys.values()))  # each once, since `near_duplicates` leaves out equal ones
     first: dict[str, str] = {text: text for text in texts}
-    for pair in sorted(
-        near_duplicates(texts, texts.__getitem__, _COPY_SIMILARITY), key=lambda pair: pair.later
-    ):
+    pairs = near_duplicates(texts, texts.__getitem__, _COPY_SIMILARITY)
+    for pair in sorted(pairs, key=lambda pair: pair.later):
         first[texts[pair.later]] = first[texts[pair.first]]
     id_of: dict[str, str] = {}
     return {name: id_of.setdefault(first[key], name) for name, key in keys.items()}

@@ -1,8 +1,9 @@
 """Estimates the requests and tokens of `rag-r1 questions` before it runs, and the cost if prices are given.
 
-The estimate is an upper bound: it assumes that every draft reaches all checks, and that every check takes
-all its samples. Malformed replies, which are requested again, come on top of it. Replies that an earlier run
-has already cached are counted although they will not be requested.
+The number of requests is an upper bound: it assumes that every draft reaches all checks, and that every check
+takes all its samples. Malformed replies, which are requested again, come on top of it. Replies that an
+earlier run has already cached are counted although they will not be requested. The tokens and the cost of
+these requests are estimates from typical lengths of replies and from the mean length of a passage.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ _QUESTION_TOKENS = 25
 
 
 def forecast(spec: QuestionsSpec, seeds: Sequence[Seed], prompts: Prompts) -> tuple[Usage, Usage]:
-    """Return upper bounds of the usage: (usage of the teacher, usage of the reader)."""
+    """Return the most requests with estimates of their tokens: (usage of the teacher, usage of the
+    reader)."""
     rules = spec.verification
     passage_tokens = _mean_passage_tokens(seeds)
     instruction_tokens = {name: estimate_tokens(prompts.instructions(name)) for name in PROMPTS}

@@ -2,7 +2,7 @@
 
     title   the passage mentions the title of the other document
     url     the passage contains the URL of the other document
-    name    both passages contain a rare name, and it is not the title of the first one
+    name    both passages contain a rare name, and the title of the first one does not contain it
 
 Parentheses at the end of a title, as in `Alien (film)`, are removed before the title is looked for. A title
 that two documents then share gives no link, since the mention would be ambiguous.
@@ -91,7 +91,8 @@ class Links:
 def _title_key(title: str) -> str:
     """The title in the form in which `_mentions` yields it.
 
-    Empty if the title has too many words, or is a single word that is short or in lower case.
+    Empty if the title has no word or too many, or is a single word that is short or does not begin with a
+    capital.
     """
     words = _WORD.findall(title)
     is_distinctive = len(words) > 1 or (len(title) > 4 and title[:1].isupper())

@@ -64,7 +64,7 @@ class Teacher(StrictReplies):
     async def draft(self, seed: Seed) -> Outcome:
         """Return the outcome with the draft for a seed, or with the reason why there is none.
 
-        Raises EngineFailure if the endpoint does not answer.
+        Raises EngineFailure if the endpoint does not answer, and RunError if the disk is full.
         """
         model = self.model.model
         instructions = self.prompts.instructions("teacher")
@@ -107,7 +107,7 @@ class Reader(StrictReplies):
 
         `neighbours` are the texts of passages that a search finds beside the draft's own. In each reading the
         reader is asked until further samples cannot change the verdict. Raises EngineFailure if the endpoint
-        does not answer.
+        does not answer, and RunError if the disk is full.
         """
         for number, passages in enumerate(check.shows(draft, neighbours)):
             answers: list[str | None] = []
@@ -132,7 +132,8 @@ class Reader(StrictReplies):
     async def _answer(
         self, name: str, check: Check, draft: Draft, passages: Sequence[str], sample: int
     ) -> str | None:
-        """Request one answer. None if the reader says that it knows none, or if every reply is malformed."""
+        """Request one answer. None if the reader says that it knows none, if every reply is malformed, or if
+        the endpoint rejects the request. `sample` is the number of the answer in its reading, from 0."""
         if check is STANDALONE:
             instructions = self.prompts.instructions("standalone")
             case = self.prompts.standalone_case(draft.question)

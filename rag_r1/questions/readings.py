@@ -58,7 +58,8 @@ class Check:
 
 
 def agrees(answer: str | None, golds: Sequence[str]) -> bool:
-    """Whether the reader's answer matches a gold answer. It may have a few extra words, as in "in 1926"."""
+    """Whether the reader's answer matches a gold answer, of which there must be one. It may have a few extra
+    words, as in "in 1926", unless the answer is yes or no."""
     if answer is None:
         return False
     if normalise(golds[0]) in YES_NO:
@@ -70,9 +71,9 @@ def agrees(answer: str | None, golds: Sequence[str]) -> bool:
 def is_rival(draft: Draft, passages: Sequence[str], answer: str | None) -> bool:
     """Whether an answer differs from the draft's, and could be right as well.
 
-    A rival must occur in `passages`, the texts of the reading that are not the draft's own. Names in the
-    question are no rivals, since the question is about them. In a comparison, the only rival is the other of
-    the two names in the question; in a yes_no question, it is the other one of yes and no.
+    In a comparison, the only rival is the other of the two names in the question; in a yes_no question, it is
+    the other one of yes and no. In other questions, a rival must occur in `passages`, the texts of the
+    reading that are not the draft's own, and names in the question are no rivals, since it is about them.
     """
     if answer is None or agrees(answer, draft.golds) or agrees(draft.golds[0], [answer]):
         return False
@@ -96,10 +97,12 @@ def verdict(votes: int, answers: int, samples: int, needed: int) -> bool | None:
 
 
 def _draft_passages(draft: Draft, neighbours: Sequence[str]) -> list[Passages]:
+    """The reading with all of the draft's passages."""
     return [tuple(truncate(passage.contents) for passage in draft.passages)]
 
 
 def _no_passages(draft: Draft, neighbours: Sequence[str]) -> list[Passages]:
+    """The reading without passages."""
     return [()]
 
 
@@ -135,6 +138,7 @@ def _ablations(draft: Draft) -> list[tuple[SourcePassage, Passages]]:
 
 
 def _count_right(draft: Draft, passages: Sequence[str], answers: Answers) -> int:
+    """The number of answers that agree with the draft's."""
     return sum(agrees(answer, draft.golds) for answer in answers)
 
 
@@ -150,10 +154,13 @@ def _count_repeated_rival(draft: Draft, passages: Sequence[str], answers: Answer
 
 
 def _count_no(draft: Draft, passages: Sequence[str], answers: Answers) -> int:
+    """The number of answers that say no."""
     return sum(normalise(answer or "") == "no" for answer in answers)
 
 
+#: The check that is made only on request (`Verification.standalone`), after all others.
 STANDALONE = Check("not_standalone", _no_passages, _count_no, refuses=True, needs_all=lambda draft: False)
+#: The checks that are always made, in their order.
 CHECKS = (
     Check("reader_disagrees", _draft_passages, _count_right, refuses=False, needs_all=lambda draft: False),
     Check("needs_no_search", _no_passages, _count_right, refuses=True),

@@ -43,7 +43,9 @@ REFUSED = "refused.jsonl"
 def without_duplicates(outcomes: Sequence[Outcome], similarity: float) -> list[Outcome]:
     """Return the outcomes in their order, with duplicates of kept questions refused.
 
-    `similarity` is the one from which two wordings are nearly the same; with 0 only equal ones are refused.
+    `similarity` is the one from which two wordings are nearly the same. With 0 only questions of the same
+    wording, and those with the same answer from the same passages, are duplicates. Raises DataError if it is
+    not 0 and the package rensa is not installed.
     """
     kept = [position for position, outcome in enumerate(outcomes) if outcome.is_kept]
     order = sorted(kept, key=lambda position: outcomes[position].seed.split != "test")  # test first; stable
@@ -88,7 +90,8 @@ def _find_similar(drafts: Sequence[Draft], indices: Sequence[int], similarity: f
 
 
 def _names(question: str) -> frozenset[str]:
-    """The names and numbers in a question. Questions that differ in these ask about different things."""
+    """The names and numbers in a question after its first word. Questions that differ in these ask about
+    different things."""
     return frozenset(re.findall(r"(?<=\s)[\"“(]?([A-ZÀ-ÖØ-Þ]\w*|\d+)", question))
 
 
@@ -128,7 +131,8 @@ def _fact_of_copies(drafts: Sequence[Draft]) -> Callable[[Draft], Any]:
 def write_files(
     out: Path, outcomes: Sequence[Outcome], protocol: Protocol, source_name: str, seed: int
 ) -> dict[str, int]:
-    """Write the files of a run, and replace those of an interrupted one; returns the rows of each split."""
+    """Write the files of a run, and replace those of an interrupted one. Returns the number of rows of each
+    split. `source_name` is their `data_source`, and `seed` that of their order."""
     kept_drafts = [outcome.draft for outcome in outcomes if outcome.is_kept]
     kept_drafts.sort(key=lambda draft: seeded_fraction(seed, "order", draft.id))  # mixes the kinds
     counts = {}

@@ -76,7 +76,7 @@ async def write_questions(
     """Write and verify questions, or resume an interrupted run in the same folder.
 
     `say` prints the lines of the forecast. `pool` is the corpus, which is read here if it is None. Raises
-    RunError for a problem that the user can solve.
+    RunError for a problem that the user can solve, and OSError for a file that cannot be opened or written.
     """
     async with _open_run(spec, pool) as run:
         outcomes = await run.drafts(await run.seeds(say))
@@ -86,9 +86,11 @@ async def write_questions(
 async def plan_questions(
     spec: QuestionsSpec, say: Say = print, pool: PassagePool | None = None
 ) -> list[Seed]:
-    """Draw the seeds and print the forecast with `say`, without a request to a model, and without writing to
-    `spec.out`, so that a run with other settings can follow. `pool` is that of `write_questions`. Raises
-    RunError."""
+    """Draw the seeds and print the forecast, without a request to a model.
+
+    Nothing is written to `spec.out`, so that a run with other settings can follow. The arguments and errors
+    are those of `write_questions`.
+    """
     with TemporaryDirectory() as folder:
         async with _open_run(replace(spec, out=Path(folder)), pool) as run:
             return await run.seeds(say)
@@ -96,7 +98,7 @@ async def plan_questions(
 
 @asynccontextmanager
 async def _open_run(spec: QuestionsSpec, pool: PassagePool | None) -> AsyncIterator[QuestionsRun]:
-    """Open the run in its folder, which stays locked until the `with` block ends. Raises RunError."""
+    """Open the run in its folder, locked until the `with` block ends. Raises RunError or OSError."""
     try:
         if spec.verification.similarity:
             require_library()
@@ -111,7 +113,7 @@ async def _open_run(spec: QuestionsSpec, pool: PassagePool | None) -> AsyncItera
 async def _open(
     spec: QuestionsSpec, pool: PassagePool, protocol: Protocol, resources: AsyncExitStack
 ) -> QuestionsRun:
-    """Open the folder, the caches and the journal of a run; `resources` closes them. Raises RunError."""
+    """Open the folder, caches and journal of a run; `resources` closes them. Raises RunError or OSError."""
     config = retriever_of(spec)
     served = index_identity((await asyncio.to_thread(describe_server, config.base))["ready"])
     prompts = Prompts(key_of(model.key_variable) for model in (spec.teacher, spec.reading))
@@ -279,7 +281,8 @@ class QuestionsRun:
     ) -> list[Any]:
         """Run jobs concurrently, and return their results in order; None for those that `stop` prevented.
 
-        A job that needs nothing but what is recorded is done in any case.
+        `unit` is the noun of the progress bar, and `idle` waits until no request is open. A job that needs
+        nothing but what is recorded is done in any case.
         """
         results: list[Any] = [None] * len(jobs)
         if jobs and self.stop.reason is None:

@@ -34,8 +34,7 @@ class JournaledSearch:
     """Finds the best `config.topk` passages for each query, from the journal `path` if they are in it.
 
     After a `stop` of the run the server gets no more requests: a search that needs one waits until it is
-    cancelled.
-    Raises RunError if the journal cannot be used.
+    cancelled. Raises RunError for a journal of something else, and OSError if it cannot be opened.
     """
 
     def __init__(self, config: RetrieverConfig, path: Path, stop: CancelToken):
@@ -47,17 +46,19 @@ class JournaledSearch:
     async def __call__(self, queries: Sequence[str]) -> list[list[Document]]:
         """Return the passages for each query, best first.
 
-        Raises SearchFailedError if the server does not answer.
+        Raises SearchFailedError if the server does not answer a query, after the results of the others are
+        recorded, and RunError if the disk is full.
         """
         missing = [query for query in dict.fromkeys(queries) if query not in self._positions]
         if missing:
             await self._stop.block_if_cancelled()
         results = await self._client.search(missing) if missing else []
-        for query, documents in zip(missing, results, strict=True):
-            if isinstance(documents, Failure):
-                raise SearchFailedError(documents.detail)
-            if query not in self._positions:  # another question may have searched it during the await
-                self._journal.append({"query": query, "documents": [[d.id, d.contents] for d in documents]})
+        for query, result in zip(missing, results, strict=True):
+            # Another question may have searched it during the await.
+            if query not in self._positions and not isinstance(result, Failure):
+                self._journal.append({"query": query, "documents": [[d.id, d.contents] for d in result]})
+        if failure := next((result for result in results if isinstance(result, Failure)), None):
+            raise SearchFailedError(failure.detail)
         return [
             [Document(*pair) for pair in self._journal.at(self._positions[query])["documents"]]
             for query in queries
@@ -76,8 +77,8 @@ class JournaledSearch:
 
 
 async def check_corpus(search: JournaledSearch, pool: PassagePool, url: str) -> None:
-    """Raise RunError if the first passages of the corpus find no passage of it, or the search fails. `url` is
-    the address of the server."""
+    """Raise RunError if the first passages of the pool find no passage of it, or the search fails. `url` is
+    the address of the server, for the message."""
     probes = pool.passages[:_PROBE_PASSAGES]
     try:
         results = await search([passage.contents[:QUERY_CHARS] for passage in probes])
@@ -93,7 +94,8 @@ async def check_corpus(search: JournaledSearch, pool: PassagePool, url: str) -> 
 
 
 async def try_search(config: RetrieverConfig, pool: PassagePool | None) -> None:
-    """Search once, and if there is a corpus also for passages of it. Raises RunError."""
+    """Search once, and if there is a corpus also for passages of it. Raises RunError if a search fails, or
+    if the server has another corpus."""
     retriever = {"url": config.url, "wire": config.wire, "topk": config.topk}
     await try_first_search(retriever, config.url)
     if pool is not None:
@@ -113,8 +115,8 @@ def neighbours_of(
 ) -> list[Document]:
     """Return the passages that searches find beside a draft's own `passages` and copies of these, each once.
 
-    The first `limit` come from the search for the question, and half as many more from the searches for the
-    titles, which contribute in turn.
+    The first come from the search for the question, at most `limit`, and at most half as many more from the
+    searches for the titles, which contribute in turn.
     """
     excluded = {passage.id for passage in passages}
     texts = {document.id: document.contents for hits in (question_hits, *title_hits) for document in hits}

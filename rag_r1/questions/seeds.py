@@ -35,6 +35,8 @@ PAIRS = frozenset({"comparison", "yes_no"})
 GUESSABLE = frozenset({"comparison", "yes_no"})
 #: (number of passages in a chain, share of the chains that have at most that many).
 _LENGTHS = ((2, 0.6), (3, 0.9), (4, 1.0))
+#: Number of passages in the longest chain.
+LONGEST_CHAIN = _LENGTHS[-1][0]
 #: For each wanted pair, similar passages are searched for this number of passages, since not all have one.
 _STARTS_PER_PAIR = 2
 

@@ -6,7 +6,8 @@ The command line makes one from its arguments, and a program can do the same:
     result = await write_questions(spec)
 
 The property `settings` returns the values on which the questions depend. It leaves out addresses, keys,
-prices and limits of speed, so these may be changed when a run is resumed.
+prices, `max_cost` and limits of speed, so these may be changed when a run is resumed. run.py adds what is
+known only from files and the server: hashes of the passages and the prompts, the wire format and the index.
 """
 
 from __future__ import annotations
@@ -65,11 +66,11 @@ class RequestLimits:
 
 @dataclass(frozen=True)
 class Verification:
-    """The rules by which drafts are verified."""
+    """The rules by which drafts are verified. Raises ValueError if `right` is not from 1 to `samples`."""
 
     #: How often the reader is asked in each reading.
     samples: int = 3
-    #: How many of these answers must be right when the reader sees the draft's passages.
+    #: How many of these answers must be right when the reader sees the draft's passages; at least one.
     right: int = 2
     #: The draft's passages must be among so many results of a search.
     topk: int = 10
@@ -77,12 +78,12 @@ class Verification:
     neighbours: int = 10
     #: Whether the reader also judges if the question makes sense by itself.
     standalone: bool = False
-    #: Similarity from which two questions are duplicates; 0 means that only equal ones are.
+    #: Similarity of wordings from which two questions are duplicates; 0: see `rows.without_duplicates`.
     similarity: float = 0.8
 
     def __post_init__(self) -> None:
-        if self.right > self.samples:
-            raise ValueError(f"right={self.right} answers are more than samples={self.samples}: lower it")
+        if not 1 <= self.right <= self.samples:
+            raise ValueError(f"right={self.right} must be from 1 to samples={self.samples}: change it")
 
 
 @dataclass(frozen=True)

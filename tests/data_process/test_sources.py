@@ -274,6 +274,7 @@ MEDQA = who(options={"A": "x", "B": "y"}, meta_info="step1")
         ("medqa", MEDQA | {"answer_idx": "B", "answer": "x"}, "`answer` is 'x', but option B is 'y'"),
         ("medqa_zh", who(choices=["x"], answer=["y"]), "`answer` must be one of the choices"),
         ("medqa_zh", who(choices=[*map(str, range(27))], answer=["26"]), "at most 26"),
+        ("medmcqa", who(opa="x", options={"B": "y"}, answer_idx="A"), "`options` must be texts by letter"),
         ("medmcqa", who(**OPTIONS, cop=-1), "`cop` must be the number of the right option, 0 to 3, not -1"),
         ("asearcher", who(answer="so\n#### 3"), "it looks like gsm8k"),
         (
@@ -284,6 +285,7 @@ MEDQA = who(options={"A": "x", "B": "y"}, meta_info="step1")
         ("n_questions", {"questions": ["a?"], "golden_answers": [[" "]]}, "question 1 has no answer"),
         ("n_questions", {"questions": ["a?", " "], "golden_answers": [["x"], ["y"]]}, "question 2 is blank"),
         ("n_questions", {"prompt": [], "reward_model": {"ground_truth": ["x"]}}, "`prompt` must be messages"),
+        ("n_questions", {"questions": ["a?"], "prompt": [], "reward_model": {"ground_truth": 1}}, "prompt"),
         ("musique", "text", "not an object with keys but str"),
     ],
 )

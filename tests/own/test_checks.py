@@ -46,6 +46,7 @@ def problems(tmp_path: Path, **sections) -> list[str]:
         ({"teacher": {}}, "teacher.url"),
         ({"teacher": {"url": "http://127.0.0.1:9/v1", "max_cost": 1}}, "teacher.price_in"),
         ({"reader": {"url": "http://127.0.0.1:9/v1"}}, "reader.model"),
+        ({"reader": {"price_out": 1}}, "reader.model"),
         ({"questions": {"train": ["q.jsonl"]}}, "questions.test"),
         ({"questions": {"test": ["q.jsonl"]}}, "questions.train"),
         ({"sft": {"skip": True}, "grpo": {"skip": True}, "evaluation": {"skip": True}}, "evaluation.skip"),

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from omegaconf import OmegaConf
 
-from rag_r1.own.forecast import _START_S, _training_seconds, forecast_of
+from rag_r1.own.forecast import _START_S, _training_seconds, forecast_of, max_seeds
 from rag_r1.own.plan_file import read_plan
 from rag_r1.own.sizes import MeasuredTimes
 from rag_r1.runs.response_cache import Usage
@@ -43,6 +43,11 @@ def test_only_steps_that_will_be_taken_have_a_time(words, steps):
 )
 def test_without_a_number_of_steps_there_are_those_of_the_epochs(trainer, steps):
     assert _training_seconds(artifacts(**trainer), 25, 4, TIMES)["grpo"] == _START_S + 10.0 * steps
+
+
+def test_a_bridge_is_forecast_with_its_longest_chain():
+    spec, pool = SimpleNamespace(kinds=("bridge",), per_kind=2), SimpleNamespace(passages=tuple("abcde"))
+    assert [len(seed.passages) for seed in max_seeds(spec, pool)] == [4, 4]
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,7 @@ def test_each_check_shows_what_it_is_about():
     assert shows["another_answer"](bridge, []) == []
 
 
-def test_more_right_answers_than_answers_are_refused():
-    with pytest.raises(ValueError, match="right=4 answers are more than samples=3"):
-        Verification(right=4)
+@pytest.mark.parametrize("right", [0, 4])
+def test_so_many_right_answers_as_cannot_be_asked_for_are_refused(right):
+    with pytest.raises(ValueError, match=f"right={right} must be from 1 to samples=3"):
+        Verification(right=right)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from unittest.mock import AsyncMock
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.protocols import Document
+from rag_r1.protocols import Document, Failure
 from rag_r1.questions.documents import SourcePassage
-from rag_r1.questions.search import JournaledSearch, neighbours_of
+from rag_r1.questions.search import JournaledSearch, SearchFailedError, neighbours_of
 from rag_r1.rollouts.concurrency import without_waiting
 from rag_r1.runs.cancel_token import CancelToken
 from rag_r1.tools.retrieval.options import RetrieverConfig
@@ -48,6 +50,14 @@ def test_after_a_stop_nothing_is_searched(tmp_path):
         return result, queries
 
     assert asyncio.run(search()) == (None, 0)
+
+
+def test_what_is_found_beside_a_search_that_fails_is_recorded(tmp_path):
+    searcher = JournaledSearch(RetrieverConfig(), tmp_path / "s.ndjson", CancelToken())
+    searcher._client = AsyncMock(**{"search.side_effect": [[Failure("", detail="gone"), documents([1])]]})
+    with pytest.raises(SearchFailedError, match="gone"):
+        asyncio.run(searcher(["lost", "found"]))
+    assert asyncio.run(searcher(["found"])) == [documents([1])]  # without another search
 
 
 @given(mine=LISTS, question=LISTS, titles=st.lists(LISTS, max_size=4), most=st.integers(0, 6))

@@ -218,9 +218,10 @@ def record(id: str, step: int, em: float) -> dict:
     }
 
 
-def test_a_row_without_passages_is_named_with_its_line(tmp_path):
-    rows = [QUESTIONS[0], {**QUESTIONS[1], "supporting_titles": []}]
-    write_rows(tmp_path / "q.jsonl", rows)
+@pytest.mark.parametrize("fault", [{"supporting_titles": []}, {"question": None}, "[" * 30_000])
+def test_a_row_that_cannot_be_used_is_named_with_its_line(tmp_path, fault):
+    line = fault if isinstance(fault, str) else json.dumps({**QUESTIONS[1], **fault})
+    (tmp_path / "q.jsonl").write_text(f"{json.dumps(QUESTIONS[0])}\n{line}\n")
     with pytest.raises(DataError, match=r"q\.jsonl, line 2"):
         traces.read_questions(tmp_path / "q.jsonl")
 

@@ -12,7 +12,8 @@ from rag_r1.io.hub import hub_answers
 
 
 def read_hub(dataset: str, config: str | None, split: str) -> QuestionFile:
-    """Read one split of a Hub data set. Raises DataError, with the remedy, if it cannot be loaded."""
+    """Read one split of a Hub data set. Raises DataError, with the remedy, if it cannot be loaded, and if it
+    has no usable question."""
     name = f"{dataset} ({config or 'default'}, {split})"
     remedy = "give local files instead: --train FILE --validation FILE"
     return collect(name, *hub_rows(name, dataset, config, split, KEYS, remedy))
@@ -30,8 +31,9 @@ def hub_rows(
     """Return the rows of a Hub data set, numbered from 1 and restricted to the columns `keys`, and the names
     of all its columns.
 
-    `files` names the data file in the repository, for a layout that `datasets` does not recognise. Raises
-    DataError if the data set cannot be loaded; the message contains `name` and `remedy`.
+    `files` names the data file in the repository, for a layout that `datasets` does not recognise. If the Hub
+    does not answer, `datasets` reads its cache, from then on until the process ends. Raises DataError if the
+    package is missing or the data set cannot be loaded; the message contains `name` and `remedy`.
     """
     try:
         import datasets

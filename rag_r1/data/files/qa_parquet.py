@@ -65,8 +65,8 @@ class Split:
 
 
 def make_splits(train: QuestionFile | None, test: QuestionFile | None) -> list[Split]:
-    """Return the splits of the given files, train first, without duplicates and without overlap. Raises
-    DataError if no question is left to train on."""
+    """Return the splits of the files that are given (not None), train first, without duplicates and without
+    overlap. Raises DataError if no question is left to train on."""
     test_splits = [Split("test", test, *drop_duplicates(test.questions))] if test else []
     if not train:
         return test_splits
@@ -79,8 +79,7 @@ def _train_split(train: QuestionFile, test_questions: list[Question]) -> Split:
     in_test: dict[str, Question] = {}
     for question in test_questions:
         in_test.setdefault(question_key(question.question), question)
-    kept = []
-    overlap = []
+    kept, overlap = [], []
     questions, repeats = drop_duplicates(train.questions)
     for question in questions:
         if first := in_test.get(question_key(question.question)):
@@ -163,7 +162,7 @@ def write_splits(
     summary, to which `details` is added.
 
     Raises DataError, and writes nothing, if the folder has a split from an earlier run that would not be
-    replaced, because the new rows were not compared with it.
+    replaced, because the new rows were not compared with it. Raises OSError if a file cannot be written.
     """
     refuse_leftovers({split.name for split in splits}, folder)
     folder.mkdir(parents=True, exist_ok=True)

@@ -38,7 +38,8 @@ class QuestionFile:
 
 
 def read_file(path: str | Path) -> QuestionFile:
-    """Read all questions of a file in any format of row_files.py. Raises DataError if no row is usable."""
+    """Read all questions of a file in any format of row_files.py. Raises DataError if the file cannot be
+    read, lacks a column, or has no usable row."""
     path = Path(path)
     with open_rows(path, KEYS, LIST_KEYS) as (columns, rows):
         return collect(str(path), rows, columns, f". Accepted are {ACCEPTED}")
@@ -50,8 +51,9 @@ def collect(
     """Collect the questions of (number, row) pairs. A row that could not be decoded is a ValueError with the
     reason.
 
-    `columns` has all columns of a table, and is None for JSON. Raises DataError if a required column is
-    missing, or if no row is usable; that message ends with `hint`.
+    `name` is that of the file or split in messages. `columns` has all columns of a table, and is None for
+    JSON. Raises DataError if a required column is missing, or if no row is usable; that message ends with
+    `hint`.
     """
     file = QuestionFile(name)
     if columns:

@@ -99,6 +99,12 @@ def test_a_finished_comparison_is_printed_again_and_other_settings_are_refused(t
     assert "search_s" in capsys.readouterr().err
 
 
+def test_an_interrupted_comparison_is_refused_with_other_settings(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sq_mq, "run_demo", lambda *unused: None)
+    assert [sq_mq.main(["--out", str(tmp_path), "--search-s", value]) for value in ("0.1", "0.2")] == [1, 1]
+    assert "search_s was 0.1 and is now 0.2" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
