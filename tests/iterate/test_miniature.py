@@ -79,14 +79,11 @@ def test_the_ground_is_made_once_and_one_of_another_form_is_refused(ground):
 def test_the_control_begins_with_the_first_steps_of_its_loop(tmp_path, monkeypatch):
     started = []
 
-    class Done:
-        returncode = 1
-
-    def run(words, **options):
+    def run_child(words):
         started.append(words)
-        return Done()
+        return 1
 
-    monkeypatch.setattr(miniature.subprocess, "run", run)
+    monkeypatch.setattr(miniature, "run_child", run_child)
     ground = LoopInputs(tmp_path / "seed0", tmp_path / "policy", tmp_path / "encoder")
     with pytest.raises(RunError, match="loop is not finished"):
         run_arm(ground, "control", 0, 2)
