@@ -130,7 +130,7 @@ def _valid_options(model: type[Options], values: Mapping[str, Any]) -> Any:
     valid: dict[str, Any] = {name: None for name, field in model.model_fields.items() if field.is_required()}
     for name, field in model.model_fields.items():
         if is_model(field):
-            valid[name] = _valid_options(field.annotation, dict(values.get(name, {})))  # type: ignore
+            valid[name] = _valid_options(field.annotation, dict(values.get(name, {})))  # type: ignore[arg-type]
         elif name in values:
             kind = Annotated[field.annotation, *field.metadata, None]
             with suppress(ValidationError):

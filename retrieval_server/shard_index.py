@@ -14,10 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-# Run as a script: put the folder of the package in the place of this one, whose modules would shadow others.
+# Run as a script: find the package beside this file, and let no module here shadow one from elsewhere.
 # Each script does this itself, since it can import nothing of the package before.
 if __package__ in (None, ""):
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
+    _here = Path(__file__).resolve().parent
+    sys.path[:] = [str(_here.parent)] + [p for p in sys.path if Path(p).resolve() != _here]
 
 from retrieval_server.command_line import parse
 from retrieval_server.errors import UserError, check_all, disk_errors

@@ -159,9 +159,13 @@ def _add_api(app: FastAPI, store: Store, watcher: Watcher) -> None:
     route("overview", "", lambda cache, _: queries.overview(cache, store))
     route("trajectories", "sort order offset limit", _trajectories, has_filters=True)
     route("histogram", "column", _histogram, has_filters=True)
-    route("causes", "", lambda cache, given: queries.causes(cache, selection_of(given.filters)), True)
+    route("causes", "", _causes, has_filters=True)
     route("compare", "a b a_step b_step offset limit", _compare)
     route("charts", "run", _charts, has_filters=True)
+
+
+def _causes(cache: Connection, parameters: Parameters) -> Any:
+    return queries.causes(cache, selection_of(parameters.filters))
 
 
 def _charts(cache: Connection, parameters: Parameters) -> Any:

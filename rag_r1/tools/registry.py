@@ -38,7 +38,7 @@ from rag_r1.tools.retrieval.client import RetrievalClient, RetrieverConfig
 
 logger = logging.getLogger(__name__)
 
-#: The search tool that is used if `rag_r1.retriever.tool` is not given.
+#: The search tool unless `rag_r1.retriever.tool` names another one.
 DEFAULT_TOOL = "retrieval"
 
 _shared: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Any]] = WeakKeyDictionary()

@@ -51,12 +51,13 @@ def read_shards(folder: Path) -> list[IndexFolder]:
 def _check_set(folder: Path, shards: Sequence[tuple[Path, Manifest, ShardSection]]) -> None:
     """Raise UserError unless these are all shards of one index, in row order.
 
-    The numbers in the manifests may be anything, so nothing is counted up to them.
+    A manifest may name any number of shards, so that is compared before anything is counted up to it.
     """
     remedy = "Split the index again with `rag-r1 index split`."
     expected = shards[0][2]
     numbers = [section.number for _, _, section in shards]
     require_equal(f"{folder}: number of shards, here {numbers}", expected.of, len(numbers), remedy)
+    require_equal(f"{folder}: shards", list(range(len(numbers))), numbers, remedy)
     row = 0
     for path, manifest, section in shards:
         require_equal(f"{path}: whole corpus", expected.whole_sha256, section.whole_sha256, remedy)

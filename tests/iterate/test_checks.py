@@ -115,7 +115,12 @@ def test_files_that_are_not_there_are_told_together(loop, capsys):
         ("agent", "overrides", ["~trainer.resume_mode"], "agent.overrides: ~trainer.resume_mode is set by"),
         ("agent", "overrides", ["trainer"], "agent.overrides: trainer is not key=value"),
         ("agent", "keys", ["~rag_r1.agent"], "agent.keys: ~rag_r1.agent is not key=value"),
-        ("agent", "keys", ["trainer.total_epochs=1"], "agent.keys: trainer.total_epochs is not a key of"),
+        (
+            "agent",
+            "keys",
+            ["trainer.total_epochs=1"],
+            "agent.keys: trainer.total_epochs is not a key of rag_r1",
+        ),
         ("evaluation", "options", {"base_url": "x"}, "evaluation.options.base_url: the agent is trained"),
         ("data", "options", {"base-url": "x"}, "data.options.base-url: the agent is trained"),
         ("index", "options", {"encoder": "x"}, "index.options.encoder: the loop sets it"),

@@ -65,8 +65,8 @@ class Split:
 
 
 def make_splits(train: QuestionFile | None, test: QuestionFile | None) -> list[Split]:
-    """Return the splits of the files that are given (not None), train first, without duplicates and without
-    overlap. Raises DataError if no question is left to train on."""
+    """Return the splits of the files that are not None, train first, without duplicates and without overlap.
+    Raises DataError if no question is left to train on."""
     test_splits = [Split("test", test, *drop_duplicates(test.questions))] if test else []
     if not train:
         return test_splits

@@ -101,7 +101,12 @@ def test_a_set_with_a_missing_or_foreign_shard_is_refused(bm25_index, tmp_path):
     split_index(bm25_index, tmp_path / "three", 3, progress=False)
     second = shard_folder(tmp_path / "three", 1, 3)
     kept = (second / "manifest.json").read_text()
-    for change in ({"whole_sha256": "another"}, {"first_row": 5}, {"number": -1, "of": 10**15}):
+    for change in (
+        {"whole_sha256": "another"},
+        {"first_row": 5},
+        {"number": -1, "of": 10**15},
+        {"number": 5},
+    ):
         (second / "manifest.json").write_text(kept)
         edit_json(second / "manifest.json", lambda data, change=change: data["shard"].update(change))
         with pytest.raises(UserError, match="rag-r1 index split"):
