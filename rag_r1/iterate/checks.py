@@ -51,9 +51,11 @@ _RESERVED_KEYS = (
 
 
 def find_problems(plan: LoopPlan) -> list[str]:
-    """Return all problems of a plan, each with its key and remedy; [] if there are none."""
+    """Return all problems of a plan, each with its key and remedy; [] if there are none. Problems of sections
+    that placeholders replace are left out."""
     checks = (_missing_files, _reserved_keys, _recipe_problems, _refused_options)
-    return [*dict.fromkeys(problem for check in checks for problem in check(plan))]
+    problems = dict.fromkeys(problem for check in checks for problem in check(plan))
+    return [problem for problem in problems if problem.partition(".")[0] not in plan.replaced]
 
 
 def _missing_files(plan: LoopPlan) -> Iterator[str]:

@@ -108,8 +108,7 @@ def _checked_plan(args: IterateArguments) -> LoopPlan:
 
 def _plan_of(recipe: Path, overrides: Sequence[str], *, tries_server: bool) -> LoopPlan:
     """Return the plan in a recipe after checking it, and if `tries_server` also whether a server answers at
-    its server.url. Raises StartError with all problems; as long as the section agent, index or evaluation is
-    wrong, these are only the problems of the sections."""
+    its server.url. Raises StartError with all problems."""
     problems = []
     try:
         plan = read_plan(find_file(recipe, ".yaml"), overrides)

@@ -149,6 +149,8 @@ class LoopPlan:
     server: ServerSpec
     data: DataSpec | None = None
     retriever: RetrieverSpec | None = None
+    #: Names of required sections that are wrong in the file and replaced by placeholders, for further checks.
+    replaced: frozenset[str] = frozenset()
 
     @property
     def has_fixed_served_agent(self) -> bool:
@@ -169,12 +171,20 @@ _SECTIONS: dict[str, Any] = {
     for spec in (AgentSpec, DataSpec, RetrieverSpec, IndexSpec, ServerSpec, EvaluationSpec)
 }
 _OPTIONAL = ("data", "retriever")
+#: What stands for a wrong section in the further checks. Its `base_url` says that the model may be served.
+_PLACEHOLDERS = {
+    "agent": AgentSpec(model="?"),
+    "index": IndexSpec(first="?"),
+    "evaluation": EvaluationSpec(questions=("?",), options={"base_url": "?"}),
+    "server": ServerSpec(),
+    **dict.fromkeys(_OPTIONAL),
+}
 
 
 def read_plan(path: Path, overrides: Sequence[str] = ()) -> LoopPlan:
     """Read the plan in a YAML file, with the changes given by words of the command line. Raises PlanError
-    with all problems. If agent, index and evaluation are right, it has a plan for further checks, in which a
-    wrong section is as if it were absent."""
+    with all problems and a plan for further checks, in which a wrong section is absent or, if it is required,
+    a placeholder."""
     sections = load_sections(path, _SECTIONS)
     problems = [problem for override in overrides if (problem := change_key(sections, override))]
     specs, faults = read_sections(path, sections, _SECTIONS, _OPTIONAL)
@@ -182,9 +192,8 @@ def read_plan(path: Path, overrides: Sequence[str] = ()) -> LoopPlan:
     if not problems:
         problems = [f"{path}: {problem}" for problem in _contradictions(specs)]
     if problems:
-        absent = {**dict.fromkeys(_OPTIONAL), "server": ServerSpec()}
-        is_readable = specs.keys() >= _SECTIONS.keys() - absent.keys()
-        raise PlanError(problems, LoopPlan(**absent | specs) if is_readable else None)
+        replaced = frozenset(_PLACEHOLDERS.keys() - specs.keys())
+        raise PlanError(problems, LoopPlan(**_PLACEHOLDERS | specs, replaced=replaced))
     return LoopPlan(**specs)
 
 

@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 
 #: Sections at the top level of veRL's ppo_trainer.
 _SECTIONS = ("actor_rollout_ref", "algorithm", "critic", "data", "trainer")
+#: Blocks that veRL reads in every training, or from which other keys take their values.
+_BLOCKS = (
+    *(*_SECTIONS, "rag_r1", "reward", "trainer.v1", "critic.model"),
+    *(f"actor_rollout_ref.{name}" for name in ("actor", "model", "ref", "rollout")),
+)
 
 
 def compose_recipe(recipe: Recipe, overrides: Sequence[str]) -> DictConfig:
@@ -83,7 +88,8 @@ def check_training(recipe: Recipe, config: DictConfig) -> None:
 def compose_valid(recipe: Recipe, overrides: Sequence[str]) -> tuple[DictConfig, list[Problem]]:
     """Return the configuration without the wrong overrides, so that the rest can be checked as well, and a
     Problem for each wrong override. Raises RunError if the fault is not in an override."""
-    valid, faults = list(overrides), []
+    replaced = {override: problem for override in overrides if (problem := _block_problem(override))}
+    valid, faults = [override for override in overrides if override not in replaced], []
     while True:
         try:
             config = compose_recipe(recipe, valid)
@@ -94,7 +100,8 @@ def compose_valid(recipe: Recipe, overrides: Sequence[str]) -> tuple[DictConfig,
             valid.remove(culprit)
             faults.append((culprit, fault.__cause__))
         else:
-            return config, [_override_problem(config, *fault) for fault in faults]
+            problems = [_override_problem(config, *fault) for fault in faults]
+            return config, [*replaced.values(), *problems]
 
 
 def check_composition(recipe: Recipe, overrides: Sequence[str]) -> DictConfig:
@@ -126,6 +133,24 @@ def check_overrides(recipe: Recipe, overrides: Sequence[str]) -> DictConfig:
     if sentences := PreflightReport(problems).sentences:
         raise StartError(sentences)
     return config
+
+
+def _block_problem(override: str) -> Problem | None:
+    """Return the Problem of an override that replaces a whole block by null, a number or a list, such as
+    `data=null`; a text may be the name of a group's file."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import OverrideParseException
+
+    try:
+        [parsed] = OverridesParser.create().parse_overrides([override])
+    except OverrideParseException:
+        return None
+    key = parsed.key_or_group
+    if key not in _BLOCKS or parsed.is_delete() or isinstance(parsed.value(), str | dict):
+        return None
+    return error(
+        key, f"is a block of keys, not {override.partition('=')[2]}", f"set a key of it: {key}.KEY=VALUE"
+    )
 
 
 def _is_at_fault(override: str, fault: BaseException | None) -> bool:

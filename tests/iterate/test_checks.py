@@ -220,3 +220,19 @@ def test_a_wrong_section_for_the_server_does_not_hide_missing_files(loop, capsys
     loop.plan["server"] = ["url"]
     (loop.folder / "test.jsonl").unlink()
     assert [line.partition(" ")[0] for line in problems(loop, capsys)] == ["server", "evaluation.questions:"]
+
+
+def test_a_required_section_of_a_wrong_form_hides_no_problem_of_the_others(loop, capsys):
+    loop.plan["agent"], loop.plan["evaluation"] = "models/7b", ["questions"]
+    loop.plan["data"]["options"] = {"candidates": 0}
+    for name in ("train.jsonl", "first/manifest.json"):
+        (loop.folder / name).unlink()
+    starts = [
+        "agent must be",
+        "evaluation must be",
+        "data.questions:",
+        "index.first:",
+        "data.options: argument",
+    ]
+    messages = problems(loop, capsys)
+    assert [line[: len(start)] for line, start in zip(messages, starts, strict=True)] == starts
