@@ -79,7 +79,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         fault = "--serve-index starts a retrieval server: leave out --retriever-url, or --serve-index"
         parse = partial(parse, faults=[fault])
     if not is_run:
-        return run(parse(words))
+        args = parse(words)
+        # An address on the command line replaces the index of a settings file.
+        return run(args.changed(serve_index=None) if names_flag(words, "--retriever-url") else args)
     from rag_r1.evaluation.run_defaults import defaults_of
 
     try:

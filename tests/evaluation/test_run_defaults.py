@@ -103,7 +103,12 @@ def test_the_index_of_a_run_is_served_unless_a_server_is_named(tmp_path, monkeyp
     (tmp_path / "mine.yaml").write_text("retriever_url: http://127.0.0.1:3")
     assert command.main([str(run), f"@{tmp_path / 'mine.yaml'}"]) == 1
     assert command.main([str(run), "--retriever", "http://127.0.0.1:3"]) == 1
+    (tmp_path / "index.yaml").write_text(f"serve_index: {run / 'index'}")
+    policy = ["--model", played[0].model, "--questions", str(played[0].questions[0])]
+    words = [f"@{tmp_path / 'index.yaml'}", *policy, "--out", str(tmp_path / "out")]
+    assert command.main([*words, "--retriever-url", "http://127.0.0.1:3"]) == 1
     first, second, *others = played
+    assert len(others) == 3
     assert {(args.retriever_url, args.index) for args in others} == {("http://127.0.0.1:3", None)}
     assert (first.retriever_url, first.index) == ("http://127.0.0.1:1/index", run / "index")
     assert (second.retriever_url, second.index) == ("http://127.0.0.1:2", None)
