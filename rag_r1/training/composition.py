@@ -28,8 +28,11 @@ if TYPE_CHECKING:
 _SECTIONS = ("actor_rollout_ref", "algorithm", "critic", "data", "trainer")
 #: Blocks that veRL reads in every training, or from which other keys take their values.
 _BLOCKS = (
-    *(*_SECTIONS, "rag_r1", "reward", "trainer.v1", "critic.model"),
-    *(f"actor_rollout_ref.{name}" for name in ("actor", "model", "ref", "rollout")),
+    *(*_SECTIONS, "distillation", "rag_r1", "reward", "transfer_queue", "trainer.v1", "critic.model"),
+    *(
+        f"actor_rollout_ref.{name}"
+        for name in ("actor", "model", "ref", "rollout", "rollout.checkpoint_engine")
+    ),
 )
 
 

@@ -13,9 +13,11 @@ checkpoints are removed here when a piece begins and when it is ended, except fo
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -102,5 +104,11 @@ def remove_older_checkpoints(folder: Path, keep: int | None) -> None:
 
 
 def folder_bytes(folder: Path) -> int:
-    """Return the size of all files in a folder in bytes, without following links."""
-    return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file() or path.is_symlink())
+    """Return the size of all files in a folder in bytes, without following links. Files may vanish meanwhile,
+    as those of a checkpoint that veRL prunes."""
+    size = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError):
+                size += os.lstat(os.path.join(parent, name)).st_size
+    return size

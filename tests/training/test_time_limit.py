@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from unittest.mock import Mock
@@ -20,7 +21,7 @@ from rag_r1.training.checkpoint_steps import last_whole_step
 from rag_r1.training.command import main as train
 from rag_r1.training.guard.signs import TrainingFacts
 from rag_r1.training.guard.watched_run import WatchedRun
-from rag_r1.training.time_limit import TimeLimit, check_resume
+from rag_r1.training.time_limit import TimeLimit, check_resume, folder_bytes
 
 
 class Clock:
@@ -86,6 +87,15 @@ def test_the_folder_to_be_carried_is_named_with_its_size(tmp_path):
     limit, _ = limit_of(tmp_path, 2.5)
     (tmp_path / "weights").write_bytes(bytes(300_000_000))
     assert f"the folder {tmp_path} (0.3 GB)" in limit.finish() and "of 2.5 hours" in limit.finish()
+
+
+def test_a_file_that_vanishes_while_the_folder_is_measured_counts_nothing(tmp_path, monkeypatch):
+    for name in ("kept", "pruned"):
+        (tmp_path / name).write_bytes(b"12345")
+    names = next(os.walk(tmp_path))
+    (tmp_path / "pruned").unlink()
+    monkeypatch.setattr(os, "walk", lambda _: [names])
+    assert folder_bytes(tmp_path) == 5
 
 
 def test_the_folder_does_not_grow_from_piece_to_piece(tmp_path, monkeypatch):

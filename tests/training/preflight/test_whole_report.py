@@ -101,7 +101,10 @@ def test_an_override_that_cannot_be_read_is_named_and_the_others_are_checked():
         compose_valid(Recipe(Path("/nowhere"), "none"), [])
 
 
-@pytest.mark.parametrize("override", ["data=null", "actor_rollout_ref.actor=null", "trainer=3", "+reward=[]"])
+@pytest.mark.parametrize(
+    "override",
+    ["data=null", "actor_rollout_ref.actor=null", "trainer=3", "+reward=[]", "transfer_queue=null"],
+)
 def test_a_block_that_a_value_replaces_is_named_and_the_others_are_checked(override):
     config, faults = compose_valid(Recipe.find(RECIPE), [override, "rag_r1.agent.max_turns=7"])
     key, _, value = override.lstrip("+").partition("=")
