@@ -124,7 +124,7 @@ def test_the_cost_limit_counts_questions_and_traces_and_a_higher_one_goes_on(
     out = tmp_path / "dear"
     usage = done(prepared, "questions")["facts"]["usage"].values()
     tokens = sum(used["prompt_tokens"] + used["completion_tokens"] for used in usage)
-    prices = ("--price-in", "1", "--price-out", "1", "reader.price_in=1", "reader.price_out=1")
+    prices = ("--price-in", "1", "--price-out", "1")
     until = ("--until", "traces")
     assert main(own.words(out, *until, *prices, "--max-cost", str(tokens / 2e6))) == 1
     assert not (out / "questions" / "done.json").exists()
