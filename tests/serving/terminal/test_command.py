@@ -14,8 +14,9 @@ from aiohttp import web
 
 from rag_r1.serving.command import main as serve_main
 from rag_r1.serving.terminal import client
+from rag_r1.serving.terminal.chat import TerminalChat, plain_text
 from rag_r1.serving.terminal.client import ChatError, stream_answer
-from rag_r1.serving.terminal.command import TerminalChat, main, plain_text
+from rag_r1.serving.terminal.command import main
 from tests.fakes.json_server import JsonStub
 from tests.fakes.openai_server import OpenAIServer
 from tests.fakes.silent_server import silent_server
