@@ -11,6 +11,7 @@ import argparse
 import dataclasses
 import json
 from collections.abc import Container, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from pydantic.fields import FieldInfo
@@ -39,11 +40,13 @@ class CommandParser(argparse.ArgumentParser):
         try:
             parsed, unknown = self.parse_known_intermixed_args(words)
         except _MissingError as missing:
-            # argparse reports unknown flags only if no argument is missing.
-            self.faults.append("; ".join([str(missing), *self._unknown_flags(words)]))
+            # argparse reports unknown arguments only if none is missing.
             for action in self._actions:
                 action.required = False
-            return self.parse_known_intermixed_args(words)[0]
+            parsed, unknown = self.parse_known_intermixed_args(words)
+            faults = [str(missing), *self._unknown_flags(words), *_stray_words(unknown)]
+            self.faults.append("; ".join(faults))
+            return parsed
         finally:
             self._tolerates_missing = False
         if unknown:
@@ -75,6 +78,12 @@ class CommandParser(argparse.ArgumentParser):
         one."""
         hint = did_you_mean(unknown.split()[0].partition("=")[0], self._option_string_actions)
         return message + (f"{separator}{hint}" if hint else "")
+
+
+def _stray_words(unknown: Sequence[str]) -> list[str]:
+    """Return a message for each unknown word, except flags and the words after them, which may be values."""
+    pairs = pairwise(["", *unknown])
+    return [f"unrecognized: {word}" for before, word in pairs if "--" not in (before[:2], word[:2])]
 
 
 @dataclasses.dataclass
