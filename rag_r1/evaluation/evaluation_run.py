@@ -18,7 +18,7 @@ from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.evaluation_inputs import file_checks, prepare_evaluation
 from rag_r1.evaluation.judge import check_judge
 from rag_r1.evaluation.probes.suite import gather_passages, make_search_card
-from rag_r1.evaluation.target import resolve_model, serve_model
+from rag_r1.evaluation.target import check_served_model, resolve_model, serve_model
 from rag_r1.rollouts.checks import all_problems
 from rag_r1.rollouts.search_check import check_search
 from rag_r1.rollouts.session import check_only
@@ -41,7 +41,9 @@ async def evaluate(args: EvalArguments) -> int:
         *([partial(check_search, args, {})] if checks_search else []),
     )
     with ExitStack() as servers:
-        own_checks = [partial(check, args) for check in (_check_corpus, _check_served_index)]
+        own_checks = [
+            partial(check, args) for check in (check_served_model, _check_corpus, _check_served_index)
+        ]
         server_checks = [judge_check, model_check, *search_checks]
         with all_problems(args, {}, [*server_checks, *own_checks, *file_checks(args)]):
             _check_corpus(args)

@@ -29,7 +29,7 @@ from rag_r1.evaluation.evaluation_inputs import file_checks, prepare_evaluation
 from rag_r1.evaluation.judge import check_judge
 from rag_r1.evaluation.report.report import WRONG_RUN
 from rag_r1.evaluation.report.run_table import RunTable, read_run
-from rag_r1.evaluation.target import resolve_model, serve_model
+from rag_r1.evaluation.target import check_served_model, resolve_model, serve_model
 from rag_r1.io.atomic_files import error_text, write_json, write_text
 from rag_r1.options.command_exit import ExitStatus
 from rag_r1.options.command_line import Positive, argument
@@ -93,10 +93,9 @@ class GroupsArguments(EvalArguments):
 
     def runs(self) -> dict[float, EvalArguments]:
         """Return the arguments of `rag-r1 eval` for each temperature, the lowest first."""
-        common = {name: getattr(self, name) for name in EvalArguments.model_fields}
         return {
-            temperature: EvalArguments(
-                **{**common, "temperature": temperature, "out": self.out / f"t{_name_of(temperature)}"}
+            temperature: self.as_type(
+                EvalArguments, temperature=temperature, out=self.out / f"t{_name_of(temperature)}"
             )
             for temperature in sorted(set(self.temperatures))
         }
@@ -115,7 +114,8 @@ async def evaluate_groups(args: GroupsArguments) -> int:
     first_args = next(iter(runs.values()))
     server_checks = (partial(check_search, first_args, {}), partial(check_judge, first_args))
     checks = begin_checks(partial(resolve_model, first_args), *server_checks)
-    with all_problems(args, {}, [*checks, *file_checks(args)]):
+    served_check = partial(check_served_model, first_args)
+    with all_problems(args, {}, [*checks, served_check, *file_checks(args)]):
         model_args, *_ = (check() for check in checks)
         run_setup = prepare_evaluation(model_args)
     if args.check_only:

@@ -40,7 +40,7 @@ from rag_r1.evaluation.report.episode_metrics import TERM
 from rag_r1.evaluation.report.measures import MEASURES, Measure, among, by_source, column
 from rag_r1.evaluation.report.report import WRONG_RUN, figure
 from rag_r1.evaluation.report.run_table import RunTable, read_run
-from rag_r1.evaluation.target import resolve_model, serve_model
+from rag_r1.evaluation.target import check_served_model, resolve_model, serve_model
 from rag_r1.io.atomic_files import error_text, write_json, write_text
 from rag_r1.options.command_exit import ExitStatus
 from rag_r1.options.command_line import argument
@@ -122,7 +122,8 @@ async def evaluate_modes(args: ModesArguments) -> int:
         model_checks.append(partial(resolve_model, trained_args))
     server_checks = (partial(check_search, untrained_args, {}), partial(check_judge, args))
     checks = begin_checks(*model_checks, *server_checks)
-    with all_problems(args, {}, [*checks, *file_checks(args)]):
+    served_check = partial(check_served_model, untrained_args)
+    with all_problems(args, {}, [*checks, served_check, *file_checks(args)]):
         untrained_args, *_ = (check() for check in checks)
         run_setup = prepare_evaluation(untrained_args)
     if status := await _play_modes(args, untrained_args, run_setup, (ALONE, BEFORE)):

@@ -14,14 +14,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rag_r1.evaluation.eval_arguments import PolicyArguments
-from rag_r1.inference.model_folders import local_model, model_folder
+from rag_r1.inference.model_folders import is_hub_name, local_model, model_folder
 from rag_r1.inference.tokenizer import check_vocabulary
 from rag_r1.inference.vllm_server import vllm_server
 from rag_r1.io.atomic_files import reason_of
 from rag_r1.io.bounded_json import read_json_file
 from rag_r1.rollouts.engine_factory import TokenUnit
-from rag_r1.rollouts.server_check import ModelServer, check_endpoint
+from rag_r1.rollouts.server_check import ModelServer, check_endpoint, check_replies
 from rag_r1.runs.errors import RunError
+from rag_r1.runs.start_checks import StartChecks
 
 #: The type of a command's arguments. Functions return the type that they get.
 Args = TypeVar("Args", bound=PolicyArguments)
@@ -55,6 +56,20 @@ def resolve_model(args: Args) -> Args:
     folder = model_folder(local_model(args.model), args.out / MODEL)
     tokenizer = args.tokenizer or (str(folder) if args.engine == "completions" else None)
     return _with_limits(args, _context_of_model(folder), model=str(folder), tokenizer=tokenizer)
+
+
+def check_served_model(args: PolicyArguments) -> None:
+    """Request a token from the model at --base-url, and load its tokenizer if that is known by the model's
+    name: a check beside other problems, since `resolve_model` only reads the server's list of models. Raises
+    StartError."""
+    if args.base_url is None:
+        return
+    with StartChecks() as checks:
+        if not args.trust_env:
+            server = ModelServer(args.base_url, args.api_key_env, args.model)
+            checks.run(check_replies, server, args.engine)
+        if args.engine == "completions" and args.tokenizer is None and not is_hub_name(args.model):
+            checks.run(TokenUnit.of, args.model)
 
 
 @contextmanager

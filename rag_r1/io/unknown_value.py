@@ -31,8 +31,11 @@ UNKNOWN: Any = _Unknown()
 
 
 def needs_unknown(error: BaseException | None) -> bool:
-    """Return whether this error, or one that caused it, is an UnknownValueError."""
+    """Return whether this error, or one that caused it, is an UnknownValueError. An error with a list
+    `problems` is none: those that follow from an unknown value are not in it."""
     while error is not None and not isinstance(error, UnknownValueError):
+        if getattr(error, "problems", None):
+            return False
         error = error.__cause__ or error.__context__
     return error is not None
 

@@ -148,6 +148,16 @@ class Arguments(BaseSettings):
         values_set = {name: getattr(self, name) for name in self.model_fields_set}
         return type(self)(**values_set | values)
 
+    def as_type(self, cls: type[ArgumentsType], **values: Any) -> ArgumentsType:
+        """Return the arguments of another declaration, all of which this one has, with other values. They are
+        validated unless wrong arguments were left out. Raises ArgumentsError."""
+        values = {name: getattr(self, name) for name in cls.model_fields} | values
+        if not self._is_partial:
+            return cls(**values)
+        partial_arguments = cls.model_construct(**values)
+        partial_arguments._is_partial = True
+        return partial_arguments
+
     def to_argv(self) -> list[str]:
         """Return the words that pass these arguments to the command: flags in declared order, then
         positional arguments. Values equal to the default are left out. Raises ValueError for a value that a

@@ -86,7 +86,8 @@ def other_problems(artifacts: OwnArtifacts) -> list[str]:
     checks, folder = StartChecks(), PipelineFolder(artifacts.out)
     _check_files(artifacts, checks)
     checks.run(check_documents, artifacts, folder)
-    checks.run(lambda: asyncio.run(_try_models(artifacts.plan, folder)))
+    plan = checks.run(with_teacher_name, artifacts.plan) or artifacts.plan
+    checks.run(lambda: asyncio.run(_try_models(plan, folder)))
     return checks.problems
 
 

@@ -14,12 +14,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from os.path import realpath
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from pydantic import model_validator
 from pydantic_settings import CliPositionalArg
 
 from rag_r1.io.atomic_files import write_text
+from rag_r1.io.unknown_value import UNKNOWN
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import (
     Above0,
@@ -182,6 +184,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def check_start(args: OwnArguments) -> OwnArtifacts:
     """Read the plan and check it; returns it with its paths. Raises StartError with all problems."""
+    if args.out is UNKNOWN:  # then what is checked is a run that has not begun
+        with TemporaryDirectory() as folder:
+            return check_start(args.changed(out=Path(folder) / "run"))
     # Imported here, because it needs optional packages, and `--help` must work without them.
     from rag_r1.own.checks import check_documents, check_plan, with_teacher_name
 

@@ -185,7 +185,7 @@ class QuestionsArguments(EndpointArguments):
             source_name=self.source_name,
             verification=Verification(
                 samples=self.samples,
-                right=self.right,
+                right=min(self.right, self.samples),  # a larger one is refused above
                 topk=self.topk,
                 neighbours=self.neighbours,
                 standalone=self.check_standalone,

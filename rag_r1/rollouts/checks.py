@@ -10,12 +10,14 @@ is such a check, too: it sends one request to the search (search_check.py) and o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rag_r1.inference.model_folders import is_hub_name
+from rag_r1.io.unknown_value import needs_unknown
 from rag_r1.options.out_folder import check_out
 from rag_r1.protocols import load_protocol
 from rag_r1.rollouts.arguments import RolloutArguments, config_of
@@ -31,15 +33,18 @@ def all_problems(
     args: RolloutArguments, defaults: Mapping[str, Any], extra_checks: Sequence[Callable[[], Any]] = ()
 ) -> Iterator[None]:
     """Context of the code that reads and checks a command's arguments. If that code fails, all parts are
-    checked separately: raises StartError if there are several problems, and the original error otherwise.
+    checked separately: raises StartError if there are several problems, or if the code has failed for want of
+    an UNKNOWN value and there is another one, and the original error otherwise.
 
     `defaults` has the same meaning as in `prepare` (session.py). `extra_checks` are further checks of the
     command, each of which raises an error for a problem."""
     try:
         yield
     except FAULTS as error:
-        problems = start_problems(args, defaults, extra_checks)
-        if len(problems) < 2:
+        # In a thread: an error that is raised while this one is handled would count as its consequence.
+        with ThreadPoolExecutor(1) as thread:
+            problems = thread.submit(start_problems, args, defaults, extra_checks).result()
+        if len(problems) < (1 if needs_unknown(error) else 2):
             raise
         raise StartError(problems) from error
 

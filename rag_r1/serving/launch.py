@@ -26,9 +26,11 @@ from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.target import resolve_model, serve_model
 from rag_r1.options.import_path import import_object
 from rag_r1.options.out_folder import check_out
+from rag_r1.rollouts.checks import start_problems
+from rag_r1.rollouts.search_check import check_search
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.lock import hold_lock
-from rag_r1.runs.start_checks import FAULTS, StartChecks, begin_checks
+from rag_r1.runs.start_checks import FAULTS, StartChecks, StartError, begin_checks
 from rag_r1.serving.agent import check_agent, try_agent_servers
 from rag_r1.serving.arguments import ChatAgentArguments, to_eval_arguments
 from rag_r1.serving.page import PageInfo, model_name
@@ -61,9 +63,11 @@ def check_launch(args: ChatAgentArguments, checks: Sequence[Callable[[], Any]] =
     Documents are read if something else is wrong, and with --check-only. Otherwise the start reads them."""
     checks = [partial(check_out, args.out), *checks]
     with StartChecks() as start_checks:
-        if args.demo or args.model is None:  # without a model, the arguments are wrong already
+        if args.demo:
             for check in checks:
                 start_checks.run(check)
+        elif args.model is None:  # the arguments are wrong already
+            _check_without_model(args, checks, start_checks)
         else:
             _check_agent(args, checks, start_checks)
         if args.documents is not None:
@@ -83,6 +87,17 @@ def _check_agent(
             evaluation = model_check()
     start_checks.run(check_agent, evaluation, checks)
     start_checks.run(try_agent_servers, evaluation, search=args.documents is None)
+
+
+def _check_without_model(
+    args: ChatAgentArguments, checks: Sequence[Callable[[], Any]], start_checks: StartChecks
+) -> None:
+    """Check everything but the model, which is missing."""
+    evaluation = start_checks.run(to_eval_arguments, args.model_copy(update={"model": "?"}))
+    if evaluation is not None:
+        start_checks.add(StartError(start_problems(evaluation, {}, checks)))
+        if args.documents is None:
+            start_checks.run(check_search, evaluation, {})
 
 
 def _check_documents(folder: Path, skip_bad_files: bool, *, is_read: bool) -> None:

@@ -205,12 +205,54 @@ def test_wrong_and_unknown_flags_are_reported_beside_all_other_problems(command,
     assert sorted(place.rglob("*")) == before
 
 
-def test_a_missing_flag_is_reported_beside_all_other_problems(place, capsys):
+#: Wrong questions, folder and search, beside which a flag is missing.
+REST = f"--questions none.jsonl --out file --retriever-url {DEAD}"
+NAMED = ["none.jsonl", "--out file", DEAD]
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("corpus check --questions none.jsonl --corpus none.tsv", ["--out", "none.jsonl", "none.tsv"]),
+        (f"eval {REST}", ["required: --model", *NAMED]),
+        (f"eval groups {REST}", ["required: --model", *NAMED]),
+        (f"eval modes {REST} --trained none", ["required: --model", "none is not a folder", *NAMED]),
+        (f"retriever data {REST}", ["required: --model", *NAMED]),
+        (f"filter {REST} --engine chat", ["required: --base-url, --model", *NAMED]),
+        (f"traces {REST}", ["required: --base-url, --teacher-model", *NAMED]),
+        (f"serve --out file --protocol no --retriever-url {DEAD}", ["give --model", "file", "'no'", DEAD]),
+        (f"chat --out file --protocol no --retriever-url {DEAD}", ["give --url", "file", "'no'", DEAD]),
+        (f"own none --teacher {DEAD}/v1", ["required: --out", "none does not exist", "policy.model", DEAD]),
+    ],
+)
+def test_a_missing_flag_is_reported_beside_all_other_problems(words, named, place, capsys):
     with pytest.raises(SystemExit):
-        main(["corpus", "check", "--questions", "none.jsonl", "--corpus", "none.tsv"])
+        main(words.split())
     message = capsys.readouterr().err
-    assert "3 problems:" in message and "required: --out" in message
-    assert "none.jsonl" in message and "none.tsv" in message
+    assert f"{len(named)} problems:" in message and [name for name in named if name not in message] == []
+
+
+def test_neither_a_tokenizer_nor_a_server_of_eval_hides_the_other(place, capsys):
+    words = f"eval --model none --base-url {DEAD}/v1 --retriever-url {ALSO_DEAD} --questions questions.jsonl"
+    assert main([*words.split(), "--out", "new"]) == 1
+    message = capsys.readouterr().err
+    assert "3 problems:" in message and "--tokenizer none" in message
+    assert DEAD in message and ALSO_DEAD in message
+
+
+def test_a_number_of_answers_that_contradicts_another_is_named_once_and_hides_nothing(place, capsys):
+    words = f"questions --corpus none.tsv --out new --base-url {DEAD}/v1 --teacher-model m --right 4"
+    with pytest.raises(SystemExit):
+        main([*words.split(), "--retriever-url", ALSO_DEAD])
+    message = capsys.readouterr().err
+    assert "4 problems:" in message and "--right 4 is more than --samples 3" in message
+
+
+def test_a_wrong_key_of_a_plan_does_not_hide_the_teacher(place, capsys):
+    words = f"own notes --teacher {DEAD}/v1 --model none --out new questions.kind=x"
+    assert main(words.split()) == 1
+    message = capsys.readouterr().err
+    assert "questions.kind" in message and f"no teacher answers at {DEAD}/v1" in message
 
 
 def test_a_file_of_settings_that_cannot_be_used_does_not_hide_other_problems(place, capsys):

@@ -16,7 +16,7 @@ _UNUSED_FILES = ["*.gguf", "*.onnx", "*.h5", "*.msgpack", "*.pth", "original/*",
 
 def is_hub_name(name: str) -> bool:
     """Return whether a text has the form of a Hub name (owner/name) and is not a path on this machine."""
-    return _NAME.fullmatch(name) is not None and not Path(name).exists()
+    return _NAME.fullmatch(os.fspath(name)) is not None and not Path(name).exists()
 
 
 def local_model(name: str) -> Path:
