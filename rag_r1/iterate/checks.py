@@ -9,11 +9,14 @@ index build` are checked by that program when it runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rag_r1.config.recipes import Recipe, RecipeError
 from rag_r1.config.schema import RagR1Config
+from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.validation_limits import validation_limits
 from rag_r1.inference.model_folders import check_weights, has_weights
 from rag_r1.iterate.commands import StepCommands
@@ -21,6 +24,7 @@ from rag_r1.iterate.plan import LoopPlan, option_name
 from rag_r1.iterate.server import manifest_facts
 from rag_r1.options.argument_values import ArgumentsError
 from rag_r1.options.command_line import is_override
+from rag_r1.retriever.data.arguments import DataArguments
 from rag_r1.rollouts.arguments import block_of
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import StartError
@@ -140,14 +144,17 @@ def _refused_options(plan: LoopPlan) -> Iterator[str]:
     playing: dict[str, Callable[..., Any]] = {"evaluation": commands.evaluation_arguments}
     if plan.data is not None:
         playing["data"] = commands.data_arguments
+    # Wrong options must not hide the problems of protocol and keys.
+    without_options = StepCommands(
+        replace(plan, evaluation=replace(plan.evaluation, options={})), _PLACEHOLDER_URL
+    )
+    with suppress(ArgumentsError):
+        yield from _agent_problems(without_options.evaluation_arguments(model, query, folder))
     for section, arguments in playing.items():
         try:
-            args = arguments(model, query, folder)
-            RagR1Config.from_config(block_of(args, validation_limits(args.protocol)))
+            yield from _agent_problems(arguments(model, query, folder))
         except ArgumentsError as error:
             yield f"{section}.options: {error}"
-        except ValueError as error:
-            yield f"agent.protocol, agent.keys or options.prompt: {error}"
     if plan.retriever is None:
         return
     try:
@@ -156,3 +163,11 @@ def _refused_options(plan: LoopPlan) -> Iterator[str]:
         yield f"retriever.recipe: {error}"
     except ArgumentsError as error:
         yield f"retriever.recipe or retriever.options: {error}"
+
+
+def _agent_problems(args: EvalArguments | DataArguments) -> Iterator[str]:
+    """Yield the problem of the protocol, the keys or the prompt of arguments that play the agent."""
+    try:
+        RagR1Config.from_config(block_of(args, validation_limits(args.protocol)))
+    except ValueError as error:
+        yield f"agent.protocol, agent.keys or options.prompt: {error}"

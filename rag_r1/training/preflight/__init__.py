@@ -53,6 +53,7 @@ def _check_configuration(config: DictConfig, report: PreflightReport) -> None:
     report.problems += problems
     if wrong := settings.wrong_types(config, NUMBERS):
         report.problems += wrong
+        data.check_files(config, report)
         return  # the other checks calculate with these
     for check in (model.check_quantisation, nf4.check_nf4, check_bucket):
         report.problems += check(config)

@@ -69,6 +69,13 @@ def check_data(
     return None if not train_counts or None in train_counts else sum(train_counts)
 
 
+def check_files(config: DictConfig, report: PreflightReport) -> None:
+    """Check only whether the data files are there, and their columns. Adds the problems to the report."""
+    for key in ("train_files", "val_files"):
+        for path in files_of(config.data, key):
+            _check_file(path, config.data, None, None, report)
+
+
 def _check_drawn_rows(data: DictConfig) -> Iterator[Problem]:
     """Check that a part of the rows, if veRL uses only a part, is the same one after a resume."""
     is_drawn_anew = data.shuffle and data.get("seed") is None

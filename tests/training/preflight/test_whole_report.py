@@ -101,6 +101,14 @@ def test_an_override_that_cannot_be_read_is_named_and_the_others_are_checked():
         compose_valid(Recipe(Path("/nowhere"), "none"), [])
 
 
+def test_a_wrong_number_does_not_hide_files_that_are_not_there(here, capsys):
+    overrides = ["trainer.total_training_steps=x", "data.train_files=q.jsonl", "data.val_files=none.parquet"]
+    assert main(["--recipe", RECIPE, *overrides]) == 1
+    errors = capsys.readouterr().err
+    for key in ("trainer.total_training_steps", "q.jsonl", "none.parquet"):
+        assert f"error: {key}: " in errors
+
+
 @pytest.mark.parametrize(
     "override",
     ["data=null", "actor_rollout_ref.actor=null", "trainer=3", "+reward=[]", "transfer_queue=null"],
