@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rag_r1.config.recipes import Recipe
 from rag_r1.corpus.inputs import check_first_rows
@@ -99,7 +100,7 @@ def check_documents(artifacts: OwnArtifacts, folder: PipelineFolder) -> None:
 
 
 def _check_files(artifacts: OwnArtifacts, checks: StartChecks) -> None:
-    """Check the documents, passages, prompts, questions, model and encoder that the plan names."""
+    """Check the documents, passages, prompts, questions, model, encoder and recipes that the plan names."""
     plan = artifacts.plan
     if plan.documents.folder is not None:
         checks.run(document_files, Path(plan.documents.folder))
@@ -115,6 +116,9 @@ def _check_files(artifacts: OwnArtifacts, checks: StartChecks) -> None:
         checks.run(_check_model, plan)
     if plan.index.encoder is not None:
         checks.run(_check_encoder, plan.index.encoder)
+    for section in (plan.sft, plan.grpo):
+        if section.recipe is not None and not section.skip:
+            checks.run(Recipe.find, section.recipe)
 
 
 def _check_encoder(name: str) -> None:
@@ -204,8 +208,8 @@ def _check_model(plan: OwnPlan) -> None:
 
 
 async def _try_models(plan: OwnPlan, folder: PipelineFolder) -> None:
-    """Send a request to each model server that an unfinished step needs. One whose address or model is not
-    known gets none.
+    """Send a request to each model server that an unfinished step needs. One whose address is not known gets
+    none, and one whose model is not known is only asked for its list.
 
     Raises StartError or RunError if a server does not answer, or does not have its model.
     """
@@ -218,7 +222,10 @@ async def _try_models(plan: OwnPlan, folder: PipelineFolder) -> None:
     if writes_questions and (reader.url or teacher.url) is not None and plan.reading is not None:
         models["--reader"] = plan.reading
 
-    attempts = []
+    attempts: list[Awaitable[Any]] = []
+    if writes_questions and reader.url is not None and reader.model is None:
+        server = ModelServer(reader.url, reader.api_key_env, flag="--reader")
+        attempts.append(asyncio.to_thread(check_endpoint, server))
     for flag, spec in models.items():
         server = ModelServer(spec.url, spec.key_variable, spec.model, flag=flag, model_flag=f"{flag}-model")
         attempts.append(asyncio.to_thread(check_replies, server))

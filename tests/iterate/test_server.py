@@ -131,3 +131,23 @@ def test_the_real_server_is_started_here_takes_the_next_index_and_ends_with_the_
         assert service.index_facts()["passages"] == 3  # the old index keeps serving
     with pytest.raises(httpx.TransportError):
         httpx.get(f"{url}/ready", trust_env=False)
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ((200, '{"hello": "world"}'), "HTTP 200 to GET /ready"),
+        ((404, "{}"), "HTTP 404 to GET /ready"),
+        ((500, '{"status": "ready"}'), "HTTP 500 to GET /ready"),
+        ((401, "{}"), "requires a token: set the variable RETRIEVAL_TOKEN"),
+    ],
+)
+def test_what_is_no_retrieval_server_is_named_before_the_first_step(answer, message, tmp_path):
+    with JsonStub(lambda asked: answer) as stub:
+        with pytest.raises(RunError, match=message):
+            LoopServer(ServerSpec(url=stub.url), tmp_path).check()
+
+
+def test_a_server_that_loads_its_index_passes_the_check(tmp_path):
+    with JsonStub(lambda asked: (503, '{"error": "loading"}')) as stub:
+        LoopServer(ServerSpec(url=stub.url), tmp_path).check()
