@@ -237,3 +237,12 @@ def test_a_required_section_of_a_wrong_form_hides_no_problem_of_the_others(loop,
     ]
     messages = problems(loop, capsys)
     assert [line[: len(start)] for line, start in zip(messages, starts, strict=True)] == starts
+
+
+def test_files_of_another_form_are_named_before_the_first_step(loop, capsys):
+    (loop.folder / "train.jsonl").write_bytes("{}".encode("utf-16"))
+    (loop.folder / "test.jsonl").write_text('{"query": "Who?"}')
+    (loop.folder / "corpus.jsonl").write_text('{"question": "Who?"}')
+    messages = problems(loop, capsys)
+    keys = ["evaluation.questions", "data.questions", "index.corpus"]
+    assert [line.partition(":")[0] for line in messages] == keys
