@@ -26,11 +26,10 @@ from rag_r1.own.artifacts import OwnArtifacts
 from rag_r1.own.episodes import ANY_URL
 from rag_r1.own.evaluation_steps import eval_arguments, evaluations
 from rag_r1.own.plan import OwnPlan
-from rag_r1.own.questions_step import questions_spec
+from rag_r1.own.questions_step import questions_spec, read_own_questions
 from rag_r1.own.training_steps import sft_overrides
 from rag_r1.protocols import load_with_prompt
 from rag_r1.rollouts.one_shot import PASSAGES_FIELD
-from rag_r1.rollouts.requests import read_questions
 from rag_r1.rollouts.server_check import ModelServer, check_endpoint, check_replies
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import StartChecks, StartError, try_servers
@@ -111,7 +110,7 @@ def _check_files(artifacts: OwnArtifacts, checks: StartChecks) -> None:
         checks.run(_check_one_shot_prompt, plan.evaluation.one_shot_prompt)
     for paths in (plan.questions.train, plan.questions.test):
         if protocol is not None and paths:
-            checks.run_on_all(partial(read_questions, protocol=protocol), paths)
+            checks.run_on_all(partial(read_own_questions, protocol=protocol), paths)
     if plan.policy.model is not None:
         checks.run(_check_model, plan)
     if plan.index.encoder is not None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rag_r1.data.rows import QuestionRow, write_rows
 from rag_r1.demo.policy import policy_path
 from rag_r1.own import command
 from rag_r1.own.artifacts import OwnArtifacts
@@ -150,3 +151,13 @@ def test_the_teachers_model_is_the_only_one_that_its_server_lists(own: Own, tmp_
     with OpenAIServer(lambda body: "") as silent:
         with pytest.raises(RunError, match="lists no models: name the teacher's with --teacher-model"):
             with_teacher_name(read_plan(None, {"teacher": {"url": silent.base}}))
+
+
+def test_own_questions_that_cannot_be_in_one_file_are_refused_before_the_index(tmp_path):
+    (tmp_path / "notes.txt").write_text("A text.")
+    for name, level in (("a", "easy"), ("b", 3)):
+        row = QuestionRow(f"Who is {name}?", ("Ada",), id=name, metadata={"level": level})
+        write_rows(tmp_path / f"{name}.parquet", [row])
+    files = [str(tmp_path / f"{name}.parquet") for name in "ab"]
+    found = problems(tmp_path, questions={"train": files, "test": files[:1]}, sft={"skip": True})
+    assert any("extra_info.level has values of several types" in problem for problem in found)
