@@ -163,9 +163,9 @@ class Supervisor:
             return
         self._move_records(step, len(attempts.all))
         self.checkpoints.go_back(step or None)
-        # A kept checkpoint may be older than an earlier change of the rate.
-        if step and (rate := self.rate_after(attempts.rollbacks)) != self.rate:
-            self.checkpoints.set_learning_rate(step, rate)
+        # A kept checkpoint may be from before or after an earlier change of the rate.
+        if step and any(rung.learning_rate != 1 for rung in self.options.ladder[: attempts.rollbacks]):
+            self.checkpoints.set_learning_rate(step, self.rate_after(attempts.rollbacks))
         self.guard.back_to(step)
         changes = ", ".join(self.changes(attempts.rollbacks)) or "no change"
         _print(f"back to step {step}, with {changes}")
