@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+#: veRL's trainer modes.
+VERLS_MODES = ("sync", "colocate_async", "separate_async")
 #: The module that registers the engine for weights in nf4.
 NF4_ENGINE = "rag_r1.plugin.nf4.register"
 
@@ -20,9 +22,9 @@ def gpu_count(config: DictConfig) -> int:
     return int(config.trainer.nnodes) * int(config.trainer.n_gpus_per_node)
 
 
-def verls_mode(mode: str) -> str:
+def verls_mode(mode: object) -> str:
     """Return veRL's own name of a trainer mode, e.g. `sync` for `search_sync` and `sessions_sync`."""
-    return mode.removeprefix("sessions_").removeprefix("search_")
+    return str(mode).removeprefix("sessions_").removeprefix("search_")
 
 
 def is_separate(config: DictConfig) -> bool:

@@ -235,6 +235,7 @@ def test_the_page_tells_every_attempt_with_its_signs(tmp_path, monkeypatch):
         ("trainer.resume_mode=disable", "trainer.resume_mode"),
         ("trainer.resume_mode=resume_path", "trainer.resume_mode"),
         ("trainer.logger=[console]", "trainer.logger"),
+        ("trainer.logger=5", "trainer.logger"),
         (
             "actor_rollout_ref.actor.checkpoint.save_contents=[hf_model]",
             "actor_rollout_ref.actor.checkpoint.save_contents",

@@ -33,6 +33,8 @@ def test_every_shipped_recipe_has_the_types_that_verl_declares_and_leaves_nothin
         (GRPO, "algorithm.gamma", 10**400, "0, which is not a number"),
         (GRPO, "actor_rollout_ref.actor.use_kl_loss", "off", "'off', which is neither true nor false"),
         (GRPO, "algorithm.gamma", "1,0", "'1,0', which is not a number"),
+        (GRPO, "actor_rollout_ref.actor.checkpoint.save_contents", 5, "5, which is not a list of names"),
+        (GRPO, "actor_rollout_ref.actor.checkpoint.load_contents", [1], "[1], which is not a list of names"),
         (SFT, "optim.lr", "fast", "'fast', which is not a number"),
         (SFT, "optim.weight_decay", "0.1.2", "'0.1.2', which is not a number"),
     ],
