@@ -105,10 +105,8 @@ class Checkpoints:
         try:
             shutil.copytree(kept, self.folder / kept.name, copy_function=_link)
         except OSError as error:  # where hard links are not possible, the disk can be full
-            raise RunError(
-                f"{kept} cannot be copied to {self.folder} ({_copy_error(error)}): make room, and run the "
-                "same command again"
-            ) from error
+            text = f"{kept} cannot be copied to {self.folder} ({_copy_error(error)})"
+            raise RunError(f"{text}: make room, and run the same command again") from error
         write_text(self.folder / TRACKER, str(step))
 
     def set_learning_rate(self, step: int, rate: float) -> None:

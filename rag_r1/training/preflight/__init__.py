@@ -44,9 +44,7 @@ def preflight(config: DictConfig, *further_checks: Check) -> PreflightReport:
     return report
 
 
-def _check_configuration(
-    config: DictConfig, report: PreflightReport, further_checks: Iterable[Check]
-) -> None:
+def _check_configuration(config: DictConfig, report: PreflightReport, further: Iterable[Check]) -> None:
     """Run all checks except that of the retrieval server. A check that depends on something that another
     check has refused is skipped."""
     report.problems += settings.check_required_keys(config)
@@ -61,7 +59,7 @@ def _check_configuration(
         report.problems += wrong
         data.check_files(config, report)
         return  # the other checks calculate with these
-    for check in (*further_checks, model.check_quantisation, nf4.check_nf4, check_bucket):
+    for check in (*further, model.check_quantisation, nf4.check_nf4, check_bucket):
         report.problems += check(config)
     report.problems += (critic_problems := model.check_critic(config))
     has_models = tokenizer is not None and not critic_problems

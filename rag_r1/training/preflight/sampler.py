@@ -12,7 +12,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from rag_r1.config.schema import RagR1Config, SamplerOptions, find_faults
 from rag_r1.options.problems import Problem, error, plain, problem_of_fault, warning
-from rag_r1.options.suggestions import did_you_mean
 from rag_r1.rewards import RewardSum
 from rag_r1.training.config_facts import VERLS_MODES, verls_mode
 from rag_r1.training.preflight.sessions import REWARD_POOL, shares_reward_model
@@ -31,7 +30,7 @@ def check_sampler(config: DictConfig) -> Iterator[Problem]:
     expected = "SearchReplayBuffer" if verls_mode(mode) == "sync" else "SearchReplayBufferAsync"
     modes = [f"{prefix}{own}" for prefix in ("search_", "sessions_", "") for own in VERLS_MODES]
     if mode not in modes and (name != expected or mode != verls_mode(mode)):
-        remedy = did_you_mean(mode, modes) or f"set it to one of {', '.join(modes)}"
+        remedy = f"set it to one of {', '.join(modes)}"
         yield error("trainer.v1.trainer_mode", f"there is no mode {mode}", remedy)
     elif name != expected:
         text = f"{name} does not fit trainer.v1.trainer_mode={mode}"
