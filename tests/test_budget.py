@@ -47,7 +47,7 @@ from code_lines import PARTS, ROOT, LineCount, count_lines, count_part
 #: tokenizer and a block that a value replaces hide no other problem took 95 (80), the terminal's chat in
 #: modules of its own 20. Checkpoints for which there is no room, trainer modes that there are not and lists
 #: that are none took 20 (55).
-BUDGETS = {"package": (46_750, 0.334), "tests": (65_835, 0.0575)}
+BUDGETS = {"package": (46_745, 0.334), "tests": (65_835, 0.0575)}
 
 
 @pytest.fixture(scope="module", params=PARTS)

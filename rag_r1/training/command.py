@@ -123,13 +123,14 @@ def _check_recipe(args: TrainArguments) -> tuple[Recipe, DictConfig, PreflightRe
     from rag_r1.training.preflight import preflight
     from rag_r1.training.stages import check_export
 
-    further_checks = [check_export] if args.leave_model else []
-    if args.supervise:
-        further_checks.append(check_supervision)
-    elif args.hours is not None:
-        further_checks.append(check_resume)
-    report = preflight(config, *further_checks)
+    report = preflight(config)
     report.problems[:0] = override_problems
+    if args.leave_model:
+        report.problems += check_export(config)
+    if args.supervise:
+        report.problems += check_supervision(config)
+    elif args.hours is not None:
+        report.problems += check_resume(config)
     if config.trainer.get("device") == "cpu" and not report.errors:
         report.notes.append(f"threads of vLLM: {vllm_threads(config)}")
     return recipe, config, report

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rag_r1.options.problems import plain
+
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+#: The key with the names of what a checkpoint of the actor contains.
+SAVE_CONTENTS = "actor_rollout_ref.actor.checkpoint.save_contents"
 #: veRL's trainer modes.
 VERLS_MODES = ("sync", "colocate_async", "separate_async")
 #: The module that registers the engine for weights in nf4.
@@ -53,6 +57,12 @@ def saves_checkpoints(config: DictConfig) -> bool:
     `trainer.save_freq` is no number."""
     interval = config.trainer.get("save_freq")
     return isinstance(interval, int | float) and interval > 0
+
+
+def saved_contents(config: DictConfig) -> list[str]:
+    """Return what a checkpoint of the actor contains; [] if `SAVE_CONTENTS` is not a list."""
+    contents = plain(config.actor_rollout_ref.actor.checkpoint.get("save_contents"))
+    return list(map(str, contents)) if isinstance(contents, list) else []
 
 
 def adapter_rank(config: DictConfig) -> int:

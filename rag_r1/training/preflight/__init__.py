@@ -8,8 +8,6 @@ problem that one check finds only prevents those that would depend on it. Nothin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-
 from omegaconf import DictConfig
 
 from rag_r1.options.problems import PreflightReport, Problem
@@ -22,7 +20,6 @@ from rag_r1.training.preflight.weight_transfer import check_bucket
 
 __all__ = ["Problem", "PreflightReport", "check_retriever", "preflight", "preflight_sft"]
 
-Check = Callable[[DictConfig], Iterable[Problem]]
 #: Keys with whole numbers, with which the checks calculate.
 NUMBERS = (
     *("data.train_batch_size", "data.max_prompt_length", "data.max_response_length"),
@@ -35,16 +32,15 @@ NUMBERS = (
 )
 
 
-def preflight(config: DictConfig, *further_checks: Check) -> PreflightReport:
-    """Run every check on a composed configuration, and the `further_checks` that an option of the command
-    needs. Problems are reported and never raised."""
+def preflight(config: DictConfig) -> PreflightReport:
+    """Run every check on a composed configuration. Problems are reported and never raised."""
     report = PreflightReport()
-    _check_configuration(config, report, further_checks)
+    _check_configuration(config, report)
     check_retriever(config, report)
     return report
 
 
-def _check_configuration(config: DictConfig, report: PreflightReport, further: Iterable[Check]) -> None:
+def _check_configuration(config: DictConfig, report: PreflightReport) -> None:
     """Run all checks except that of the retrieval server. A check that depends on something that another
     check has refused is skipped."""
     report.problems += settings.check_required_keys(config)
@@ -59,7 +55,7 @@ def _check_configuration(config: DictConfig, report: PreflightReport, further: I
         report.problems += wrong
         data.check_files(config, report)
         return  # the other checks calculate with these
-    for check in (*further, model.check_quantisation, nf4.check_nf4, check_bucket):
+    for check in (model.check_quantisation, nf4.check_nf4, check_bucket):
         report.problems += check(config)
     report.problems += (critic_problems := model.check_critic(config))
     has_models = tokenizer is not None and not critic_problems
