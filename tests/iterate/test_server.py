@@ -101,7 +101,7 @@ def test_an_address_of_an_index_that_answers_with_something_else_is_not_ready(tm
 @pytest.mark.parametrize(("token", "fault"), [("", "requires a token"), ("x", "does not accept the token")])
 def test_a_missing_token_and_a_wrong_one_are_told_apart(loop, monkeypatch, token, fault):
     monkeypatch.setenv("RETRIEVAL_TOKEN", token)
-    with JsonStub(lambda request: {} if request.method == "GET" else (401, "{}")) as server:
+    with JsonStub(lambda request: {"status": "ready"} if request.method == "GET" else (401, "{}")) as server:
         with LoopServer(ServerSpec(url=server.url), loop.out) as service:
             with pytest.raises(RunError, match=f"{fault}: set the variable RETRIEVAL_TOKEN"):
                 service.serve(loop.folder / "first")
