@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
@@ -43,6 +43,7 @@ from rag_r1.options.argument_values import (
     ArgumentsError,
     Fields,
     field_names,
+    flag_of,
     from_plain,
     is_positional,
     no_empty_path,
@@ -224,7 +225,7 @@ def read_arguments(
     layout = argparse.RawDescriptionHelpFormatter
     parser = CommandParser(prog=prog, description=description, epilog=epilog, formatter_class=layout)
     fields = field_names(cls)
-    words, settings, file_faults = _words_and_settings(cls, arguments, settings or {}, fields)
+    words, settings, file_faults, wrong_flags = _words_and_settings(cls, arguments, settings or {}, fields)
     faults = [*faults, *file_faults]
     optional = fields if faults else settings
     add_argument = ArgumentAdder(parser, fields, optional, with_rare="--help-all" in words)
@@ -239,7 +240,10 @@ def read_arguments(
     except ValidationError as error:
         errors = [item for item in error.errors(include_url=False) if item["type"] != "missing"]
     faults += [*parser.faults, *(sentence(item, fields) for item in errors)]
-    faults += _other_faults(cls, {**settings, **source()}, errors, check)
+    given = source()
+    known_wrong = {item["loc"][0] for item in errors if item["loc"]}
+    known_wrong |= {name for name in fields if flag_of(name) in wrong_flags and name not in given}
+    faults += _other_faults(cls, {**settings, **given}, known_wrong, check)
     parser.error("; ".join(faults) if check is None else listed(faults))
 
 
@@ -252,12 +256,11 @@ def names_flag(words: Sequence[str], flag: str) -> bool:
 def _other_faults(
     cls: type[ArgumentsType],
     values: Mapping[str, Any],
-    errors: Sequence[Any],
+    known_wrong: Iterable[str],
     check: Check[ArgumentsType] | None,
 ) -> list[str]:
-    """Return the faults that the class's validators and `check` find in addition to these errors of single
-    values."""
-    known_wrong = {item["loc"][0] for item in errors if item["loc"]}
+    """Return the faults that the class's validators and `check` find in addition to the values that are
+    known to be wrong."""
     args, faults, wrong_names = right_arguments(cls, values, known_wrong)
     return faults if check is None else [*faults, *problems_beside(check, args, wrong_names)]
 
@@ -267,8 +270,10 @@ def _words_and_settings(
 ) -> SplitWords:
     """Return the words without settings files, and the settings including those of the files. All positional
     arguments are among the words."""
-    words, file_settings, faults = split_files(sys.argv[1:] if arguments is None else arguments, cls)
+    words, file_settings, faults, wrong_flags = split_files(
+        sys.argv[1:] if arguments is None else arguments, cls
+    )
     merged = {**settings, **file_settings}
     for name in [name for name in merged if is_positional(fields[name])]:
         words = [*merged.pop(name), *words]
-    return SplitWords(words, merged, faults)
+    return SplitWords(words, merged, faults, wrong_flags)

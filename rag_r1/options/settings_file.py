@@ -37,9 +37,9 @@ from rag_r1.options.argument_values import (
     Fields,
     field_names,
     flag_of,
-    from_plain,
     is_positional,
     sentence,
+    split_plain,
     values_of,
 )
 from rag_r1.options.command_exit import CommandError
@@ -59,8 +59,22 @@ class SplitWords(NamedTuple):
     words: list[str]
     #: The other settings, by the names of the fields.
     settings: dict[str, Any]
-    #: Messages about files that cannot be used.
+    #: Messages about files that cannot be used, and about wrong keys of the others.
     faults: list[str]
+    #: The flags of the wrong keys.
+    wrong_flags: frozenset[str] = frozenset()
+
+
+class SettingsError(ArgumentsError):
+    """Keys of a settings file are wrong.
+
+    `faults` has a message for each wrong key, and `right` the other settings by the names of the fields.
+    """
+
+    def __init__(self, path: Path, message_of: Mapping[str, str], right: Mapping[str, Any]):
+        super().__init__(f"{path}: {'; '.join(message_of.values())}", message_of)
+        self.faults = [f"{path}: {message}" for message in message_of.values()]
+        self.right = dict(right)
 
 
 def split_files(words: Sequence[str], cls: type[BaseSettings]) -> SplitWords:
@@ -70,6 +84,7 @@ def split_files(words: Sequence[str], cls: type[BaseSettings]) -> SplitWords:
     positional: list[str] = []
     settings: dict[str, Any] = {}
     faults: list[str] = []
+    wrong_flags: set[str] = set()
     fields = field_names(cls)
     n_values = 0  # number of following words that are values of the last flag
     for word in words:
@@ -85,7 +100,11 @@ def split_files(words: Sequence[str], cls: type[BaseSettings]) -> SplitWords:
             continue
         try:
             file_values = read_settings(Path(match[1]), cls)
-        except ArgumentsError as error:
+        except SettingsError as error:
+            faults += error.faults
+            wrong_flags |= set(error.flags)
+            file_values = error.right
+        except ArgumentsError as error:  # the file cannot be read
             faults.append(str(error))
             continue
         # Not in the order of the file, since positional arguments are told apart by their order.
@@ -94,7 +113,7 @@ def split_files(words: Sequence[str], cls: type[BaseSettings]) -> SplitWords:
                 positional += value if isinstance(value, list) else [value]
             else:
                 settings[name] = value
-    return SplitWords([*positional, *others], settings, faults)
+    return SplitWords([*positional, *others], settings, faults, frozenset(wrong_flags))
 
 
 def _value_count(flag: str, fields: Fields) -> int:
@@ -123,7 +142,8 @@ def _no_settings_fault(word: str) -> str:
 
 def read_settings(path: Path, cls: type[BaseSettings]) -> dict[str, Any]:
     """Return the settings in a file, by the names of the fields of `cls`, a subclass of Arguments. Required
-    settings may be absent. Raises ArgumentsError, with the file's name and the key."""
+    settings may be absent. Raises SettingsError with all wrong keys, and ArgumentsError if the file cannot be
+    read; both name the file."""
     try:
         values = read_yaml(path)
     except (OSError, YamlError) as error:
@@ -133,19 +153,17 @@ def read_settings(path: Path, cls: type[BaseSettings]) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ArgumentsError(f"{path}: must be a mapping of settings")
     fields = field_names(cls)
-    try:
-        settings = from_plain(values, fields)
-    except ArgumentsError as error:
-        raise ArgumentsError(f"{path}: {_by_key(str(error), error.flags[0])}", error.flags) from None
-    unknown_keys = [name for name in settings if name not in fields]
-    messages = []
-    if unknown_keys:
-        hint = did_you_mean(unknown_keys[0], map(str, fields)) or "the keys are the names of the flags"
-        messages = [f"unknown key {', '.join(unknown_keys)}: {hint}"]
-    message_of = _wrong_values({name: settings[name] for name in settings if name in fields}, cls, fields)
-    messages += [_by_key(text, flag) for flag, text in message_of.items()]
-    if messages:
-        raise ArgumentsError(f"{path}: {'; '.join(messages)}", [*map(flag_of, unknown_keys), *message_of])
+    settings, wrong = split_plain(values, fields)
+    known = {name: value for name, value in settings.items() if name in fields}
+    message_of = {}
+    for name in (name for name in settings if name not in fields):
+        hint = did_you_mean(name, map(str, fields)) or "the keys are the names of the flags"
+        message_of[flag_of(name)] = f"unknown key {name}: {hint}"
+    wrong |= _wrong_values(known, cls, fields)
+    message_of |= {flag: _by_key(message, flag) for flag, message in wrong.items()}
+    if message_of:
+        right = {name: value for name, value in known.items() if flag_of(name) not in message_of}
+        raise SettingsError(path, message_of, right)
     return settings
 
 

@@ -139,3 +139,10 @@ def test_two_folders_are_refused(capsys):
     with pytest.raises(SystemExit) as ended:
         arguments("one", "two")
     assert ended.value.code == 2 and "one, two: give one FOLDER" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flags", [{"skip": ["grpo"]}, {"evaluate_only": True}])
+def test_a_run_cannot_end_after_a_step_that_is_left_out(flags):
+    with pytest.raises(ValueError, match="--until grpo: --(skip|evaluate-only) leaves out that step"):
+        OwnArguments(out=Path("o"), until="grpo", **flags)
+    OwnArguments(out=Path("o"), until="traces", **flags)
