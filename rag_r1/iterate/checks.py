@@ -8,7 +8,8 @@ index build` are checked by that program when it runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -64,10 +65,17 @@ _RESERVED_KEYS = (
 
 def find_problems(plan: LoopPlan) -> list[str]:
     """Return all problems of a plan, each with its key and remedy; [] if there are none. Problems of sections
-    that placeholders replace are left out."""
+    and keys that placeholders replace are left out."""
     checks = (_missing_files, _reserved_keys, _recipe_problems, _refused_options)
     problems = dict.fromkeys(problem for check in checks for problem in check(plan))
-    return [problem for problem in problems if problem.partition(".")[0] not in plan.replaced]
+    return [problem for problem in problems if not _is_of_placeholder(problem, plan.replaced)]
+
+
+def _is_of_placeholder(problem: str, replaced: Collection[str]) -> bool:
+    """Return whether all keys that a problem begins with are replaced, or their section is."""
+    heading = problem.partition(":")[0]
+    keys = re.findall(r"\b(?:agent|data|retriever|index|server|evaluation)\.\w+", heading)
+    return heading.partition(".")[0] in replaced or (bool(keys) and set(keys) <= set(replaced))
 
 
 def _missing_files(plan: LoopPlan) -> Iterator[str]:
