@@ -123,7 +123,8 @@ async def evaluate_modes(args: ModesArguments) -> int:
     server_checks = (partial(check_search, untrained_args, {}), partial(check_judge, args))
     checks = begin_checks(*model_checks, *server_checks)
     served_check = partial(check_served_model, untrained_args, checks[0])
-    with all_problems(args, {}, [*checks, served_check, *file_checks(args)]):
+    prompt_check = partial(_prompt_alone, args.prompt_alone)
+    with all_problems(args, {}, [*checks, served_check, prompt_check, *file_checks(args)]):
         untrained_args, *_ = (check() for check in checks)
         run_setup = prepare_evaluation(untrained_args)
     if status := await _play_modes(args, untrained_args, run_setup, (ALONE, BEFORE)):
@@ -163,16 +164,24 @@ def alone_condition(setup: AgentSetup, name: AloneBaseline, prompt: Path | None 
     episode_limits = (budget.max_response_tokens, budget.max_episode_tokens)
     max_tokens = min(all_turns_tokens, *(limit for limit in episode_limits if limit is not None))
     long_turn = replace(setup, budget=replace(budget, max_turn_tokens=max_tokens))
-    if prompt is not None:
-        try:
-            text = read_prompt(prompt, f"--prompt-alone {prompt}")
-        except ProtocolError as error:
-            raise RunError(str(error)) from error
-        if "{question}" not in text:
-            raise RunError(f"--prompt-alone {prompt} has no {{question}}: write it where the question goes")
+    if (text := _prompt_alone(prompt)) is not None:
         protocol = replace(setup.protocol, user_prompt=text)
         return baseline(name, replace(long_turn, protocol=protocol, own_prompt=True))
     return baseline(name, long_turn if name == "no_search" else replace(long_turn, own_prompt=False))
+
+
+def _prompt_alone(prompt: Path | None) -> str | None:
+    """Return the text of the file --prompt-alone; None if there is none. Raises RunError if it cannot be read
+    or lacks {question}."""
+    if prompt is None:
+        return None
+    try:
+        text = read_prompt(prompt, f"--prompt-alone {prompt}")
+    except ProtocolError as error:
+        raise RunError(str(error)) from error
+    if "{question}" not in text:
+        raise RunError(f"--prompt-alone {prompt} has no {{question}}: write it where the question goes")
+    return text
 
 
 def write_modes(out: Path) -> list[str]:

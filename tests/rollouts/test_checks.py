@@ -223,6 +223,9 @@ def test_check_only_asks_each_server_once_and_writes_nothing(tmp_path, capsys):
     assert paths == ["/retrieve", "/v1/chat/completions", "/v1/models"]
     printed = capsys.readouterr()
     assert "all checks passed: 1 questions" in printed.out and "--prompt-alone none.txt" in printed.err
+    assert evaluation.main([*modes, "--questions", "none.jsonl"]) == 1
+    printed = capsys.readouterr()
+    assert "--prompt-alone none.txt" in printed.err and "none.jsonl" in printed.err
     assert not (tmp_path / "out").exists()
 
 
