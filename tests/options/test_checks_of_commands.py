@@ -431,6 +431,12 @@ def test_mcp_refuses_another_server_in_place_of_the_search(capsys):
         ),
         ("view run --host 192.0.2.1 --port 0", "choose another --host"),
         ("eval report run --answerable latin.yaml --out new", "it is not UTF-8 text, at byte 0"),
+        ("eval report notes --step 3 --out new", "notes has no trajectory records: give a run's folder"),
+        ("eval report run --step -3 --out new", "--step: must be a whole number of at least 0, not '-3'"),
+        (
+            "eval report notes --answerable no --supporting infinite.jsonl --out new",
+            "infinite.jsonl, row 1: needs",
+        ),
         ("probe-passages --questions questions.jsonl --corpus loop --out p.json", "loop: the name must"),
         (
             "corpus check --questions q.jsonl --questions q.jsonl --corpus loop --out new",

@@ -24,7 +24,7 @@ from rag_r1.evaluation.report.report import WRONG_RUN
 from rag_r1.evaluation.report.run_table import RunTable, has_records, no_records, read_run
 from rag_r1.io.atomic_files import write_json, write_text
 from rag_r1.options.command_exit import command_main
-from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
+from rag_r1.options.command_line import Arguments, From0Count, Positive, argument, read_arguments
 from rag_r1.options.out_folder import check_out
 from rag_r1.options.suggestions import did_you_mean
 from rag_r1.rewards.normalise import NormaliserName
@@ -194,7 +194,7 @@ class CompareArguments(Arguments):
     )
     differs: list[str] = argument("intended difference between the runs", "KEY", default=[])
     normaliser: NormaliserName = argument("normaliser with which answers are compared", default="squad")
-    step: int | None = argument("step of trainings whose validations are compared", "N", default=None)
+    step: From0Count | None = argument("step of trainings whose validations are compared", "N", default=None)
     out: Path | None = argument("folder for compare.json, compare.md and pictures", "DIR", default=None)
     resamples: Positive = argument("replicates of the bootstrap", "N", default=Bootstrap.resamples)
     seed: Annotated[int, Field(ge=0)] = argument("seed of bootstrap and permutations", "N", default=0)

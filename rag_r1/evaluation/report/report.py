@@ -31,7 +31,7 @@ from rag_r1.evaluation.report.run_table import RunTable, read_run
 from rag_r1.io.atomic_files import write_json, write_text
 from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
-from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
+from rag_r1.options.command_line import Arguments, From0Count, Positive, argument, read_arguments
 from rag_r1.options.out_folder import check_out
 from rag_r1.rollouts.provenance import Provenance
 from rag_r1.runs.errors import RunError
@@ -155,7 +155,7 @@ class ReportArguments(Arguments):
     out: Path | None = argument("folder for the report (default: the run's)", "DIR", default=None)
     answerable: Path | None = argument("ids of questions that the corpus can answer", "FILE", default=None)
     supporting: Path | None = argument("the passages that each question needs", "FILE", default=None)
-    step: int | None = argument("step of the training whose validation is reported", "N", default=None)
+    step: From0Count | None = argument("step of the training whose validation is reported", "N", default=None)
     resamples: Positive = argument("replicates of the bootstrap", "N", default=Bootstrap.resamples)
     seed: Annotated[int, Field(ge=0)] = argument("seed of the bootstrap", "N", default=0)
     skip_bad_rows: bool = argument(HELP, default=False)
@@ -182,25 +182,30 @@ def _check_start(args: ReportArguments) -> tuple[Provenance | None, RunTable]:
     """Return the run's provenance and its records. Raises StartError with all problems."""
     with StartChecks() as checks:
         card = checks.run(Provenance.read, args.run)
+        files = {"answerable": args.answerable, "supporting": args.supporting}
+        # Without a file that cannot be used, so that its problem does not hide those of the run.
+        usable = {kind: path for kind, path in files.items() if checks.run(_can_be_used, kind, path, args)}
         table = checks.run(
             read_run,
             args.run,
             mask=card.mask if card else None,
-            answerable=args.answerable,
-            supporting=args.supporting,
             step=args.step,
             skip_bad_rows=args.skip_bad_rows,
+            **usable,
         )
-        if table is None and (args.answerable or args.supporting):
-            # The three are read separately, so that no problem hides another.
-            checks.run(read_run, args.run, step=args.step, skip_bad_rows=args.skip_bad_rows)
-            if args.answerable is not None:
-                checks.run(read_answerable, args.answerable, BadRows())
-            if args.supporting is not None:
-                checks.run(read_supporting, args.supporting, BadRows())
         checks.run(check_out, args.out or args.run, flag="--out" if args.out else "without --out, RUN")
     assert table is not None  # or the checks have raised
     return card, table
+
+
+def _can_be_used(kind: str, path: Path | None, args: ReportArguments) -> bool:
+    """Return whether there is a file of annotations of this kind. Raises DataError if it cannot be read, or
+    has bad rows that are not skipped."""
+    if path is not None:
+        bad = BadRows()
+        {"answerable": read_answerable, "supporting": read_supporting}[kind](path, bad)
+        bad.refuse(args.skip_bad_rows, "nothing was written")
+    return path is not None
 
 
 if __name__ == "__main__":

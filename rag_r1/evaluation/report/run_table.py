@@ -147,7 +147,7 @@ def read_run(
 
 def _check_step(episodes: Sequence[_EpisodeRow], run: Path, step: int | None) -> None:
     """Raise RunError if there are no episodes, or if they belong to several steps of a training."""
-    if not episodes and step is None:
+    if not episodes and (step is None or not has_records(run)):
         raise no_records(run)
     if not episodes:
         raise RunError(
