@@ -113,8 +113,6 @@ def check_start(args: BuildArguments) -> tuple[Protocol, list[MixEntry]]:
         if args.near_duplicates:
             checks.run(require_library)
         protocol = checks.run(read_protocol, args.protocol, args.prompt)
-        if args.prompt is not None:  # so that a wrong protocol does not hide a wrong prompt
-            checks.run(read_protocol, "rag_r1_mq", args.prompt)
         flags = {"train": args.train, "test": args.validation}
         entries = read_entries(flags, args.mix, checks)
         for entry in entries:

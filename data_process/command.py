@@ -23,7 +23,7 @@ from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments, with_defaults
 from rag_r1.options.out_folder import check_out
-from rag_r1.protocols import Protocol, ProtocolError, load_with_prompt, protocol_names
+from rag_r1.protocols import Protocol, load_with_prompt, protocol_names
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks
 
@@ -181,8 +181,13 @@ def _sources(args: HubArguments) -> tuple[QuestionFile | None, QuestionFile | No
 
 
 def read_protocol(name: str, prompt_file: str | None) -> Protocol:
-    """Load a protocol, with the prompt from a file if one is given. Raises DataError if either is invalid."""
-    try:
-        return load_with_prompt(name, prompt_file)
-    except ProtocolError as error:
-        raise DataError(str(error)) from error
+    """Load a protocol, with the prompt from a file if one is given. Raises StartError with what is wrong with
+    either of them."""
+    with StartChecks() as checks:
+        protocol = checks.run(load_with_prompt, name, prompt_file)
+        if (
+            protocol is None and prompt_file is not None
+        ):  # so that a wrong protocol does not hide a wrong prompt
+            checks.run(load_with_prompt, "rag_r1_mq", prompt_file)
+    assert protocol is not None  # or the checks have raised
+    return protocol

@@ -122,11 +122,12 @@ def test_a_wrong_option_is_named(files, tmp_path, capsys, options, message):
 
 def test_all_wrong_options_are_reported_in_one_run(files, tmp_path, capsys):
     (tmp_path / "file").touch()
+    wrong = ["--protocol", "nope", "--prompt", f"{tmp_path}/file", "--source-name", "a/b"]
     missing = ["--train", f"{tmp_path}/no_train.json", "--validation", f"{tmp_path}/no_test.json"]
-    assert convert(tmp_path / "file", *missing, "--protocol", "nope", "--source-name", "a/b") == 1
+    assert convert(tmp_path / "file", *missing, *wrong) == 1
     message = capsys.readouterr().err
-    wanted = ("no_train.json", "no_test.json", "'nope'", "'a/b'", "--out")
-    assert [word for word in wanted if word not in message] == [] and "5 problems" in message
+    wanted = ("no_train.json", "no_test.json", "'nope'", "--prompt", "'a/b'", "--out")
+    assert [word for word in wanted if word not in message] == [] and "6 problems" in message
 
 
 def test_nothing_to_read_is_told_with_the_remedy(tmp_path, capsys):
