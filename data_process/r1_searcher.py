@@ -70,12 +70,14 @@ def _read_splits(args: StageArguments) -> ScriptInput:
     Raises DataError if the arguments contradict each other or a file cannot be read.
     """
     files = {"hotpotqa": args.hotpotqa, "2wiki": args.two_wiki}
-    if any(files.values()) == bool(args.train):
-        raise DataError("give either --train (the published rows) or --hotpotqa and --2wiki (the raw ones)")
-    if args.train and (args.difficulty or args.count):
-        raise DataError("--difficulty and --count are for raw rows; those of --train are drawn already")
     with StartChecks() as checks:
-        composition = checks.run(_composition, args)
+        if any(files.values()) == bool(args.train):
+            either = "either --train (the published rows) or --hotpotqa and --2wiki (the raw ones)"
+            checks.add(DataError(f"give {either}"))
+        if args.train and (args.difficulty or args.count):
+            why = "those of --train are drawn already: leave them out"
+            checks.add(DataError(f"--difficulty and --count are for raw rows; {why}"))
+        counts = checks.run(_counts, args.count)
         raw = {name: checks.run(read_file, path) for name, path in files.items() if path}
         test = checks.run(read_file, args.validation) if args.validation else None
         published = checks.run(read_file, args.train) if args.train else None
@@ -83,7 +85,8 @@ def _read_splits(args: StageArguments) -> ScriptInput:
         difficulties = checks.run(read_difficulties, args.difficulty, skip) if args.difficulty else None
     if published is not None:
         return _published_splits(make_splits(published, test), args.stage)
-    assert composition is not None  # else StartChecks has raised
+    assert counts is not None  # else StartChecks has raised
+    composition = {entry: count for entry, count in {**PUBLISHED[args.stage], **counts}.items() if count}
     return _drawn_splits(args, composition, raw, test, difficulties)
 
 
@@ -136,19 +139,16 @@ def _published_splits(splits: list[Split], stage: int) -> ScriptInput:
     return ScriptInput(splits, {"stage": stage, "published": expected})
 
 
-def _composition(args: StageArguments) -> Composition:
-    """Return the published counts of a stage, replaced by those of --count.
-
-    Raises DataError if a --count is not SOURCE.CLASS=N.
-    """
-    counts = dict(PUBLISHED[args.stage])
-    for entry in args.count:
+def _counts(entries: Sequence[str]) -> Composition:
+    """Return the numbers of --count. Raises DataError if one is not SOURCE.CLASS=N."""
+    counts = {}
+    for entry in entries:
         name, _, count = entry.partition("=")
         source, _, class_ = name.partition(".")
         if source not in SOURCES or class_ not in CLASSES or not count.isdecimal():
             raise DataError(f"--count {entry}: use SOURCE.CLASS=N, for example hotpotqa.medium=200")
         counts[source, class_] = int(count)
-    return {entry: count for entry, count in counts.items() if count}
+    return counts
 
 
 if __name__ == "__main__":

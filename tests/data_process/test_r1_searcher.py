@@ -117,6 +117,8 @@ def test_a_wrong_option_is_named(files, tmp_path, capsys, arguments, message):
     ("arguments", "problems"),
     [
         (["--train", "none", "--validation", "no"], ["none:", "no:"]),
+        (["--train", "none", "--hotpotqa", "no"], ["give either --train", "none:", "no:"]),
+        (["--train", "none", "--count", "2wiki.hard=0"], ["are for raw rows", "none:"]),
         (["--2wiki", "none", "--difficulty", "no", "--count", "x"], ["none:", "read no:", "--count x:"]),
     ],
 )
@@ -125,6 +127,10 @@ def test_wrong_files_and_counts_are_named_in_one_run(tmp_path, capsys, monkeypat
     assert call(tmp_path / "out", "--stage", "1", *arguments) == 1
     message = capsys.readouterr().err
     assert all(problem in message for problem in problems)
+    with pytest.raises(SystemExit):
+        call(tmp_path / "out", "--stage", "3", *arguments)
+    message = capsys.readouterr().err
+    assert all(problem in message for problem in ["--stage: must be 1 or 2", *problems])
 
 
 def test_the_script_explains_itself_where_nothing_is_installed(tmp_path):
