@@ -28,6 +28,7 @@ from typing import Any
 
 from rag_r1.io.atomic_files import reason_of
 from rag_r1.io.bounded_yaml import YamlError, read_yaml
+from rag_r1.io.errors import ICONV
 from rag_r1.io.ordinary_files import open_ordinary
 from rag_r1.protocols.actions import SEARCH
 from rag_r1.protocols.blocks import ACTING, ONE_CALL, POPPED, ROLES, SPANS, SYNTAXES, Block, CallFormat, Role
@@ -83,7 +84,7 @@ def read_prompt(path: str | Path, source: str) -> str:
         with open_ordinary(os.path.expanduser(path)) as file:
             return io.TextIOWrapper(file, encoding="utf-8-sig").read()
     except UnicodeDecodeError as error:
-        remedy = "convert it with `iconv -t UTF-8`"
+        remedy = f"convert it with {ICONV}"
         raise ProtocolError(f"{source}: not UTF-8 text ({error.reason}): {remedy}") from error
     except (OSError, ValueError) as error:  # ValueError: a path with a null character
         raise ProtocolError(f"{source} cannot be read: {reason_of(error)}: give a text file") from error

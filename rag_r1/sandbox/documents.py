@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from html.parser import HTMLParser
 from typing import Any, BinaryIO
 
-from rag_r1.io.errors import DataError
+from rag_r1.io.errors import ICONV, DataError
 from rag_r1.sandbox.job_paths import path_of
 
 #: Most characters of text in one file; a small PDF can expand to gigabytes.
@@ -124,9 +124,11 @@ def decode_text(data: bytes, encoding: str | None = None) -> str:
         text = data.decode(encoding or "utf-8")
     except (UnicodeError, LookupError):
         name = encoding or "UTF-8"
-        raise DataError(f"it is not {name} text: convert it with `iconv -t UTF-8`") from None
+        remedy = f"convert it with {ICONV}, or remove it if it is no text"
+        raise DataError(f"it is not {name} text: {remedy}") from None
     if "\0" in text:  # valid UTF-8, but typical of UTF-16 without its mark, of UTF-32, and of binary files
-        raise DataError("it holds null characters, as UTF-16 and UTF-32 do: convert it with `iconv -t UTF-8`")
+        remedy = "convert it with `iconv -f UTF-16LE -t UTF-8 FILE > NEW`, or remove it if it is no text"
+        raise DataError(f"it holds null characters, as UTF-16 and UTF-32 do: {remedy}")
     return text
 
 

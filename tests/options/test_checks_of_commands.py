@@ -418,7 +418,10 @@ def test_mcp_refuses_another_server_in_place_of_the_search(capsys):
         ("data --mix bad.yaml --out new", "bad.yaml: while parsing"),
         ("data --mix bad.yaml --out new", "correct its YAML"),
         ("iterate --recipe bad.yaml --out new --check-only", "correct its YAML, or give another file"),
-        ("data --train questions=questions.jsonl --prompt binary --out new", "convert it with `iconv"),
+        (
+            "data --train questions=questions.jsonl --prompt binary --out new",
+            "convert it with `iconv -f LATIN1 -t UTF-8 FILE > NEW`",
+        ),
         ("documents --folder wide --out new --no-progress", "a.txt: it holds null characters"),
         ("documents @twice.yaml --folder notes", "it has the key out twice"),
         ("train --recipe latin.yaml", "it is not text in UTF-8"),

@@ -26,7 +26,7 @@ from typing import Any, BinaryIO
 from rag_r1.data.files.json_array import elements
 from rag_r1.io.atomic_files import reason_of
 from rag_r1.io.bounded_json import read_json_line
-from rag_r1.io.errors import DataError
+from rag_r1.io.errors import ICONV, DataError
 from rag_r1.io.ordinary_files import open_ordinary
 from rag_r1.sandbox.parquet import BATCH_ROWS, check_parquet
 
@@ -177,7 +177,7 @@ def parse_json_line(line: bytes) -> Any:
     try:
         return read_json_line(line, MAX_VALUES)
     except UnicodeDecodeError as error:
-        return ValueError(f"{reason_of(error)}: convert the file with `iconv -t UTF-8`, or fetch it again")
+        return ValueError(f"{reason_of(error)}: convert the file with {ICONV}, or fetch it again")
     except (ValueError, RecursionError) as error:
         return ValueError(f"not JSON: {short_text(str(error))}")
 

@@ -112,7 +112,9 @@ def test_a_pdf_without_text_is_named_with_the_reason_and_by_nothing_else(tmp_pat
 def test_files_that_cannot_be_read_are_named_and_then_refused_or_left_out(tmp_path, caplog):
     docs = folder_of_documents(tmp_path / "docs")
     (docs / "latin.txt").write_bytes("Käse".encode("latin-1"))
-    with pytest.raises(RunError, match=r"1 of 4 files.*\n  latin.txt: it is not UTF-8 text"):
+    with pytest.raises(
+        RunError, match=r"1 of 4 files.*\n  latin.txt: it is not UTF-8 text: convert it with `iconv -f LATIN1"
+    ):
         index_folder(docs, tmp_path / "out", False)
     assert not list((tmp_path / "out").glob("corpus*"))
     assert len(rows(index_folder(docs, tmp_path / "out", False, skip_bad_files=True))) == 4
