@@ -117,8 +117,8 @@ def _visible_paths(folder: Path) -> Iterator[Path]:
 
 def document_files(folder: Path) -> list[Path]:
     """Return the files of a type that can be read, sorted by name, without hidden ones and without links that
-    lead out of the folder. Raises RunError if there are none, or if `folder` is no folder or a folder in it
-    may not be entered."""
+    lead out of the folder. A link to nothing is among them, so that the reading names it. Raises RunError if
+    there are none, or if `folder` is no folder or a folder in it may not be entered."""
     if not folder.is_dir():
         problem = "is a file" if folder.exists() else "does not exist"
         raise RunError(f"{folder} {problem}: give the folder with the documents")
@@ -126,11 +126,17 @@ def document_files(folder: Path) -> list[Path]:
     paths = [
         path
         for path in _visible_paths(folder)
-        if path.suffix.lower() in ENDINGS and path.is_file() and path.resolve().is_relative_to(root)
+        if path.suffix.lower() in ENDINGS
+        and (_leads_nowhere(path) or (path.is_file() and path.resolve().is_relative_to(root)))
     ]
     if not paths:
         raise RunError(f"{folder}: no file in it ends in one of {', '.join(ENDINGS)}: give another folder")
     return paths
+
+
+def _leads_nowhere(path: Path) -> bool:
+    """Return whether this is a link to nothing."""
+    return path.is_symlink() and not path.exists()
 
 
 def passages_of(name: str, path: Path, document: DocumentText | None = None) -> Iterator[dict[str, Any]]:
@@ -236,7 +242,10 @@ def _fingerprint(folder: Path, files: list[Path]) -> str:
     """Return a hash of the names, sizes and times of the files."""
     digest = hashlib.sha256()
     for path in files:
-        name, status = _corpus_name(path.relative_to(folder)), path.stat()
+        name, status = (
+            _corpus_name(path.relative_to(folder)),
+            path.stat(follow_symlinks=not _leads_nowhere(path)),
+        )
         digest.update(f"{name}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
     return digest.hexdigest()
 

@@ -171,6 +171,15 @@ def test_links_that_lead_out_of_the_folder_are_not_followed(tmp_path):
     assert "private" not in index_folder(docs, tmp_path / "out", False).read_text()
 
 
+def test_a_link_to_nothing_is_named_or_left_out(tmp_path, caplog):
+    docs = folder_of_documents(tmp_path / "docs")
+    (docs / "link.txt").symlink_to("nothing")
+    with pytest.raises(RunError, match=r"1 of 4 files.*\n  link.txt: No such file"):
+        index_folder(docs, tmp_path / "out", False)
+    assert len(rows(index_folder(docs, tmp_path / "out", False, skip_bad_files=True))) == 4
+    assert "left out: link.txt" in caplog.text
+
+
 def test_a_page_says_its_encoding(tmp_path):
     (tmp_path / "x.html").write_bytes('<meta charset="iso-8859-1"><p>Käse'.encode("latin-1"))
     assert read_document(tmp_path / "x.html").sections[0].text.strip() == "Käse"
