@@ -94,7 +94,7 @@ def _rows(path: Path) -> Iterator[tuple[int, Any, Callable[[Any, Path, int], Cor
     decoded is a ValueError with the reason. Raises DataError for a file that cannot be read."""
     if not path.is_file():
         why = "is a folder: give a file" if path.is_dir() else "there is no such file: correct the path"
-        raise DataError(f"{path}: {why}")
+        raise DataError(f"--questions {path}: {why}")
     if has_verl_columns(path):
         yield from ((number, row, _from_verl) for number, row in enumerate(read_rows(path), 1))
         return

@@ -39,7 +39,9 @@ def read_redirects(path: Path, bad: BadRows, *, progress: bool = True) -> Iterat
                 else:
                     yield pair
     except OSError as error:
-        raise DataError(f"--redirects {path}: cannot be read ({reason_of(error)})") from error
+        raise DataError(
+            f"--redirects {path}: cannot be read ({reason_of(error)}): give another file"
+        ) from error
 
 
 def check_redirects(path: Path) -> None:

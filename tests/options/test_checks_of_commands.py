@@ -445,6 +445,14 @@ def test_mcp_refuses_another_server_in_place_of_the_search(capsys):
             "corpus check --questions q.jsonl --questions q.jsonl --corpus loop --out new",
             "q.jsonl is given twice",
         ),
+        (
+            "corpus check --questions notes --corpus c --out new",
+            "--questions notes: is a folder: give a file",
+        ),
+        (
+            "corpus check --questions q --corpus c --out new --redirects no.tsv",
+            "--redirects no.tsv: cannot be read (No such file or directory): give another file",
+        ),
         ("documents --folder notes --out loop/new", "loop is a link to nothing"),
         ("documents --folder notes --out new --check-only=yes", "it takes no value: leave out 'yes'"),
         ("data --train questions=infinite.jsonl --near-duplicates 0 --out new", "not [inf]"),
