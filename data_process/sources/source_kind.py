@@ -12,7 +12,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rag_r1.data.files.questions import Question, clean_question, id_of, keys_of, object_of, text_of, texts_of
+from rag_r1.data.files.questions import (
+    Question,
+    clean_question,
+    columns_of,
+    id_of,
+    keys_of,
+    object_of,
+    text_of,
+    texts_of,
+)
 from rag_r1.data.files.row_files import short_text
 from rag_r1.io.errors import DataError
 
@@ -123,7 +132,7 @@ class SourceKind:
         `kinds` has all sources by name.
         """
         if fault := self._fault(set(columns), kinds):
-            raise DataError(f"{name}: {fault}; its columns are {keys_of(columns)}")
+            raise DataError(f"{name}: {fault}; {columns_of(columns)}")
 
     def read_row(self, row: Any, kinds: Mapping[str, SourceKind]) -> Question:
         """Check a row and convert it to a question; `kinds` has all sources by name.

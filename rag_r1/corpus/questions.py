@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from rag_r1.corpus.evidence import COLUMNS, evidence_of
 from rag_r1.data.files.bad_rows import BadRows
-from rag_r1.data.files.questions import parse_row
+from rag_r1.data.files.questions import columns_of, parse_row
 from rag_r1.data.files.row_files import ACCEPTED, open_rows, refuse_repeated
 from rag_r1.data.rows import COLUMNS_READ, QuestionRow, as_golds, read_rows, row_fault
 from rag_r1.io.errors import DataError
@@ -100,7 +100,7 @@ def _rows(path: Path) -> Iterator[tuple[int, Any, Callable[[Any, Path, int], Cor
         return
     with open_rows(path, _READ_COLUMNS, (*_GOLDS, *COLUMNS)) as (columns, rows):
         if columns is not None and "question" not in columns:
-            present = f"its columns are {', '.join(columns)}"
+            present = columns_of(columns)
             raise DataError(f"{path} has no column `question`: {present}. Rename the column of questions")
         yield from ((number, row, _from_data_set) for number, row in rows)
 

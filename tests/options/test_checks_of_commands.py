@@ -415,6 +415,11 @@ def test_mcp_refuses_another_server_in_place_of_the_search(capsys):
         ("eval --limit 0 --model m --questions q --out new", "must be a whole number of at least 1, not '0'"),
         ("documents --folder broken_notes --out new --no-progress", "broken.pdf"),
         ("data --train questoins=questions.jsonl --out new", "did you mean questions?"),
+        (
+            "data --train questions=semicolons.csv --near-duplicates 0 --out new",
+            "separate them with commas in",
+        ),
+        ("corpus check --questions semicolons.csv --corpus c --out new", "separate them with commas in"),
         ("data --mix bad.yaml --out new", "bad.yaml: while parsing"),
         ("data --mix bad.yaml --out new", "correct its YAML"),
         ("iterate --recipe bad.yaml --out new --check-only", "correct its YAML, or give another file"),
@@ -497,6 +502,7 @@ def test_a_wrong_input_is_named_with_the_remedy(words, named, right, capsys, mon
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     (right / "bad.yaml").write_text("a: [")
     (right / "prompt.txt").write_text("a prompt without the question's place")
+    (right / "semicolons.csv").write_text("question;answer\nWho?;Ada\n")
     (right / "wide").mkdir()
     (right / "wide" / "a.txt").write_bytes("Paris".encode("utf-16-le"))
     (right / "twice.yaml").write_text("out: new\nout: other\n")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.data.files.bad_rows import BadRows
-from rag_r1.data.files.questions import ANSWER_KEYS, KEYS, LIST_KEYS, Question, keys_of, parse_row
+from rag_r1.data.files.questions import ANSWER_KEYS, KEYS, LIST_KEYS, Question, columns_of, parse_row
 from rag_r1.data.files.row_files import ACCEPTED, open_rows
 from rag_r1.io.errors import DataError
 
@@ -72,7 +72,7 @@ def collect(
 
 def _check_columns(name: str, columns: Collection[str]) -> None:
     """Raise DataError if a table has no column of questions, or none of answers."""
-    present = f"its columns are {keys_of(columns)}"
+    present = columns_of(columns)
     if "question" not in columns:
         raise DataError(f"{name} has no column `question`: {present}. Rename the column of questions")
     if not set(columns) & set(ANSWER_KEYS):

@@ -127,6 +127,15 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, str | int) and not isinstance(value, bool)
 
 
+def columns_of(columns: Collection[str]) -> str:
+    """Return a table's columns for a message, with the remedy if another character separates them than the
+    one that is read."""
+    text = f"its columns are {keys_of(columns)}"
+    if len(columns) == 1 and any(mark in name for name in columns for mark in ",;|\t"):
+        text += " (separate them with commas in a .csv, and with tabs in a .tsv)"
+    return text
+
+
 def keys_of(keys: Iterable[Any]) -> str:
     """Return a row's keys or a table's columns for a message of one line. Names that are not identifiers are
     quoted, because they may contain any characters."""
