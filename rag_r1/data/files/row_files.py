@@ -9,6 +9,7 @@ reading continues. A file is never in memory as a whole: json_array.py reads an 
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import io
@@ -108,10 +109,15 @@ def _open_bytes(path: Path) -> Iterator[BinaryIO]:
 
 def _refuse_utf16(path: Path, file: BinaryIO) -> None:
     """Check the encoding of the file, and leave it at its beginning. Raises DataError, with the command that
-    converts the file, if it is UTF-16 or UTF-32, which spreadsheets write."""
-    begin = file.read(4)
+    converts the file, if it is UTF-16 or UTF-32, which spreadsheets write, and for a file that only begins
+    like these."""
+    begin = file.read(1024)
     file.seek(0)
-    if (encoding := _wide_encoding(begin)) is not None:
+    if (encoding := _wide_encoding(begin[:4])) is not None:
+        try:
+            codecs.getincrementaldecoder(encoding)().decode(begin)
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path} is not text: give another file. Accepted are {ACCEPTED}") from error
         convert = f"iconv -f {encoding} -t UTF-8"
         file_name = quote(str(path))
         is_gzip = path.name.lower().endswith(".gz")
