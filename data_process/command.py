@@ -181,13 +181,11 @@ def _sources(args: HubArguments) -> tuple[QuestionFile | None, QuestionFile | No
 
 
 def read_protocol(name: str, prompt_file: str | None) -> Protocol:
-    """Load a protocol, with the prompt from a file if one is given. Raises StartError with what is wrong with
-    either of them."""
+    """Load a protocol, with the prompt from a file if one is given. Raises StartError with the problems of
+    both."""
     with StartChecks() as checks:
         protocol = checks.run(load_with_prompt, name, prompt_file)
-        if (
-            protocol is None and prompt_file is not None
-        ):  # so that a wrong protocol does not hide a wrong prompt
+        if protocol is None and prompt_file is not None:  # a wrong protocol must not hide a wrong prompt
             checks.run(load_with_prompt, "rag_r1_mq", prompt_file)
     assert protocol is not None  # or the checks have raised
     return protocol

@@ -75,8 +75,7 @@ def _read_splits(args: StageArguments) -> ScriptInput:
             either = "either --train (the published rows) or --hotpotqa and --2wiki (the raw ones)"
             checks.add(DataError(f"give {either}"))
         if args.train and (args.difficulty or args.count):
-            why = "those of --train are drawn already: leave them out"
-            checks.add(DataError(f"--difficulty and --count are for raw rows; {why}"))
+            checks.add(DataError("--difficulty and --count are for raw rows: leave them out with --train"))
         counts = checks.run(_counts, args.count)
         raw = {name: checks.run(read_file, path) for name, path in files.items() if path}
         test = checks.run(read_file, args.validation) if args.validation else None

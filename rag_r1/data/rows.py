@@ -1,7 +1,8 @@
 """Defines `QuestionRow`, a row of a question data set, and reads and writes such rows as parquet.
 
 veRL reads some columns by name and passes the others on: to the agent loop as keyword arguments, and to the
-reward manager in its non-tensor batch. This module is the only one that defines the layout of a row:
+reward manager in its non-tensor batch. No other module knows the layout of a row, but for the types of its
+columns (row_schema.py):
 
     data_source                          name under which veRL reports a validation
     prompt                               chat messages (veRL renames them to `raw_prompt`)
@@ -17,19 +18,17 @@ lack parts and veRL turns lists into numpy arrays: what is missing becomes empty
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rag_r1.data.row_schema import RESERVED_INFO, SOURCE_METADATA, arrow_type, metadata_types, row_schema
 from rag_r1.io.atomic_files import atomic_file
 from rag_r1.io.errors import DataError
 from rag_r1.sandbox.parquet import BATCH_ROWS, check_parquet
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 #: Columns that a file must have; `a.b` is the field `b` of the struct `a`.
 REQUIRED_COLUMNS = (
@@ -43,26 +42,6 @@ REQUIRED_COLUMNS = (
 AGENT_NAME = "search_agent"
 #: Columns that `read_rows` reads.
 COLUMNS_READ = ("data_source", "prompt", "ability", "reward_model", "extra_info")
-#: Keys of `extra_info` that every row has.
-_RESERVED_INFO = ("id", "question", "index", "split", "protocol")
-
-#: Further keys of `extra_info` in a data set of several sources, which are null if a source lacks them, with
-#: their types: the name of an Arrow type, or a list of a type.
-SOURCE_METADATA: dict[str, Any] = {
-    # Position in the source's file, from 1.
-    "source_row": "int64",
-    "question_type": "string",
-    "hops": "int64",
-    "level": "string",
-    # The gold passages: their ids in the corpus, and the titles of their pages.
-    "supporting_ids": ["string"],
-    "supporting_titles": ["string"],
-    # The answers of the intermediate steps.
-    "step_answers": ["string"],
-    # The questions that a row joins, and the gold answers of each.
-    "parts": ["string"],
-    "part_answers": [["string"]],
-}
 #: Number of rows that a `RowWriter` keeps in memory and writes as a row group.
 ROW_GROUP = 2048
 
@@ -123,7 +102,11 @@ class QuestionRow:
             protocol=cell_text(info.get("protocol")),
             index=int(index) if isinstance(index, Integral) else None,
             ability=cell_text(row.get("ability")),
-            metadata={k: _plain(v) for k, v in info.items() if k not in _RESERVED_INFO and v is not None},
+            metadata={
+                name: _plain(value)
+                for name, value in info.items()
+                if name not in RESERVED_INFO and value is not None
+            },
         )
 
 
@@ -158,7 +141,9 @@ def row_fault(row: Mapping[str, Any]) -> str | None:
     question = info.get("question") if isinstance(info, Mapping) else None
     if not isinstance(question, str) or not question.strip():
         return "extra_info.question is empty"
-    return None if golds_of(row.get("reward_model")) else "reward_model.ground_truth.target is empty"
+    if not golds_of(row.get("reward_model")):
+        return "reward_model.ground_truth.target is empty"
+    return None
 
 
 def usable_prompt(prompt: Any) -> bool:
@@ -178,7 +163,8 @@ def write_rows(path: str | Path, rows: Iterable[QuestionRow]) -> None:
     import pyarrow.parquet as pq
 
     rows = list(rows)
-    table = pa.Table.from_pylist([row.to_row() for row in rows], schema=_schema(metadata_types(rows)))
+    schema = row_schema(metadata_types([row.metadata for row in rows]))
+    table = pa.Table.from_pylist([row.to_row() for row in rows], schema=schema)
     with atomic_file(Path(path)) as part:
         pq.write_table(table, part)
 
@@ -202,7 +188,7 @@ class RowWriter:
     def __enter__(self) -> RowWriter:
         import pyarrow.parquet as pq
 
-        self._row_schema = _schema([(name, _arrow_type(kind)) for name, kind in self._metadata.items()])
+        self._row_schema = row_schema([(name, arrow_type(kind)) for name, kind in self._metadata.items()])
         with ExitStack() as files:
             part = files.enter_context(atomic_file(self.path))
             self._file = files.enter_context(pq.ParquetWriter(part, self._row_schema))
@@ -247,47 +233,6 @@ def read_rows(path: str | Path) -> Iterator[dict[str, Any]]:
                 yield from batch.to_pylist()
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read to its end ({error}): make it again") from error
-
-
-def metadata_types(rows: Sequence[QuestionRow]) -> list[tuple[str, pa.DataType]]:
-    """Return the metadata keys of the rows with their Arrow types. Raises DataError for a key with values of
-    several types, as rows from several files may have, since no parquet file can have both."""
-    import pyarrow as pa
-
-    types = []
-    for name in sorted({name for row in rows for name in row.metadata}):
-        try:
-            types.append((name, pa.array([row.metadata.get(name) for row in rows]).type))
-        except (pa.ArrowException, OverflowError) as error:
-            fault = f"extra_info.{name} has values of several types ({error})"
-            raise DataError(f"{fault}: make them alike, or use these files separately") from error
-    return types
-
-
-def _arrow_type(kind: Any) -> pa.DataType:
-    """Return the Arrow type for a type in the notation of `SOURCE_METADATA`."""
-    import pyarrow as pa
-
-    return pa.list_(_arrow_type(kind[0])) if isinstance(kind, list) else pa.type_for_alias(kind)
-
-
-def _schema(extra_info_fields: Sequence[tuple[str, pa.DataType]]) -> pa.Schema:
-    """Return the schema of veRL's columns, with these further keys in `extra_info`."""
-    import pyarrow as pa
-
-    text = pa.string()
-    truth = pa.struct([("target", pa.list_(text))])
-    info_fields = [(name, pa.int64() if name == "index" else text) for name in _RESERVED_INFO]
-    return pa.schema(
-        [
-            ("data_source", text),
-            ("prompt", pa.list_(pa.struct([("role", text), ("content", text)]))),
-            ("ability", text),
-            ("reward_model", pa.struct([("style", text), ("ground_truth", truth)])),
-            ("extra_info", pa.struct([*info_fields, *extra_info_fields])),
-            ("agent_name", text),
-        ]
-    )
 
 
 def _plain(value: Any) -> Any:

@@ -8,13 +8,12 @@ index build` are checked by that program when it runs.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rag_r1.config.recipes import Recipe, RecipeError
 from rag_r1.config.schema import RagR1Config
@@ -24,7 +23,6 @@ from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.validation_limits import validation_limits
 from rag_r1.inference.model_folders import check_weights, has_weights
 from rag_r1.io.atomic_files import error_text
-from rag_r1.io.errors import DataError
 from rag_r1.iterate.commands import StepCommands
 from rag_r1.iterate.plan import LoopPlan, option_name
 from rag_r1.iterate.server import manifest_facts
@@ -63,22 +61,32 @@ _RESERVED_KEYS = (
 )
 
 
+class KeyProblem(NamedTuple):
+    """A problem of one or more keys of the plan, in the form `section.key`."""
+
+    keys: Sequence[str]
+    #: What is wrong, and what the user can do.
+    text: str
+
+    def __str__(self) -> str:
+        *others, last = self.keys
+        return f"{' or '.join(filter(None, [', '.join(others), last]))}: {self.text}"
+
+    def is_hidden(self, replaced: Set[str]) -> bool:
+        """Return whether placeholders stand for all keys or their sections, so that nothing is known."""
+        parts = [key.split(".") for key in self.keys]
+        return all(replaced & {section, f"{section}.{key}"} for section, key, *_ in parts)
+
+
 def find_problems(plan: LoopPlan) -> list[str]:
-    """Return all problems of a plan, each with its key and remedy; [] if there are none. Problems of sections
-    and keys that placeholders replace are left out."""
+    """Return all problems of a plan, each with its keys and remedy; [] if there are none. Problems of
+    sections and keys for which placeholders stand are left out."""
     checks = (_missing_files, _reserved_keys, _recipe_problems, _refused_options)
-    problems = dict.fromkeys(problem for check in checks for problem in check(plan))
-    return [problem for problem in problems if not _is_of_placeholder(problem, plan.replaced)]
+    problems = [problem for check in checks for problem in check(plan)]
+    return [*dict.fromkeys(str(problem) for problem in problems if not problem.is_hidden(plan.replaced))]
 
 
-def _is_of_placeholder(problem: str, replaced: Collection[str]) -> bool:
-    """Return whether all keys that a problem begins with are replaced, or their section is."""
-    heading = problem.partition(":")[0]
-    keys = re.findall(r"\b(?:agent|data|retriever|index|server|evaluation)\.\w+", heading)
-    return heading.partition(".")[0] in replaced or (bool(keys) and set(keys) <= set(replaced))
-
-
-def _missing_files(plan: LoopPlan) -> Iterator[str]:
+def _missing_files(plan: LoopPlan) -> Iterator[KeyProblem]:
     """Yield a problem for each file or folder that is missing or cannot be read. Questions are read to their
     end, since those of the data are used only after a training of hours."""
     read = partial(_read_questions, skip_bad_rows=_skips_bad_rows(plan.evaluation.options))
@@ -97,28 +105,25 @@ def _missing_files(plan: LoopPlan) -> Iterator[str]:
     if has_weights(Path(plan.agent.model)):
         yield from _failure("agent.model", check_weights, plan.agent.model)
     else:
-        yield f"agent.model: {plan.agent.model} is not the folder of a model: give one (hf download makes it)"
+        text = f"{plan.agent.model} is not the folder of a model: give one (hf download makes it)"
+        yield KeyProblem(["agent.model"], text)
 
 
-def _failure(key: str, check: Callable[[Path], object], path: str) -> Iterator[str]:
+def _failure(key: str, check: Callable[[Path], object], path: str) -> Iterator[KeyProblem]:
     """Yield the problem of the path at this key, if it is not there or its check raises an error."""
     try:
         check(Path(path))
     except FAULTS as error:
-        yield f"{key}: {error_text(error)}"
+        yield KeyProblem([key], error_text(error))
 
 
 def _read_questions(path: Path, *, skip_bad_rows: bool) -> None:
     """Raise DataError unless the file can be read to its end and has questions."""
-    if path.is_dir():
-        raise DataError(f"{path} is a folder: give a file")
-    _exists(path)
     read_questions([path], load_protocol(FALLBACK_PROTOCOL), skip_bad_rows=skip_bad_rows)
 
 
 def _check_corpus(path: Path, *, skip_bad_rows: bool) -> None:
     """Raise DataError unless the first rows of the corpus are passages."""
-    _exists(path)
     check_first_rows(Corpus([path]), skip_bad_rows)
 
 
@@ -127,38 +132,33 @@ def _skips_bad_rows(options: Mapping[str, Any]) -> bool:
     return any(option_name(key) == "skip_bad_rows" and value is True for key, value in options.items())
 
 
-def _exists(path: Path) -> None:
-    """Raise DataError for a path at which nothing is."""
-    if not path.exists():
-        raise DataError(f"{path} does not exist: give another path")
-
-
-def _reserved_keys(plan: LoopPlan) -> Iterator[str]:
+def _reserved_keys(plan: LoopPlan) -> Iterator[KeyProblem]:
     """Yield a problem for each option or key that the loop sets itself."""
     for name, reserved in _RESERVED_OPTIONS.items():
         section = getattr(plan, name)
         for option in section.options if section is not None else ():
             if option_name(option) in reserved:
-                yield f"{name}.options.{option}: the loop sets it: leave it out"
+                yield KeyProblem([f"{name}.options.{option}"], "the loop sets it: leave it out")
             elif option_name(option) == "base_url" and plan.agent.recipe is not None:
-                yield f"{name}.options.{option}: the agent is trained, so the loop serves it: leave it out"
+                text = "the agent is trained, so the loop serves it: leave it out"
+                yield KeyProblem([f"{name}.options.{option}"], text)
     for key, overrides in (("agent.overrides", plan.agent.overrides), ("agent.keys", plan.agent.keys)):
-        yield from (problem for override in overrides if (problem := _refusal(key, override)))
+        yield from (KeyProblem([key], text) for override in overrides if (text := _refusal(key, override)))
 
 
-def _refusal(section: str, override: str) -> str | None:
-    """Return the problem of an override in this section; None if it is correct."""
+def _refusal(section_key: str, override: str) -> str | None:
+    """Return why an override is refused under this key of the plan; None if it is correct."""
     key, equals, _ = override.partition("=")
-    if not (equals or (section == "agent.overrides" and is_override(override))):
-        return f"{section}: {override} is not key=value"
+    if not (equals or (section_key == "agent.overrides" and is_override(override))):
+        return f"{override} is not key=value"
     if key.lstrip("+~") in _RESERVED_KEYS:
-        return f"{section}: {key} is set by the loop: leave it out"
-    if section == "agent.keys" and not key.startswith("rag_r1."):
-        return f"{section}: {key} is not a key of rag_r1; keys of trainings belong in agent.overrides"
+        return f"{key} is set by the loop: leave it out"
+    if section_key == "agent.keys" and not key.startswith("rag_r1."):
+        return f"{key} is not a key of rag_r1; keys of trainings belong in agent.overrides"
     return None
 
 
-def _recipe_problems(plan: LoopPlan) -> Iterator[str]:
+def _recipe_problems(plan: LoopPlan) -> Iterator[KeyProblem]:
     """Yield the problems of the agent's recipe, if it does not exist or cannot be composed with its
     overrides."""
     if plan.agent.recipe is None:
@@ -166,21 +166,21 @@ def _recipe_problems(plan: LoopPlan) -> Iterator[str]:
     try:
         recipe = Recipe.find(plan.agent.recipe)
     except RecipeError as error:
-        yield f"agent.recipe: {error}"
+        yield KeyProblem(["agent.recipe"], str(error))
         return
     accepted = [word for word in plan.agent.overrides if _refusal("agent.overrides", word) is None]
     if overrides := [override.replace("{round}", "1") for override in accepted]:
         try:
             check_composition(recipe, overrides)
         except StartError as error:
-            yield from (f"agent.overrides: {problem}" for problem in error.problems)
+            yield from (KeyProblem(["agent.overrides"], problem) for problem in error.problems)
         except ModuleNotFoundError:  # veRL may be installed on the machine of the trainings only
             return
         except RunError as error:
-            yield f"agent.recipe: {error}"
+            yield KeyProblem(["agent.recipe"], str(error))
 
 
-def _refused_options(plan: LoopPlan) -> Iterator[str]:
+def _refused_options(plan: LoopPlan) -> Iterator[KeyProblem]:
     """Yield the problems of options that a command would refuse, and of the agent's protocol and keys."""
     commands = StepCommands(plan, _PLACEHOLDER_URL)
     model, query, folder = plan.agent.model, plan.index.first_query, Path("OUT")
@@ -197,20 +197,20 @@ def _refused_options(plan: LoopPlan) -> Iterator[str]:
         try:
             yield from _agent_problems(arguments(model, query, folder))
         except ArgumentsError as error:
-            yield f"{section}.options: {error}"
+            yield KeyProblem([f"{section}.options"], str(error))
     if plan.retriever is None:
         return
     try:
         commands.retriever_options(folder, None, folder)
     except RecipeError as error:
-        yield f"retriever.recipe: {error}"
+        yield KeyProblem(["retriever.recipe"], str(error))
     except ArgumentsError as error:
-        yield f"retriever.recipe or retriever.options: {error}"
+        yield KeyProblem(["retriever.recipe", "retriever.options"], str(error))
 
 
-def _agent_problems(args: EvalArguments | DataArguments) -> Iterator[str]:
+def _agent_problems(args: EvalArguments | DataArguments) -> Iterator[KeyProblem]:
     """Yield the problem of the protocol, the keys or the prompt of arguments that play the agent."""
     try:
         RagR1Config.from_config(block_of(args, validation_limits(args.protocol)))
     except ValueError as error:
-        yield f"agent.protocol, agent.keys or options.prompt: {error}"
+        yield KeyProblem(["agent.protocol", "agent.keys", "options.prompt"], str(error))

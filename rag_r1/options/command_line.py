@@ -240,10 +240,10 @@ def read_arguments(
     except ValidationError as error:
         errors = [item for item in error.errors(include_url=False) if item["type"] != "missing"]
     faults += [*parser.faults, *(sentence(item, fields) for item in errors)]
-    given = source()
+    parsed = source()
     known_wrong = {item["loc"][0] for item in errors if item["loc"]}
-    known_wrong |= {name for name in fields if flag_of(name) in wrong_flags and name not in given}
-    faults += _other_faults(cls, {**settings, **given}, known_wrong, check)
+    known_wrong |= {name for name in fields if flag_of(name) in wrong_flags and name not in parsed}
+    faults += _other_faults(cls, {**settings, **parsed}, known_wrong, check)
     parser.error("; ".join(faults) if check is None else listed(faults))
 
 

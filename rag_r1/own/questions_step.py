@@ -16,7 +16,8 @@ from typing import Any
 
 from rag_r1.data.files.duplicates import question_key
 from rag_r1.data.files.qa_parquet import write_split_files
-from rag_r1.data.rows import QuestionRow, metadata_types
+from rag_r1.data.row_schema import metadata_types
+from rag_r1.data.rows import QuestionRow
 from rag_r1.io.errors import DataError
 from rag_r1.io.file_hash import sha256_of_file
 from rag_r1.own.artifacts import OwnArtifacts, own_step
@@ -106,7 +107,7 @@ def read_own_questions(paths: Sequence[str], protocol: Protocol) -> list[Questio
     """Read the user's questions of one split. Raises DataError if they cannot be used, or if their metadata
     cannot be in one file."""
     rows = read_questions(paths, protocol).rows
-    metadata_types(rows)
+    metadata_types([row.metadata for row in rows])
     return rows
 
 

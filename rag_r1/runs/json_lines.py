@@ -128,12 +128,7 @@ class SharedJsonLines(JsonLinesFile):
         #: The offset up to which the file has been read. Other processes wrote the lines after it.
         self._end = 0
         self._has_warned = False
-        try:
-            skipped_lines = self._read()
-        except BaseException:
-            self.close()
-            raise
-        if skipped_lines:
+        if skipped_lines := self._read():
             logger.warning("%s: %d lines that cannot be read are skipped", path, skipped_lines)
 
     def append(self, value: dict[str, Any]) -> None:

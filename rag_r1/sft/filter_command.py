@@ -20,7 +20,8 @@ from functools import partial
 from typing import Any
 
 from rag_r1.data.files.qa_parquet import write_split_files
-from rag_r1.data.rows import QuestionRow, metadata_types
+from rag_r1.data.row_schema import metadata_types
+from rag_r1.data.rows import QuestionRow
 from rag_r1.evaluation.provenance import write_provenance
 from rag_r1.evaluation.report.summary import stop_message
 from rag_r1.io.atomic_files import write_json, write_json_lines
@@ -93,7 +94,8 @@ async def filter_questions(args: FilterArguments) -> int:
     with all_problems(args, _DEFAULTS, [servers]):
         run_setup = prepare(args, _DEFAULTS)
     with StartChecks() as checks:
-        checks.run(metadata_types, run_setup.questions.rows)  # all kept rows are written into one file
+        # All kept rows are written into one file.
+        checks.run(metadata_types, [row.metadata for row in run_setup.questions.rows])
     if args.check_only:
         return await check_only(args, run_setup, args.base_url, args.model)
     sampling = args.model_dump(include={"replays", "temperature", "first_temperature"})

@@ -29,9 +29,10 @@ _SECTIONS = ("actor_rollout_ref", "algorithm", "critic", "data", "trainer")
 #: Blocks that veRL reads in every training, or from which other keys take their values.
 _BLOCKS = (
     *(*_SECTIONS, "distillation", "rag_r1", "reward", "transfer_queue", "trainer.v1", "critic.model"),
+    *(f"actor_rollout_ref.{name}" for name in ("actor", "model", "ref", "rollout")),
     *(
         f"actor_rollout_ref.{name}"
-        for name in ("actor", "model", "ref", "rollout", "rollout.checkpoint_engine")
+        for name in ("actor.checkpoint", "actor.optim", "rollout.checkpoint_engine")
     ),
 )
 
@@ -151,9 +152,8 @@ def _block_problem(override: str) -> Problem | None:
     key = parsed.key_or_group
     if key not in _BLOCKS or parsed.is_delete() or isinstance(parsed.value(), str | dict):
         return None
-    return error(
-        key, f"is a block of keys, not {override.partition('=')[2]}", f"set a key of it: {key}.KEY=VALUE"
-    )
+    value = override.partition("=")[2]
+    return error(key, f"is a block of keys, not {value}", f"set a key of it: {key}.KEY=VALUE")
 
 
 def _is_at_fault(override: str, fault: BaseException | None) -> bool:

@@ -107,8 +107,7 @@ def folder_bytes(folder: Path) -> int:
     """Return the size of all files in a folder in bytes, without following links. Files may vanish meanwhile,
     as those of a checkpoint that veRL prunes."""
     size = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            with suppress(FileNotFoundError):
-                size += os.lstat(os.path.join(parent, name)).st_size
+    for path in (os.path.join(parent, name) for parent, _, names in os.walk(folder) for name in names):
+        with suppress(FileNotFoundError):
+            size += os.lstat(path).st_size
     return size

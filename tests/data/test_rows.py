@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rag_r1.data.row_schema import SOURCE_METADATA
 from rag_r1.data.rows import (
     ROW_GROUP,
-    SOURCE_METADATA,
     QuestionRow,
     RowWriter,
     read_rows,

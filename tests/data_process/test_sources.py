@@ -18,7 +18,8 @@ from data_process.sources import SOURCES
 from data_process.sources.multi_question import COMBINATIONS, combinations, join
 from data_process.sources.source_kind import HubSplit
 from rag_r1.data.files.questions import Question
-from rag_r1.data.rows import SOURCE_METADATA, QuestionRow, RowWriter, read_rows, row_fault
+from rag_r1.data.row_schema import SOURCE_METADATA
+from rag_r1.data.rows import QuestionRow, RowWriter, read_rows, row_fault
 from rag_r1.io.errors import DataError
 from rag_r1.rewards.terms.choice import choice_score
 

@@ -21,6 +21,10 @@ def problems(loop, capsys) -> list[str]:
     return [line.removeprefix(f"error: {loop.recipe}: ") for line in lines[:-1]]
 
 
+def assert_begin(messages: list[str], starts: list[str]) -> None:
+    assert [line[: len(start)] for line, start in zip(messages, starts, strict=True)] == starts
+
+
 def test_wrong_keys_and_values_of_all_sections_are_told_together(loop, capsys):
     loop.plan["agent"] |= {"modle": "x", "start": "last", "overrides": "a=1"}
     loop.plan["retriever"]["processes"] = 0
@@ -52,12 +56,10 @@ def test_what_the_commands_would_refuse_is_told_together(loop, capsys):
         "data.options: argument --candidates: must be a whole number",
         "retriever.recipe or retriever.options: unrecognized arguments: --learning-speed",
     ]
-    messages = problems(loop, capsys)
-    assert [line[: len(start)] for line, start in zip(messages, expected, strict=True)] == expected
+    assert_begin(problems(loop, capsys), expected)
     loop.plan["evaluation"]["options"] = {}
     del expected[2]
-    messages = problems(loop, capsys)
-    assert [line[: len(start)] for line, start in zip(messages, expected, strict=True)] == expected
+    assert_begin(problems(loop, capsys), expected)
 
 
 def test_a_prompt_of_the_training_data_that_is_not_there_is_told_and_a_wrong_key_once(loop, capsys):
@@ -228,15 +230,8 @@ def test_a_required_section_of_a_wrong_form_hides_no_problem_of_the_others(loop,
     loop.plan["data"]["options"] = {"candidates": 0}
     for name in ("train.jsonl", "first/manifest.json"):
         (loop.folder / name).unlink()
-    starts = [
-        "agent must be",
-        "evaluation must be",
-        "data.questions:",
-        "index.first:",
-        "data.options: argument",
-    ]
-    messages = problems(loop, capsys)
-    assert [line[: len(start)] for line, start in zip(messages, starts, strict=True)] == starts
+    starts = ["agent must be", "evaluation must be", "data.questions:", "index.first:", "data.options: argum"]
+    assert_begin(problems(loop, capsys), starts)
 
 
 def test_files_of_another_form_are_named_before_the_first_step(loop, capsys):

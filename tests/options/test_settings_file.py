@@ -110,6 +110,7 @@ def test_a_folder_without_settings_is_named_with_what_is_expected(tmp_path, caps
         ("url: http://me:secret@host\n", "url: must be an http(s) address"),
         ("samples: 1\nsamples-: 1\n", "unknown key samples_"),
         ("sample: 3\ncard: 1\nurl: x\n", "card: must be true or false, not 1"),
+        ("sample: 3\nsamples: 0\n", "unknown key sample: did you mean samples?"),
         ("sample: 3\nsamples: 0\n", "samples: must be a whole number of at least 1"),
         ("data: a\nquestions: b\n", "questions: given twice"),
         ("[1]", "must be a mapping"),

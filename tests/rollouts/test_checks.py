@@ -110,6 +110,7 @@ def test_two_dead_servers_are_named_with_the_commands_that_start_them(name, tmp_
     [
         ("agent.max_trns=3", True),
         ("retriever.topk=many", True),
+        ("validation_retriever.topk=many", True),
         ("retriever.wire=none", False),
         ("validation_retriever.wire=none", False),
     ],

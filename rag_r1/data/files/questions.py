@@ -39,7 +39,7 @@ class Question:
     id: str | None = None
     #: Position in the file, from 1, for messages.
     row: int | None = field(default=None, compare=False)
-    #: Further facts of the source, under the keys of `rag_r1.data.rows.SOURCE_METADATA`.
+    #: Further facts of the source, under the keys of `rag_r1.data.row_schema.SOURCE_METADATA`.
     metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 

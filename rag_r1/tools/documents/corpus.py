@@ -242,10 +242,8 @@ def _fingerprint(folder: Path, files: list[Path]) -> str:
     """Return a hash of the names, sizes and times of the files."""
     digest = hashlib.sha256()
     for path in files:
-        name, status = (
-            _corpus_name(path.relative_to(folder)),
-            path.stat(follow_symlinks=not _leads_nowhere(path)),
-        )
+        name = _corpus_name(path.relative_to(folder))
+        status = path.stat(follow_symlinks=not _leads_nowhere(path))
         digest.update(f"{name}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
     return digest.hexdigest()
 

@@ -23,6 +23,7 @@ from tests.fakes.web_page import WebPage
 
 SECRET = "correct-horse-battery-staple"
 RECIPE = "recipes/rag_r1/ppo_mq"
+ACTOR = "actor_rollout_ref.actor"
 
 pytestmark = pytest.mark.slow  # composing a recipe takes most of a second, a server several
 
@@ -122,7 +123,7 @@ def test_a_wrong_number_does_not_hide_files_that_are_not_there(here, capsys):
 
 @pytest.mark.parametrize(
     "override",
-    ["data=null", "actor_rollout_ref.actor=null", "trainer=3", "+reward=[]", "transfer_queue=null"],
+    ["data=null", "trainer=3", "+reward=[]", "transfer_queue=null", f"{ACTOR}=null", f"{ACTOR}.optim=null"],
 )
 def test_a_block_that_a_value_replaces_is_named_and_the_others_are_checked(override):
     config, faults = compose_valid(Recipe.find(RECIPE), [override, "rag_r1.agent.max_turns=7"])
