@@ -141,7 +141,7 @@ def _valid_options(model: type[Options], values: Mapping[str, Any]) -> Any:
 def _further_faults(
     faults: Sequence[str], check: Callable[[Any], Any], command: Any, options: Sequence[Option]
 ) -> list[str]:
-    """Return the messages of the checks that do not merely follow from these faults."""
+    """Return the further messages of the checks that do not merely follow from these faults."""
     messages: list[str] = []
     try:
         check(command)
@@ -150,7 +150,8 @@ def _further_faults(
     except (TypeError, AttributeError, AssertionError):  # a check may fail because an option is missing
         return []
     named = {name for option in options for name in option.names} & set(" ".join(faults).split())
-    return [text for text in messages if not named & set(text.replace(":", " ").split())]
+    further = [text for text in messages if text not in faults]
+    return [text for text in further if not named & set(text.replace(":", " ").split())]
 
 
 def _add(parser: argparse._ActionsContainer, option: Option) -> None:

@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from retrieval_server.encode.model_folder import check_model, check_weights, is_hub_name, resolve_model
-from retrieval_server.errors import UserError, check_all
+from retrieval_server.errors import UserError, UserErrors, check_all
 from retrieval_server.extras import MODEL, SERVER, require_packages
 from retrieval_server.folder.manifest import VERIFY_UP_TO, Manifest, check_files
 from retrieval_server.folder.shard_set import IndexFolder, read_shards
+from retrieval_server.options import Options
 from retrieval_server.serve.options import ServeCommand
 from retrieval_server.server.http.listener import listen
 
@@ -101,11 +102,24 @@ def _local_checks(command: ServeCommand, folders: Iterable[Path], resources: Exi
 
 
 def check_locally(command: ServeCommand) -> None:
-    """Raise UserError, or UserErrors, with all problems on this machine. Nothing is left open."""
+    """Raise UserError, or UserErrors, with all problems on this machine. Nothing is left open.
+
+    The command may be partial (`command_line.parse`). Then its options may contradict each other.
+    """
     require_packages("A server", "bm25", SERVER)
     with ExitStack() as resources:
         folders = dict.fromkeys(folder for _, folder in command.index)  # even if two have the same name
-        _local_checks(command.model_copy(update={"check_only": True}), folders, resources)
+        checked = command.model_copy(update={"check_only": True})
+        check_all(
+            partial(_refuse_contradictions, command), partial(_local_checks, checked, folders, resources)
+        )
+
+
+def _refuse_contradictions(command: ServeCommand) -> None:
+    """Raise UserErrors for options that contradict each other, in the command or in one of its groups."""
+    groups = [value for _, value in command if isinstance(value, Options)]
+    if faults := [text for options in (command, *groups) for text in options.contradictions()]:
+        raise UserErrors(faults)
 
 
 def _check_index(command: ServeCommand, folder: Path) -> list[IndexFolder]:

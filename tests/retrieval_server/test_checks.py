@@ -323,3 +323,18 @@ def test_a_wrong_port_does_not_hide_an_index_that_is_not_there(tmp_path, capsys)
     with pytest.raises(SystemExit):
         commands.main(["serve", "--index", str(tmp_path / "none"), "--port", "abc"])
     assert missing(capsys.readouterr().err, ["--port", f"{tmp_path}/none", "2 problems"]) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("--index x=a --index x=b --port 70000", ["4 problems", "--port", "two indexes are named 'x'"]),
+        ("--index a --record r --web-timeout x", ["3 problems", "--web-timeout", "--record belongs to"]),
+        ("--index x=a --index x=a", ["2 problems", "two indexes are named 'x'"]),
+        ("--web googl --record r", ["error: --web must be"]),
+    ],
+)
+def test_a_wrong_value_hides_only_contradictions_that_follow_from_it(words, named, capsys):
+    with pytest.raises(SystemExit):
+        commands.main(["serve", "--port", "0", *words.split()])
+    assert missing(capsys.readouterr().err, named) == []
