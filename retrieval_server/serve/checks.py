@@ -1,9 +1,10 @@
 """Checks the sources of `rag-r1 index serve` before anything is loaded, and opens the port and the recording.
 
-The checks that need only this machine come first, and all their problems are reported at once: every manifest
-with the sizes of the index's files, the encoder, the cross-encoder, the pages, the recording and the port.
-Then the server gets what it needs from elsewhere: models from the Hugging Face Hub, and the Ray cluster. The
-port and the recording stay open for the server.
+The checks that take no more than seconds come first, and all their problems are reported at once: every
+manifest with the sizes of the index's files, the encoder, the cross-encoder, the pages, the recording, the
+port, and whether anything answers at the address of the Ray cluster. Then the server gets what it needs from
+elsewhere: models from the Hugging Face Hub, and the connection to Ray. The port and the recording stay open
+for the server.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from retrieval_server.cluster.ray_options import check_cluster
 from retrieval_server.encode.model_folder import check_model, check_weights, is_hub_name, resolve_model
 from retrieval_server.errors import UserError, UserErrors, check_all
 from retrieval_server.extras import MODEL, SERVER, require_packages
@@ -62,7 +64,7 @@ class ServedSources:
 def check_sources(command: ServeCommand) -> ServedSources:
     """Read all manifests, open the recording and the port, fetch models, and connect to Ray.
 
-    Raises UserError, or UserErrors with all problems on this machine.
+    Raises UserError, or UserErrors with all problems of the quick checks.
     """
     require_packages("A server", "bm25", SERVER)
     folders = command.folders
@@ -86,7 +88,7 @@ def check_sources(command: ServeCommand) -> ServedSources:
 
 
 def _local_checks(command: ServeCommand, folders: Iterable[Path], resources: ExitStack) -> LocalSources:
-    """Run the checks that need only this machine. Raises UserError.
+    """Run the quick checks, which open the port and the recording. Raises UserError.
 
     Leaving `resources` closes the port and the recording.
     """
@@ -96,13 +98,13 @@ def _local_checks(command: ServeCommand, folders: Iterable[Path], resources: Exi
         partial(_open_web, command, resources),
         lambda: resources.enter_context(listen(command.host, command.port)),
         partial(_check_rerank, command.rerank.rerank),
-        partial(_check_files, command),
+        partial(_check_rest, command),
     )
     return shards, web, listener
 
 
 def check_locally(command: ServeCommand) -> None:
-    """Raise UserError, or UserErrors, with all problems on this machine. Nothing is left open.
+    """Raise UserError, or UserErrors, with all problems of the quick checks. Nothing is left open.
 
     The command may be partial (`command_line.parse`). Then its options may contradict each other.
     """
@@ -177,8 +179,8 @@ def _check_rerank(name: str | None) -> None:
             check_weights(resolve_model(name, "--rerank")[1], "--rerank")
 
 
-def _check_files(command: ServeCommand) -> None:
-    """Raise UserError if the pages, the custom back end or the reload root cannot be used."""
+def _check_rest(command: ServeCommand) -> None:
+    """Raise UserError if the pages, the custom back end, the reload root or the cluster cannot be used."""
     from retrieval_server.server.pages import check_pages
 
     checks = []
@@ -190,6 +192,8 @@ def _check_files(command: ServeCommand) -> None:
         checks.append(partial(import_factory, backend))
     if (root := command.reload_root) is not None:
         checks.append(partial(_check_folder, root))
+    if command.serve == "ray":
+        checks.append(partial(check_cluster, command.ray.ray_address))
     check_all(*checks)
 
 

@@ -174,6 +174,10 @@ def test_an_encoder_whose_files_are_not_whole_is_refused_before_the_work(
         ("serve WEB --replay PATH/none --record PATH/x", "none: cannot be opened"),
         ("serve WEB --record PATH/x", "SERPER_API_KEY"),
         ("serve WEB --replay PATH/none --rerank PATH/empty", "empty: no weights in it"),
+        ("serve RAY nohost:1", "--ray-address nohost:1: nothing answers there ("),
+        ("serve RAY head..x:1", "--ray-address head..x:1: nothing answers there ("),
+        ("serve RAY head", "--ray-address head: give local, auto or the HOST:PORT"),
+        ("serve RAY head:65536", "--ray-address head:65536: give local, auto or the HOST:PORT"),
     ],
 )
 def test_a_check_names_what_the_work_would_refuse(words, named, tiny_bge, tmp_path, capsys, monkeypatch):
@@ -189,6 +193,7 @@ def test_a_check_names_what_the_work_would_refuse(words, named, tiny_bge, tmp_pa
     np.save(tmp_path / "int.npy", np.zeros((1, 32), np.int64))
     dense = f"--encoder {tiny_bge} --out PATH/x --corpus PATH/c.jsonl"
     words = words.replace("DENSE", dense).replace("WEB", "--web serper --port 0").replace("LONG", "x" * 256)
+    words = words.replace("RAY", "--port 0 --index PATH/none --serve ray --ray-address")
     message = refused(capsys, *words.replace("PATH", str(tmp_path)).split(), "--check-only")
     assert named in message and not (tmp_path / "x").exists()
 
@@ -332,9 +337,13 @@ def test_a_wrong_port_does_not_hide_an_index_that_is_not_there(tmp_path, capsys)
         ("--index a --record r --web-timeout x", ["3 problems", "--web-timeout", "--record belongs to"]),
         ("--index x=a --index x=a", ["2 problems", "two indexes are named 'x'"]),
         ("--web googl --record r", ["error: --web must be"]),
+        (
+            "--index a --serve ray --ray-address 127.0.0.1:0 --encoder-replicas x",
+            ["3 problems", "--encoder-replicas", "--ray-address 127.0.0.1:0: nothing answers"],
+        ),
     ],
 )
-def test_a_wrong_value_hides_only_contradictions_that_follow_from_it(words, named, capsys):
+def test_a_wrong_value_hides_only_problems_that_follow_from_it(words, named, capsys):
     with pytest.raises(SystemExit):
         commands.main(["serve", "--port", "0", *words.split()])
     assert missing(capsys.readouterr().err, named) == []
