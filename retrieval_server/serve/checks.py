@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -180,7 +180,7 @@ def _check_rerank(name: str | None) -> None:
 
 
 def _check_rest(command: ServeCommand) -> None:
-    """Raise UserError if the pages, the custom back end, the reload root or the cluster cannot be used."""
+    """Raise UserError for pages, a back end, a reload root, an encoder or a cluster that cannot be used."""
     from retrieval_server.server.pages import check_pages
 
     checks = []
@@ -192,9 +192,23 @@ def _check_rest(command: ServeCommand) -> None:
         checks.append(partial(import_factory, backend))
     if (root := command.reload_root) is not None:
         checks.append(partial(_check_folder, root))
+    if command.search.encoder is not None:
+        checks.append(partial(_refuse_unused_encoder, [folder for _, folder in command.index]))
     if command.serve == "ray":
         checks.append(partial(check_cluster, command.ray.ray_address))
     check_all(*checks)
+
+
+def _refuse_unused_encoder(folders: Sequence[Path]) -> None:
+    """Raise UserError if all these indexes can be read and none of them has an encoder."""
+    try:
+        manifests = [read_shards(folder)[0].manifest for folder in folders]
+    except UserError:  # an index that cannot be read has its own message, and may have an encoder
+        return
+    if not any(manifest.dense for manifest in manifests):
+        kinds = [f"{folder} is {m.backend}" for folder, m in zip(folders, manifests, strict=True)]
+        found = ", ".join(kinds) or "there is no index"
+        raise UserError(f"--encoder is for dense indexes, and {found}: leave it out.")
 
 
 def _check_folder(root: Path) -> None:

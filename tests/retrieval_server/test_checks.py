@@ -174,6 +174,7 @@ def test_an_encoder_whose_files_are_not_whole_is_refused_before_the_work(
         ("serve WEB --replay PATH/none --record PATH/x", "none: cannot be opened"),
         ("serve WEB --record PATH/x", "SERPER_API_KEY"),
         ("serve WEB --replay PATH/none --rerank PATH/empty", "empty: no weights in it"),
+        ("serve WEB --replay PATH/none --encoder PATH/empty", "and there is no index: leave it out"),
         ("serve RAY nohost:1", "--ray-address nohost:1: nothing answers there ("),
         ("serve RAY head..x:1", "--ray-address head..x:1: nothing answers there ("),
         ("serve RAY head", "--ray-address head: give local, auto or the HOST:PORT"),
@@ -257,6 +258,13 @@ def test_check_only_of_a_build_writes_nothing(corpus, bm25_index, tmp_path, caps
         assert commands.main([*words, "--check-only"]) == 0
         (line,) = capsys.readouterr().out.splitlines()
         assert line.startswith("all checks passed") and str(out) in line and not list(tmp_path.iterdir())
+
+
+def test_an_encoder_is_refused_only_where_no_index_has_one(bm25_index, dense_index, tiny_bge, capsys):
+    words = ["--port", "0", "--encoder", tiny_bge, "--check-only", "--index", bm25_index]
+    assert f"--encoder is for dense indexes, and {bm25_index} is bm25" in refused(capsys, "serve", *words)
+    words += ["--index", f"d={dense_index}"]
+    assert commands.main(["serve", *map(str, words)]) == 0
 
 
 def test_check_only_of_serve_names_all_and_leaves_nothing(bm25_index, tmp_path, capsys, monkeypatch):
