@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING
 
 from retrieval_server.cluster.ray_options import check_cluster
 from retrieval_server.encode.model_folder import check_model, check_weights, is_hub_name, resolve_model
+from retrieval_server.encode.options import check_device
 from retrieval_server.errors import UserError, UserErrors, check_all
-from retrieval_server.extras import MODEL, SERVER, require_packages
+from retrieval_server.extras import MODEL, SERVER, are_installed, require_packages
 from retrieval_server.folder.manifest import VERIFY_UP_TO, Manifest, check_files
 from retrieval_server.folder.shard_set import IndexFolder, read_shards
 from retrieval_server.options import Options
@@ -180,7 +181,11 @@ def _check_rerank(name: str | None) -> None:
 
 
 def _check_rest(command: ServeCommand) -> None:
-    """Raise UserError for pages, a back end, a reload root, an encoder or a cluster that cannot be used."""
+    """Raise UserError for an option that cannot be used: of files, the back end, the encoder or the cluster.
+
+    A device is checked even if no index has an encoder, since a reload may bring one, but only if this
+    process may use it.
+    """
     from retrieval_server.server.pages import check_pages
 
     checks = []
@@ -192,6 +197,8 @@ def _check_rest(command: ServeCommand) -> None:
         checks.append(partial(import_factory, backend))
     if (root := command.reload_root) is not None:
         checks.append(partial(_check_folder, root))
+    if (command.serve == "here" or command.rerank.rerank) and are_installed(MODEL):
+        checks.append(partial(check_device, command.search.device))
     if command.search.encoder is not None:
         checks.append(partial(_refuse_unused_encoder, [folder for _, folder in command.index]))
     if command.serve == "ray":
