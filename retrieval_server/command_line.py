@@ -34,6 +34,8 @@ from retrieval_server.options import (
 
 #: Type of pydantic's error -> what the value must be.
 _EXPECTED = {"int_parsing": "a whole number", "float_parsing": "a number", "finite_number": "a finite number"}
+#: What is said of a word such as @settings.yaml, which other commands of rag-r1 take.
+_NO_SETTINGS_FILE = "this command takes no settings file: give its flags"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -110,7 +112,8 @@ def _read_values(
             except ValueError as error:
                 if option.flag.positional and text in behind_unknown:
                     continue
-                faults[option.names[0]] = str(error)
+                is_file = option.flag.positional and text.startswith("@")
+                faults[option.names[0]] = f"{text}: {_NO_SETTINGS_FILE}" if is_file else str(error)
     return faults
 
 
@@ -187,6 +190,8 @@ def _unrecognized(words: Sequence[str], options: Sequence[Option]) -> str:
     flags = [word.partition("=")[0] for word in words if word.startswith("-")]
     similar = [name for flag in flags for name in get_close_matches(flag, names, n=1, cutoff=0.75)]
     hint = f"; did you mean {', '.join(similar)}?" if similar else ""
+    if any(word.startswith("@") for word in words):
+        hint += f"; {_NO_SETTINGS_FILE}"
     return f"unrecognized arguments: {' '.join(words)}{hint}"
 
 
