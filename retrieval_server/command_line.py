@@ -34,6 +34,8 @@ from retrieval_server.options import (
 
 #: Type of pydantic's error -> what the value must be.
 _EXPECTED = {"int_parsing": "a whole number", "float_parsing": "a number", "finite_number": "a finite number"}
+#: What is said of a word such as @settings.yaml, which other commands of rag-r1 take.
+_NO_SETTINGS_FILE = "this command takes no settings file: give its flags"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -110,7 +112,8 @@ def _read_values(
             except ValueError as error:
                 if option.flag.positional and text in behind_unknown:
                     continue
-                faults[option.names[0]] = str(error)
+                is_file = option.flag.positional and text.startswith("@")
+                faults[option.names[0]] = f"{text}: {_NO_SETTINGS_FILE}" if is_file else str(error)
     return faults
 
 
@@ -141,7 +144,7 @@ def _valid_options(model: type[Options], values: Mapping[str, Any]) -> Any:
 def _further_faults(
     faults: Sequence[str], check: Callable[[Any], Any], command: Any, options: Sequence[Option]
 ) -> list[str]:
-    """Return the messages of the checks that do not merely follow from these faults."""
+    """Return the further messages of the checks that do not merely follow from these faults."""
     messages: list[str] = []
     try:
         check(command)
@@ -150,7 +153,8 @@ def _further_faults(
     except (TypeError, AttributeError, AssertionError):  # a check may fail because an option is missing
         return []
     named = {name for option in options for name in option.names} & set(" ".join(faults).split())
-    return [text for text in messages if not named & set(text.replace(":", " ").split())]
+    further = [text for text in messages if text not in faults]
+    return [text for text in further if not named & set(text.replace(":", " ").split())]
 
 
 def _add(parser: argparse._ActionsContainer, option: Option) -> None:
@@ -186,6 +190,8 @@ def _unrecognized(words: Sequence[str], options: Sequence[Option]) -> str:
     flags = [word.partition("=")[0] for word in words if word.startswith("-")]
     similar = [name for flag in flags for name in get_close_matches(flag, names, n=1, cutoff=0.75)]
     hint = f"; did you mean {', '.join(similar)}?" if similar else ""
+    if any(word.startswith("@") for word in words):
+        hint += f"; {_NO_SETTINGS_FILE}"
     return f"unrecognized arguments: {' '.join(words)}{hint}"
 
 

@@ -1,14 +1,18 @@
-"""The options of an index on a Ray cluster. Reading them does not need Ray."""
+"""The options of an index on a Ray cluster. Reading and checking them does not need Ray."""
 
 from __future__ import annotations
 
 import re
+import socket
 from typing import Annotated
 
 from pydantic import Field
 
+from retrieval_server.errors import UserError, reason_of
 from retrieval_server.options import Flag, Group, Options
 
+#: Seconds in which a cluster has to accept a connection.
+_CONNECT_S = 5.0
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -59,3 +63,19 @@ class RayOptions(Options):
     encoder_gpus: Annotated[
         NotNegative, Flag("GPUs for each replica of an encoder; 0.5: two share one", metavar="GPUS")
     ] = 0.0
+
+
+def check_cluster(address: str) -> None:
+    """Raise UserError if nothing answers at the HOST:PORT of a cluster, where Ray would try for minutes."""
+    if address in ("local", "auto"):
+        return
+    match = re.fullmatch(r"(?:ray://)?\[?(.+?)\]?:([0-9]{1,5})", address)
+    if match is None or int(match[2]) > 65535:
+        raise UserError(f"--ray-address {address}: give local, auto or the HOST:PORT of a running cluster.")
+    try:
+        socket.create_connection((match[1], int(match[2])), _CONNECT_S).close()
+    except (OSError, UnicodeError) as error:  # UnicodeError: no host can have this name
+        raise UserError(
+            f"--ray-address {address}: nothing answers there ({reason_of(error)}). Start a cluster with "
+            "`ray start --head`, or correct the address."
+        ) from None

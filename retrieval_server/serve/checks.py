@@ -1,27 +1,31 @@
 """Checks the sources of `rag-r1 index serve` before anything is loaded, and opens the port and the recording.
 
-The checks that need only this machine come first, and all their problems are reported at once: every manifest
-with the sizes of the index's files, the encoder, the cross-encoder, the pages, the recording and the port.
-Then the server gets what it needs from elsewhere: models from the Hugging Face Hub, and the Ray cluster. The
-port and the recording stay open for the server.
+The checks that take no more than seconds come first, and all their problems are reported at once: every
+manifest with the sizes of the index's files, the encoder, the cross-encoder, the pages, the recording, the
+port, and whether anything answers at the address of the Ray cluster. Then the server gets what it needs from
+elsewhere: models from the Hugging Face Hub, and the connection to Ray. The port and the recording stay open
+for the server.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from retrieval_server.cluster.ray_options import check_cluster
 from retrieval_server.encode.model_folder import check_model, check_weights, is_hub_name, resolve_model
-from retrieval_server.errors import UserError, check_all
-from retrieval_server.extras import MODEL, SERVER, require_packages
+from retrieval_server.encode.options import check_device
+from retrieval_server.errors import UserError, UserErrors, check_all
+from retrieval_server.extras import MODEL, SERVER, are_installed, require_packages
 from retrieval_server.folder.manifest import VERIFY_UP_TO, Manifest, check_files
 from retrieval_server.folder.shard_set import IndexFolder, read_shards
+from retrieval_server.options import Options
 from retrieval_server.serve.options import ServeCommand
 from retrieval_server.server.http.listener import listen
 
@@ -61,7 +65,7 @@ class ServedSources:
 def check_sources(command: ServeCommand) -> ServedSources:
     """Read all manifests, open the recording and the port, fetch models, and connect to Ray.
 
-    Raises UserError, or UserErrors with all problems on this machine.
+    Raises UserError, or UserErrors with all problems of the quick checks.
     """
     require_packages("A server", "bm25", SERVER)
     folders = command.folders
@@ -85,7 +89,7 @@ def check_sources(command: ServeCommand) -> ServedSources:
 
 
 def _local_checks(command: ServeCommand, folders: Iterable[Path], resources: ExitStack) -> LocalSources:
-    """Run the checks that need only this machine. Raises UserError.
+    """Run the quick checks, which open the port and the recording. Raises UserError.
 
     Leaving `resources` closes the port and the recording.
     """
@@ -95,17 +99,30 @@ def _local_checks(command: ServeCommand, folders: Iterable[Path], resources: Exi
         partial(_open_web, command, resources),
         lambda: resources.enter_context(listen(command.host, command.port)),
         partial(_check_rerank, command.rerank.rerank),
-        partial(_check_files, command),
+        partial(_check_rest, command),
     )
     return shards, web, listener
 
 
 def check_locally(command: ServeCommand) -> None:
-    """Raise UserError, or UserErrors, with all problems on this machine. Nothing is left open."""
+    """Raise UserError, or UserErrors, with all problems of the quick checks. Nothing is left open.
+
+    The command may be partial (`command_line.parse`). Then its options may contradict each other.
+    """
     require_packages("A server", "bm25", SERVER)
     with ExitStack() as resources:
         folders = dict.fromkeys(folder for _, folder in command.index)  # even if two have the same name
-        _local_checks(command.model_copy(update={"check_only": True}), folders, resources)
+        checked = command.model_copy(update={"check_only": True})
+        check_all(
+            partial(_refuse_contradictions, command), partial(_local_checks, checked, folders, resources)
+        )
+
+
+def _refuse_contradictions(command: ServeCommand) -> None:
+    """Raise UserErrors for options that contradict each other, in the command or in one of its groups."""
+    groups = [value for _, value in command if isinstance(value, Options)]
+    if faults := [text for options in (command, *groups) for text in options.contradictions()]:
+        raise UserErrors(faults)
 
 
 def _check_index(command: ServeCommand, folder: Path) -> list[IndexFolder]:
@@ -163,8 +180,12 @@ def _check_rerank(name: str | None) -> None:
             check_weights(resolve_model(name, "--rerank")[1], "--rerank")
 
 
-def _check_files(command: ServeCommand) -> None:
-    """Raise UserError if the pages, the custom back end or the reload root cannot be used."""
+def _check_rest(command: ServeCommand) -> None:
+    """Raise UserError for an option that cannot be used: of files, the back end, the encoder or the cluster.
+
+    A device is checked even if no index has an encoder, since a reload may bring one, but only if this
+    process may use it.
+    """
     from retrieval_server.server.pages import check_pages
 
     checks = []
@@ -176,7 +197,25 @@ def _check_files(command: ServeCommand) -> None:
         checks.append(partial(import_factory, backend))
     if (root := command.reload_root) is not None:
         checks.append(partial(_check_folder, root))
+    if (command.serve == "here" or command.rerank.rerank) and are_installed(MODEL):
+        checks.append(partial(check_device, command.search.device))
+    if command.search.encoder is not None:
+        checks.append(partial(_refuse_unused_encoder, [folder for _, folder in command.index]))
+    if command.serve == "ray":
+        checks.append(partial(check_cluster, command.ray.ray_address))
     check_all(*checks)
+
+
+def _refuse_unused_encoder(folders: Sequence[Path]) -> None:
+    """Raise UserError if all these indexes can be read and none of them has an encoder."""
+    try:
+        manifests = [read_shards(folder)[0].manifest for folder in folders]
+    except UserError:  # an index that cannot be read has its own message, and may have an encoder
+        return
+    if not any(manifest.dense for manifest in manifests):
+        kinds = [f"{folder} is {m.backend}" for folder, m in zip(folders, manifests, strict=True)]
+        found = ", ".join(kinds) or "there is no index"
+        raise UserError(f"--encoder is for dense indexes, and {found}: leave it out.")
 
 
 def _check_folder(root: Path) -> None:

@@ -174,6 +174,11 @@ def test_an_encoder_whose_files_are_not_whole_is_refused_before_the_work(
         ("serve WEB --replay PATH/none --record PATH/x", "none: cannot be opened"),
         ("serve WEB --record PATH/x", "SERPER_API_KEY"),
         ("serve WEB --replay PATH/none --rerank PATH/empty", "empty: no weights in it"),
+        ("serve WEB --replay PATH/none --encoder PATH/empty", "and there is no index: leave it out"),
+        ("serve RAY nohost:1", "--ray-address nohost:1: nothing answers there ("),
+        ("serve RAY head..x:1", "--ray-address head..x:1: nothing answers there ("),
+        ("serve RAY head", "--ray-address head: give local, auto or the HOST:PORT"),
+        ("serve RAY head:65536", "--ray-address head:65536: give local, auto or the HOST:PORT"),
     ],
 )
 def test_a_check_names_what_the_work_would_refuse(words, named, tiny_bge, tmp_path, capsys, monkeypatch):
@@ -189,6 +194,7 @@ def test_a_check_names_what_the_work_would_refuse(words, named, tiny_bge, tmp_pa
     np.save(tmp_path / "int.npy", np.zeros((1, 32), np.int64))
     dense = f"--encoder {tiny_bge} --out PATH/x --corpus PATH/c.jsonl"
     words = words.replace("DENSE", dense).replace("WEB", "--web serper --port 0").replace("LONG", "x" * 256)
+    words = words.replace("RAY", "--port 0 --index PATH/none --serve ray --ray-address")
     message = refused(capsys, *words.replace("PATH", str(tmp_path)).split(), "--check-only")
     assert named in message and not (tmp_path / "x").exists()
 
@@ -252,6 +258,13 @@ def test_check_only_of_a_build_writes_nothing(corpus, bm25_index, tmp_path, caps
         assert commands.main([*words, "--check-only"]) == 0
         (line,) = capsys.readouterr().out.splitlines()
         assert line.startswith("all checks passed") and str(out) in line and not list(tmp_path.iterdir())
+
+
+def test_an_encoder_is_refused_only_where_no_index_has_one(bm25_index, dense_index, tiny_bge, capsys):
+    words = ["--port", "0", "--encoder", tiny_bge, "--check-only", "--index", bm25_index]
+    assert f"--encoder is for dense indexes, and {bm25_index} is bm25" in refused(capsys, "serve", *words)
+    words += ["--index", f"d={dense_index}"]
+    assert commands.main(["serve", *map(str, words)]) == 0
 
 
 def test_check_only_of_serve_names_all_and_leaves_nothing(bm25_index, tmp_path, capsys, monkeypatch):
@@ -323,3 +336,23 @@ def test_a_wrong_port_does_not_hide_an_index_that_is_not_there(tmp_path, capsys)
     with pytest.raises(SystemExit):
         commands.main(["serve", "--index", str(tmp_path / "none"), "--port", "abc"])
     assert missing(capsys.readouterr().err, ["--port", f"{tmp_path}/none", "2 problems"]) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("--index x=a --index x=b --port 70000", ["4 problems", "--port", "two indexes are named 'x'"]),
+        ("--index a --record r --web-timeout x", ["3 problems", "--web-timeout", "--record belongs to"]),
+        ("--index x=a --index x=a", ["2 problems", "two indexes are named 'x'"]),
+        ("--index x=a --index x=a --device tpu", ["3 problems", "named 'x'", "--device tpu: torch knows no"]),
+        ("--web googl --record r", ["error: --web must be"]),
+        (
+            "--index a --serve ray --ray-address 127.0.0.1:0 --encoder-replicas x",
+            ["3 problems", "--encoder-replicas", "--ray-address 127.0.0.1:0: nothing answers"],
+        ),
+    ],
+)
+def test_a_wrong_value_hides_only_problems_that_follow_from_it(words, named, capsys):
+    with pytest.raises(SystemExit):
+        commands.main(["serve", "--port", "0", *words.split()])
+    assert missing(capsys.readouterr().err, named) == []

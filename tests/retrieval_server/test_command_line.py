@@ -200,6 +200,8 @@ COMMANDS = {"serve": ServeCommand, "build": BuildCommand}
     "words, named",
     [
         ("serve --topk 10", "--index DIR"),
+        ("serve @s.yaml", "@s.yaml; this command takes no settings file: give its flags"),
+        ("build @s.yaml --backend bm25", "@s.yaml: this command takes no settings file: give its flags"),
         ("serve --web altavista", "--web"),
         ("serve --web serper --web-param gl", "NAME=VALUE"),
         ("serve --web serper --web-concurrency 0", "--web-concurrency"),
