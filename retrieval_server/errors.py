@@ -90,6 +90,10 @@ class BadRowError(ValueError):
     """One row of a corpus cannot be used. The message says why."""
 
 
+class JsonLimitError(ValueError):
+    """A JSON text has more values or levels than it may have."""
+
+
 class ValueTooLargeError(ValueError):
     """A value of a vector is finite, but too large for the type of the rows."""
 

@@ -12,6 +12,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from retrieval_server.errors import JsonLimitError
+
 MAX_DEPTH = 64  # levels of lists and objects
 MAX_FILE_BYTES = 16 << 20  # of a file that is read as a whole, such as a manifest
 MAX_FILE_VALUES = 500_000  # in such a file, or in a line of a corpus
@@ -21,7 +23,10 @@ _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
 def read_json(data: bytes, max_values: int) -> Any:
-    """Return the value of a JSON text in UTF-8. Raises ValueError if it is malformed or exceeds a limit."""
+    """Return the value of a JSON text in UTF-8.
+
+    Raises ValueError if it is malformed, and JsonLimitError if it exceeds a limit.
+    """
     _check(data, max_values)
     # The bytes are decoded here, since `json` would also accept UTF-16, in which they would be counted
     # wrongly.
@@ -75,10 +80,10 @@ def json_kind(value: object) -> str:
 
 
 def _check(data: bytes, max_values: int) -> None:
-    """Raise ValueError for a JSON text with more than `max_values` values or more than MAX_DEPTH levels."""
+    """Raise JsonLimitError for a JSON text with more than `max_values` values or MAX_DEPTH levels."""
     # Without escapes every quotation mark begins or ends a string, so every second part is outside strings.
     unescaped = data.replace(b"\\\\", b"").replace(b'\\"', b"")
-    too_many = ValueError(f"it has more than {max_values:,} values")
+    too_many = JsonLimitError(f"it has more than {max_values:,} values")
     if unescaped.count(b'"') > 4 * max_values + 4:  # a string for each value, and one for its key
         raise too_many
     outside = b"".join(unescaped.split(b'"')[::2])
@@ -89,4 +94,4 @@ def _check(data: bytes, max_values: int) -> None:
     for bracket in outside.translate(None, _NO_BRACKETS):
         depth += 1 if bracket in _OPENING_BRACKETS else -1
         if depth > MAX_DEPTH:
-            raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
+            raise JsonLimitError(f"it is nested more than {MAX_DEPTH} deep")

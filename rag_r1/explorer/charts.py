@@ -55,7 +55,7 @@ def charts(connection: Connection, run: str, selection: Selection) -> dict[str, 
     with_step = selection.and_("run = ? AND step IS NOT NULL", run)
     parts = (_mean_series, _share_series, _reward_series)
     series = [entry for part in parts for entry in part(connection, with_step)]
-    if not selection.values:
+    if selection == Selection():
         for (folder,) in fetch(connection, "SELECT DISTINCT folder FROM files WHERE run = ?", [run]):
             series += _metric_series(Path(folder))
     return {"run": run, "series": [entry for entry in series if entry["x"]]}

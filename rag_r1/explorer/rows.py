@@ -75,7 +75,7 @@ def _row(record: Any, run: str, kind: str | None) -> dict[str, Any]:
         "masked": "score" in rewards and rewards["score"] is None,
         "turns": len(turns),
         "searches": sum(call.get("tool") == SEARCH for call in calls),
-        "repeated": sum(_whole_number(turn.get("repeated_queries")) or 0 for turn in turns),
+        "repeated": _whole_number(sum(_whole_number(turn.get("repeated_queries")) or 0 for turn in turns)),
         "tool_failures": sum(turn.get("status") == "tool_failure" for turn in turns),
         "prompt_tokens": _whole_number(record.get("prompt_tokens")),
         "generated_tokens": _whole_number(record.get("generated_tokens")),

@@ -51,7 +51,7 @@ _REMOVE_REPEATED = """
 class Store:
     """The records below some paths, in their cache.
 
-    Raises OSError if a path does not exist.
+    Raises OSError if a path does not exist, and duckdb.Error if the cache cannot be used.
     """
 
     def __init__(self, paths: Sequence[Path]):
@@ -63,7 +63,11 @@ class Store:
         self.version = 0
         self._lock = threading.Lock()
         self.cache = Cache(self.sources.paths)
-        self._load()
+        try:
+            self._load()
+        except BaseException:
+            self.cache.close()
+            raise
 
     def close(self) -> None:
         """Close the cache."""

@@ -103,15 +103,19 @@ def check_model(section: EncoderSection, override: str | None = None, max_bytes:
     """Return the folder of an index's encoder, or that of `override`, another folder with the same files.
 
     If the files have more than `max_bytes` in total, their contents are not compared. Raises UserError if the
-    model is missing, or is not the one with which the index was built.
+    model is missing, may not be read, or is not the one with which the index was built.
     """
     _, folder = resolve_model(override or section.name)
     remedy = (
         "An index answers only to the encoder of its vectors: give that one with --encoder, "
         "or build the index again with this one."
     )
-    if max_bytes is None or sum(path.stat().st_size for path in _model_files(folder)) <= max_bytes:
-        require_equal(f"{folder}: encoder sha256", section.sha256, hash_model(folder), remedy)
+    try:
+        if max_bytes is None or sum(path.stat().st_size for path in _model_files(folder)) <= max_bytes:
+            require_equal(f"{folder}: encoder sha256", section.sha256, hash_model(folder), remedy)
+    except OSError as error:
+        place = error.filename or folder
+        raise UserError(f"{place}: {reason_of(error)}. Check the files and rights of the model.") from error
     return folder
 
 

@@ -124,7 +124,7 @@ def _map_file(path: Path, bare: np.dtype, dimension: int | None) -> np.ndarray:
             if size == 0 or size % (2 * dimension):
                 raise ValueError(f"{size} bytes are not whole vectors of {dimension} dimensions")
             array = np.memmap(path, bare.newbyteorder("<"), "r", 0, (size // row_bytes, dimension))
-    except (OSError, ValueError, OverflowError) as error:  # OverflowError: impossible numbers of rows
+    except Exception as error:  # NumPy raises any error of Python's parser for a damaged header
         raise UserError(f"--embeddings {path}: {error}. Fetch or write it again.") from None
     if dimension is not None and array.shape[1] != dimension:
         raise UserError(

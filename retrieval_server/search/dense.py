@@ -63,13 +63,14 @@ class DenseBackend(Backend):
             defaults.ef_search if options.ef_search is None else options.ef_search,
         ).apply(index, compressed=rescoring is not None)
         self._search = _open_search(index, path, section, count, options)
-        self._prefetch = Prefetch([path], available_memory()) if mapped else None
         self._encoder = encoder
         if encoder is not None:
             self._encode_threads = encoder_threads(options)
             self.guarantee = probe_encoder(encoder, self._encode_threads).guarantee
         # On the same cores two batches at once would be smaller and take longer than one after the other.
         self.overlaps = isinstance(self._search, GpuSearch) or (encoder is not None and encoder.on_gpu)
+        # This is last, because reading goes on in the background if a later step fails.
+        self._prefetch = Prefetch([path], available_memory()) if mapped else None
 
     def prepare(self, queries: Sequence[str]) -> np.ndarray:
         """Return the vectors of the queries, (queries, dimension)."""

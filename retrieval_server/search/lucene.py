@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -57,7 +58,7 @@ _java: SimpleNamespace | None = None
 
 
 def load_lucene() -> SimpleNamespace:
-    """Return Lucene's classes by name, in the only JVM of the process.
+    """Return Lucene's classes by name, and pyjnius's `JavaException`, in the only JVM of the process.
 
     Raises UserError if Java, pyjnius or Lucene's jar is missing.
     """
@@ -65,12 +66,16 @@ def load_lucene() -> SimpleNamespace:
     if _java is None:
         _configure_jvm()
         autoclass = _start_jvm()
+        from jnius import JavaException
+
         logger = autoclass("java.util.logging.Logger").getLogger("org.apache.lucene")
         logger.setLevel(autoclass("java.util.logging.Level").SEVERE)
         classes = {name: autoclass(f"org.apache.lucene.{path}") for name, path in _LUCENE.items()}
         classes["IndexSearcher"].setMaxClauseCount(_MAX_QUERY_WORDS)
         # The logger is kept because Java discards an unreferenced logger together with its level.
-        _java = SimpleNamespace(File=autoclass("java.io.File"), logger=logger, **classes)
+        _java = SimpleNamespace(
+            File=autoclass("java.io.File"), JavaException=JavaException, logger=logger, **classes
+        )
     return _java
 
 
@@ -109,6 +114,15 @@ def _start_jvm() -> Callable[[str], Any]:
     return autoclass
 
 
+@contextmanager
+def _java_errors(lucene: SimpleNamespace, problem: str, remedy: str) -> Iterator[None]:
+    """Convert exceptions of Java in the block to UserError."""
+    try:
+        yield
+    except lucene.JavaException as error:
+        raise UserError(f"{problem} ({error}). {remedy}") from error
+
+
 def build_lucene(
     texts: Iterable[str],
     section: BM25Section,
@@ -119,12 +133,15 @@ def build_lucene(
 ) -> None:
     """Write a Lucene index of `texts`, in row order, into `folder`. Memory does not grow with the texts.
 
-    `total` is the number of texts, for the progress bar. Raises UserError if the texts have no word to index
-    or Lucene is missing.
+    `total` is the number of texts, for the progress bar. Raises UserError if the texts have no word to index,
+    Lucene is missing, or it cannot write the index, as on a full disk.
     """
     analyzer = Analyzer(section)
     with _lock:
         lucene = load_lucene()
+    problem = f"{folder}: Lucene cannot write the index"
+    remedy = "If the disk is full, make room or choose another --out; then run the same command again."
+    with _lock, _java_errors(lucene, problem, remedy):
         config = lucene.IndexWriterConfig(lucene.WhitespaceAnalyzer())
         config.setSimilarity(lucene.BM25Similarity(section.k1, section.b))
         config.setMergePolicy(lucene.LogByteSizeMergePolicy())  # merges neighbours, so the order is kept
@@ -151,11 +168,13 @@ class LuceneBackend(Backend):
         self._analyzer = Analyzer(section)
         with _lock:
             lucene = load_lucene()
-            try:
+            with _java_errors(lucene, f"{folder}: not a readable Lucene index", REBUILD):
                 self._reader = lucene.DirectoryReader.open(_directory(lucene, folder))
-            except Exception as error:  # pyjnius's JavaException
-                raise UserError(f"{folder}: not a readable Lucene index ({error}). {REBUILD}") from error
-            require_equal(f"{folder}: passages", count, self._reader.maxDoc(), REBUILD)
+            try:
+                require_equal(f"{folder}: passages", count, self._reader.maxDoc(), REBUILD)
+            except UserError:
+                self._reader.close()
+                raise
             # Without the signature pyjnius cannot choose between this constructor and another one.
             self._searcher = lucene.IndexSearcher(
                 self._reader, signature="(Lorg/apache/lucene/index/IndexReader;)V"

@@ -21,6 +21,7 @@ from retrieval_server.errors import UserError
 from retrieval_server.search.reranker import Reranker
 from retrieval_server.server import routes
 from retrieval_server.server.error_responses import add_error_handlers
+from retrieval_server.server.http.json_bodies import limited_route
 from retrieval_server.server.http.load_shedding import LoadSheddingMiddleware, LoopMonitor
 from retrieval_server.server.http.middleware import BodyLimitMiddleware, MetricsMiddleware, TokenMiddleware
 from retrieval_server.server.http.origin_check import HostNames, JsonMiddleware, OriginMiddleware
@@ -30,6 +31,8 @@ from retrieval_server.server.services import Services
 from retrieval_server.server.wire import DEFAULT_INDEX
 
 log = logging.getLogger(__name__)
+#: Values of a body besides its queries, such as those of the documents of `/rerank`.
+_MAX_OTHER_VALUES = 100_000
 
 
 def create_app(
@@ -59,8 +62,11 @@ def create_app(
     )
     app.state.services = services
     add_error_handlers(app)
-    # This only documents the token on the API page; the middleware checks it.
-    guarded = APIRouter(dependencies=[Depends(HTTPBearer(auto_error=False))] if token else [])
+    guarded = APIRouter(
+        # This only documents the token on the API page; the middleware checks it.
+        dependencies=[Depends(HTTPBearer(auto_error=False))] if token else [],
+        route_class=limited_route(services.search.limits.max_queries + _MAX_OTHER_VALUES),
+    )
     routes.add_search_routes(guarded, services)
     routes.add_document_routes(guarded, services)
     routes.add_admin_routes(guarded, services)

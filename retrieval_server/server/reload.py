@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from retrieval_server.errors import OutsideRootError, UserError
+from retrieval_server.errors import OutsideRootError, UserError, reason_of
 from retrieval_server.folder.manifest import read_manifest
 from retrieval_server.server.indexes import Indexes, LoadedIndex, Loader, ServedIndex
 from retrieval_server.server.request_errors import RequestErrors
@@ -132,7 +132,7 @@ class ReloadService:
         except (UserError, OSError) as error:
             fault = str(error)
             if isinstance(error, OSError):
-                fault = f"a file of it cannot be read ({error.strerror})"
+                fault = f"a file of it cannot be read ({reason_of(error)})"
             reason = f"{fault.rstrip('.')}. The old index keeps serving."
             raise refused(422, "reload_failed", reason, index=index.name) from None
 

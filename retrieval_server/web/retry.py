@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 
 _MAX_BACKOFF_S = 8.0
+_MAX_RETRY_AFTER_S = 1_000_000  # a longer pause, of weeks, is taken for a mistake
 
 
 def backoff_seconds(first_s: float, attempt: int) -> float:
@@ -22,12 +23,12 @@ def backoff_seconds(first_s: float, attempt: int) -> float:
 def retry_after(headers: Mapping[str, str]) -> float | None:
     """Return the seconds of a Retry-After header in either of its formats; None without a valid header."""
     value = headers.get("Retry-After", "").strip()
-    if value.isdecimal() and len(value) < 7:  # with more digits, that is weeks, it is taken for a mistake
-        return float(value)
     try:
-        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+        is_number = value.isdecimal()
+        seconds = float(value) if is_number else parsedate_to_datetime(value).timestamp() - time.time()
     except (ValueError, TypeError, OverflowError):
         return None
+    return max(0.0, seconds) if seconds < _MAX_RETRY_AFTER_S else None
 
 
 def whole_seconds(seconds: float | None) -> int:

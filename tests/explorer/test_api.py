@@ -186,6 +186,8 @@ def test_charts_have_a_value_for_each_step(client):
     filtered = get(client, "charts", run="grpo", kind="validation", step_min=2)["series"]
     assert {tuple(one["x"]) for one in filtered} == {(2, 3)}
     assert {one["name"].split(":")[0] for one in filtered} == {"validation"}
+    judged = get(client, "charts", run="grpo", right="true")["series"]
+    assert judged and all(":" in one["name"] for one in judged)  # metrics of whole steps are left out
 
 
 @pytest.mark.parametrize(

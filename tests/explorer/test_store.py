@@ -8,10 +8,12 @@ import os
 import threading
 from contextlib import closing
 from pathlib import Path
+from unittest.mock import Mock
 
 import duckdb
 import pytest
 
+from rag_r1.explorer.cache import cache_folder
 from rag_r1.explorer.record_files.batches import Batch
 from rag_r1.explorer.record_files.file_state import FileState
 from rag_r1.explorer.store import Store
@@ -339,6 +341,23 @@ def test_the_progress_is_in_bytes_of_the_file_and_counts_lines_without_a_record(
     ((done, total),) = seen
     last_member = len(gzip.compress(lines([record("b")]), mtime=0)) if name.endswith(".gz") else 0
     assert done == total - last_member and total == (tmp_path / name).stat().st_size
+
+
+def test_a_store_that_does_not_open_lets_go_of_its_cache(tmp_path, monkeypatch):
+    broken = duckdb.IOException("broken")  # keeps the store that raised it
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, "_load", Mock(side_effect=broken))
+        with pytest.raises(duckdb.IOException):
+            Store([tmp_path])
+    with closing(Store([tmp_path])) as store:
+        assert store.cache.file.is_relative_to(cache_folder())  # not a private one beside a locked one
+
+
+def test_numbers_of_many_turns_that_no_table_can_hold_are_left_out(read, tmp_path):
+    turns = [{**searched().to_dict(), "repeated_queries": 1 << 53}] * 1100
+    write(tmp_path / "a.jsonl", [{**record("a"), "turns": turns}, record("b")])
+    store = read(tmp_path)
+    assert ids(store) == ["a", "b"] and column(store, "repeated") == {None, 0}
 
 
 def test_a_path_that_does_not_exist_is_an_error(tmp_path):

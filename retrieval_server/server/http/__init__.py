@@ -1,1 +1,1 @@
-"""The HTTP layers below the routes: listener, middleware, origin checks, connection limits, load shedding."""
+"""The HTTP layers below the routes: listener, middleware, checks of origins, limits, load shedding."""

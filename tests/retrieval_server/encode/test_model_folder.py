@@ -5,8 +5,10 @@ from unittest.mock import Mock
 
 import pytest
 
+from retrieval_server.encode import model_folder
 from retrieval_server.encode.encoder import Encoder
 from retrieval_server.encode.model_folder import (
+    check_model,
     check_weights,
     hash_model,
     read_folder_settings,
@@ -66,6 +68,13 @@ def test_the_hash_follows_weights_and_settings_but_not_the_readme(make_bert, tmp
     assert hash_model(folder) == before
     (folder / "config.json").write_text((folder / "config.json").read_text() + " ")
     assert hash_model(folder) != before
+
+
+def test_a_model_that_may_not_be_read_is_named(encoder, monkeypatch):
+    refused = Mock(side_effect=PermissionError(13, "Permission denied", "m/model.safetensors"))
+    monkeypatch.setattr(model_folder, "sha256_of_file", refused)
+    with pytest.raises(UserError, match="^m/model.safetensors: Permission denied"):
+        check_model(encoder.section)
 
 
 @pytest.mark.parametrize("name", ["./nowhere", "/no/such/folder", "justaword"])

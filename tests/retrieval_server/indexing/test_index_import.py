@@ -278,6 +278,7 @@ def test_embeddings_can_become_any_index(vectors, options_of, tmp_path):
         ("a.npy", b"", "magic string"),
         ("a.npy", b"\x93NUMPY\1\0004\0{'descr':'f4','fortran_order':False,'shape':(-9,32)}", "mapped length"),
         ("a.npy", b"PK\x05\x06" + bytes(18), "magic string"),  # an empty .npz
+        ("a.npy", b"\x93NUMPY\1\0\5\0{'de(", "Fetch or write it again"),
         ("a.fbin", struct.pack("<ii", 20, 32) + bytes(60), "do not take 68 bytes"),
         ("a.fbin", b"", "a.fbin"),
         ("a.raw", bytes(65), "not whole vectors"),

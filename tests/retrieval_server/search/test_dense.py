@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 
 from retrieval_server.encode.encoder import Encoder
 from retrieval_server.errors import UserError
 from retrieval_server.folder.passages import PassageStore
+from retrieval_server.search import dense as dense_search
 from retrieval_server.search.index_source import IndexSource
+from retrieval_server.search.options import OpenOptions
 
 from ..builders import build
 
@@ -36,6 +40,14 @@ def test_blank_queries_keep_their_place_and_topk_above_the_corpus_gives_all(dens
 def test_the_stages_of_an_index_do_not_overlap_where_both_need_the_processor(dense_index, bm25):
     assert not IndexSource.open(dense_index, device="cpu").overlaps
     assert bm25.overlaps
+
+
+def test_nothing_is_read_ahead_if_the_probe_of_the_encoder_fails(dense_index, monkeypatch):
+    monkeypatch.setattr(dense_search, "probe_encoder", Mock(side_effect=RuntimeError("no memory")))
+    monkeypatch.setattr(dense_search, "Prefetch", Mock())
+    with pytest.raises(RuntimeError, match="no memory"):
+        IndexSource.open(dense_index, options=OpenOptions(device="cpu", mmap=True))
+    dense_search.Prefetch.assert_not_called()
 
 
 def test_dense_without_an_encoder_is_refused(corpus, tmp_path):

@@ -8,6 +8,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from retrieval_server.errors import UserError
 from retrieval_server.folder.manifest import BM25Section
 from retrieval_server.indexing.builder import build_hybrid
+from retrieval_server.search import lucene as lucene_search
 from retrieval_server.search.index_source import IndexSource
 
 from ..builders import build
@@ -79,6 +81,46 @@ def test_a_corpus_without_words_is_refused(tmp_path):
     (tmp_path / "c.tsv").write_text("1\t...\n")
     with pytest.raises(UserError, match="no word to index"):
         index(tmp_path / "c.tsv", tmp_path / "i", bm25=PLAIN)
+
+
+class FromJava(Exception):
+    """As pyjnius's JavaException."""
+
+
+@pytest.fixture
+def java(monkeypatch) -> Mock:
+    """Lucene's classes, without Java."""
+    classes = Mock(JavaException=FromJava)
+    monkeypatch.setattr(lucene_search, "load_lucene", lambda: classes)
+    return classes
+
+
+@pytest.mark.parametrize("step", ["IndexWriter", "addDocument", "close"])
+def test_a_full_disk_is_told_with_the_remedy(java, tmp_path, step):
+    error = FromJava("JVM exception occurred: No space left on device java.io.IOException")
+    writer = java.IndexWriter.return_value
+    (java.IndexWriter if step == "IndexWriter" else getattr(writer, step)).side_effect = error
+    with pytest.raises(UserError, match="No space left on device .* make room or choose another --out"):
+        lucene_search.build_lucene(["Ulm"], PLAIN, tmp_path / "lucene", progress=False)
+
+
+def test_an_error_of_the_texts_is_not_lucenes(java, tmp_path):
+    def texts():
+        raise OSError("the corpus")
+        yield
+
+    with pytest.raises(OSError, match="the corpus"):
+        lucene_search.build_lucene(texts(), PLAIN, tmp_path / "lucene", progress=False)
+
+
+def test_an_index_that_is_refused_is_closed(java, tmp_path):
+    java.DirectoryReader.open.return_value.maxDoc.return_value = 3
+    with pytest.raises(UserError, match="the manifest says 4, found 3"):
+        lucene_search.LuceneBackend(tmp_path, PLAIN, 4)
+    java.DirectoryReader.open.return_value.close.assert_called_once()
+    java.DirectoryReader.open.side_effect = FromJava("no segments")
+    with pytest.raises(UserError, match="not a readable Lucene index .no segments"):
+        lucene_search.LuceneBackend(tmp_path, PLAIN, 4)
 
 
 @needs_lucene

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import shutil
 import threading
@@ -171,6 +172,24 @@ async def test_a_reload_that_fails_says_why_and_the_old_index_goes_on(shelf, wik
         assert signature(await ask(client)) == "red"
         assert (await client.get("/ready")).json()["index_version"] == 1
         assert (await client.post("/reload", json={"path": "blue"})).status_code == 200
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "broken", "a"), OSError("broken")])
+async def test_a_file_that_cannot_be_read_is_told_with_the_reason(wiki, error):
+    opened = [open_index(wiki["wiki"]), error]
+
+    def open_once(place):
+        if isinstance(source := opened.pop(0), OSError):
+            raise source
+        return source
+
+    reloader = Reloader(wiki, open_once)
+    app = create_app(reloader.loader(wiki["wiki"]), reloader=reloader)
+    async with asgi_client(app) as client:
+        while (await client.get("/ready")).status_code != 200:
+            await asyncio.sleep(0.005)
+        reason = (await client.post("/reload", json={})).json()["reason"]
+        assert reason == "a file of it cannot be read (broken). The old index keeps serving."
 
 
 @pytest.mark.parametrize("path", ["..", "/", "../elsewhere", "red/../..", "link", "red\0"])

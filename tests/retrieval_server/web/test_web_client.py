@@ -7,6 +7,7 @@ import gzip
 import json
 import logging
 import socket
+import time
 from contextlib import asynccontextmanager
 from email.utils import formatdate
 
@@ -184,9 +185,22 @@ async def test_a_short_retry_after_is_sat_out_and_a_long_one_is_told_to_everybod
         assert stub.queries == ["x", "x", "y"]
 
 
-@pytest.mark.parametrize("value, understood", [("DATE", True), ("soon", False), ("-5", False), ("", False)])
+@pytest.mark.parametrize(
+    "value, understood",
+    [
+        ("3600", True),
+        (3600, True),  # as a date
+        (9e8, False),
+        ("9000000", False),
+        ("9" * 4000, False),
+        ("soon", False),
+        ("-5", False),
+        ("", False),
+    ],
+)
 async def test_retry_after_may_be_a_date_and_nonsense_is_ignored(stub, client_of, value, understood):
-    stub.script = [(503, {"Retry-After": formatdate(4e9) if value == "DATE" else value}, b"")]
+    value = value if isinstance(value, str) else formatdate(time.time() + value)
+    stub.script = [(503, {"Retry-After": value}, b"")]
     if understood:
         assert (await failure_of(client_of)).error == "web_limited"
     else:
