@@ -14,7 +14,7 @@ from pydantic import ValidationError, ValidationInfo
 from pydantic.fields import FieldInfo
 from pydantic_settings.sources.types import _CliPositionalArg
 
-from rag_r1.options.declare import describe_type, is_safe_to_show
+from rag_r1.options.types import describe_type, is_safe_to_show
 
 #: The fields of a declaration by the names of their flags (`field_names`).
 Fields = Mapping[Any, FieldInfo]

@@ -50,8 +50,8 @@ from rag_r1.options.argument_values import (
     words_of,
 )
 from rag_r1.options.command_parser import ArgumentAdder, CommandParser
-from rag_r1.options.declare import Constraint
 from rag_r1.options.settings_file import SplitWords, split_files
+from rag_r1.options.types import Constraint
 from rag_r1.options.wrong_arguments import problems_beside, right_arguments
 
 ArgumentsType = TypeVar("ArgumentsType", bound="Arguments")
@@ -64,7 +64,7 @@ _FILES = (
     "flags; flags on the command line replace them."
 )
 
-#: Values of flags, which are read from words: unlike those of options/declare.py they are not strict.
+#: Values of flags, which are read from words: unlike those of types.py they are not strict.
 Positive = Annotated[int, Field(ge=1), Constraint("a whole number of at least 1")]
 Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False), Constraint("a number above 0")]
 From0 = Annotated[float, Field(ge=0, allow_inf_nan=False), Constraint("a number of at least 0")]
