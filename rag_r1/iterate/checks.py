@@ -22,7 +22,7 @@ from rag_r1.inference.model_folders import check_weights, has_weights
 from rag_r1.iterate.commands import StepCommands
 from rag_r1.iterate.plan import LoopPlan, option_name
 from rag_r1.iterate.server import manifest_facts
-from rag_r1.options.argument_values import ArgumentsError
+from rag_r1.options.arguments.errors import ArgumentsError
 from rag_r1.options.command_line import is_override
 from rag_r1.retriever.data.arguments import DataArguments
 from rag_r1.rollouts.arguments import block_of

@@ -22,7 +22,7 @@ values; environment variables are not used. This module adds four things to pyda
 
 Other parts of the program use a declaration, too, to start a command: `Greet(name="you")` validates its
 values like the command line but raises ArgumentsError, and `to_argv()` returns the words for a child process
-or a person (argument_values.py).
+or a person (arguments/words.py).
 """
 
 from __future__ import annotations
@@ -35,21 +35,17 @@ from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, create_model, field_validator
-from pydantic_core import PydanticUndefined
+from pydantic_core import ErrorDetails, PydanticUndefined
 from pydantic_settings import BaseSettings, CliApp, CliPositionalArg, CliSettingsSource, SettingsConfigDict
 
 from rag_r1.io.unknown_value import listed
-from rag_r1.options.argument_values import (
-    ArgumentsError,
-    Fields,
-    field_names,
-    from_plain,
-    is_positional,
-    no_empty_path,
-    sentence,
-    words_of,
-)
-from rag_r1.options.command_parser import ArgumentAdder, CommandParser
+from rag_r1.options.arguments.empty_paths import no_empty_path
+from rag_r1.options.arguments.errors import ArgumentsError, message_of
+from rag_r1.options.arguments.fields import Fields, Metavar, Presentation, fields_of, is_positional
+from rag_r1.options.arguments.parser import CommandParser
+from rag_r1.options.arguments.parser_arguments import ArgumentAdder
+from rag_r1.options.arguments.plain_values import from_plain
+from rag_r1.options.arguments.words import words_of
 from rag_r1.options.settings_file import SplitWords, split_files
 from rag_r1.options.types import Constraint
 from rag_r1.options.wrong_arguments import problems_beside, right_arguments
@@ -130,7 +126,7 @@ class Arguments(BaseSettings):
         except ValidationError as error:
             if "_build_sources" in values:  # by read_arguments, which ends the process
                 raise
-            raise ArgumentsError.of(error, field_names(type(self))) from error
+            raise ArgumentsError.of(error, fields_of(type(self))) from error
 
     _no_empty_path = field_validator("*", mode="before")(no_empty_path)
 
@@ -138,7 +134,7 @@ class Arguments(BaseSettings):
     def from_plain(cls, values: Mapping[str, Any]) -> Self:
         """Return the arguments with values read from YAML. A number may stand for a text, and a single item
         for a list; null selects the default. Raises ArgumentsError."""
-        return cls(**from_plain(values, field_names(cls)))
+        return cls(**from_plain(values, fields_of(cls)))
 
     def changed(self, **values: Any) -> Self:
         """Return a copy with other values, which are validated unless wrong arguments were left out. Raises
@@ -167,7 +163,7 @@ class Arguments(BaseSettings):
 
 def argument(
     help: str,
-    metavar: str | tuple[Any, ...] | None = None,
+    metavar: Metavar | None = None,
     *,
     default: Any = PydanticUndefined,
     flag: str | None = None,
@@ -183,7 +179,7 @@ def argument(
     - `old`: a former name of the field, which still works and is not shown
     - `rare`: a heading; the flag is only shown by `--help-all`, under this heading
     """
-    extra = {"metavar": metavar, "old": old, "rare": rare}
+    extra = Presentation(metavar=metavar, old=old, rare=rare)
     return Field(default, description=help, validation_alias=flag, json_schema_extra=extra)
 
 
@@ -223,7 +219,7 @@ def read_arguments(
     epilog = "\n\n".join(filter(None, [_FILES, epilog]))
     layout = argparse.RawDescriptionHelpFormatter
     parser = CommandParser(prog=prog, description=description, epilog=epilog, formatter_class=layout)
-    fields = field_names(cls)
+    fields = fields_of(cls)
     words, settings, file_faults = _words_and_settings(cls, arguments, settings or {}, fields)
     faults = [*faults, *file_faults]
     optional = fields if faults else settings
@@ -238,7 +234,7 @@ def read_arguments(
         errors = []
     except ValidationError as error:
         errors = [item for item in error.errors(include_url=False) if item["type"] != "missing"]
-    faults += [*parser.faults, *(sentence(item, fields) for item in errors)]
+    faults += [*parser.faults, *(message_of(item, fields) for item in errors)]
     faults += _other_faults(cls, {**settings, **source()}, errors, check)
     parser.error("; ".join(faults) if check is None else listed(faults))
 
@@ -252,12 +248,12 @@ def names_flag(words: Sequence[str], flag: str) -> bool:
 def _other_faults(
     cls: type[ArgumentsType],
     values: Mapping[str, Any],
-    errors: Sequence[Any],
+    errors: Sequence[ErrorDetails],
     check: Check[ArgumentsType] | None,
 ) -> list[str]:
     """Return the faults that the class's validators and `check` find in addition to these errors of single
     values."""
-    known_wrong = {item["loc"][0] for item in errors if item["loc"]}
+    known_wrong = {str(item["loc"][0]) for item in errors if item["loc"]}
     args, faults, wrong_names = right_arguments(cls, values, known_wrong)
     return faults if check is None else [*faults, *problems_beside(check, args, wrong_names)]
 

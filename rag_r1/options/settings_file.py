@@ -20,28 +20,20 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_origin
 
 import yaml
-from pydantic import ValidationError
 from pydantic_settings import BaseSettings
 
 from rag_r1.io.atomic_files import reason_of, write_text
 from rag_r1.io.bounded_yaml import YamlError, read_yaml
 from rag_r1.io.secrets import holds_secret
-from rag_r1.options.argument_values import (
-    ArgumentsError,
-    Fields,
-    field_names,
-    flag_of,
-    from_plain,
-    is_positional,
-    sentence,
-    values_of,
-)
+from rag_r1.options.arguments.errors import ArgumentsError
+from rag_r1.options.arguments.fields import Fields, fields_of, flag_of, is_positional, values_of
+from rag_r1.options.arguments.plain_values import from_plain
 from rag_r1.options.command_exit import CommandError
 from rag_r1.options.suggestions import did_you_mean
 
@@ -70,7 +62,7 @@ def split_files(words: Sequence[str], cls: type[BaseSettings]) -> SplitWords:
     positional: list[str] = []
     settings: dict[str, Any] = {}
     faults: list[str] = []
-    fields = field_names(cls)
+    fields = fields_of(cls)
     n_values = 0  # number of following words that are values of the last flag
     for word in words:
         is_value = n_values > 0
@@ -132,7 +124,7 @@ def read_settings(path: Path, cls: type[BaseSettings]) -> dict[str, Any]:
         raise ArgumentsError(f"{path} cannot be read: {reason_of(error)}: {remedy}") from error
     if not isinstance(values, dict):
         raise ArgumentsError(f"{path}: must be a mapping of settings")
-    fields = field_names(cls)
+    fields = fields_of(cls)
     try:
         settings = from_plain(values, fields)
     except ArgumentsError as error:
@@ -142,26 +134,15 @@ def read_settings(path: Path, cls: type[BaseSettings]) -> dict[str, Any]:
     if unknown_keys:
         hint = did_you_mean(unknown_keys[0], map(str, fields)) or "the keys are the names of the flags"
         messages = [f"unknown key {', '.join(unknown_keys)}: {hint}"]
-    message_of = _wrong_values({name: settings[name] for name in settings if name in fields}, cls, fields)
-    messages += [_by_key(text, flag) for flag, text in message_of.items()]
-    if messages:
-        raise ArgumentsError(f"{path}: {'; '.join(messages)}", [*map(flag_of, unknown_keys), *message_of])
-    return settings
-
-
-def _wrong_values(settings: Mapping[str, Any], cls: type[BaseSettings], fields: Fields) -> dict[str, str]:
-    """Return messages about wrong values, by flag. Absent and contradictory values are accepted here, since
-    the command line may change them."""
+    wrong_values: dict[str, str] = {}
     try:
-        cls(**settings)
-    except ArgumentsError as error:
-        assert isinstance(error.__cause__, ValidationError)  # as Arguments raises it
-        return {
-            flag_of(item["loc"][0]): sentence(item, fields)
-            for item in error.__cause__.errors(include_url=False)
-            if item["loc"] and item["type"] != "missing"
-        }
-    return {}
+        cls(**{name: settings[name] for name in settings if name in fields})
+    except ArgumentsError as error:  # the command line may change absent and contradictory values
+        wrong_values = error.wrong_values
+    messages += [_by_key(text, flag) for flag, text in wrong_values.items()]
+    if messages:
+        raise ArgumentsError(f"{path}: {'; '.join(messages)}", [*map(flag_of, unknown_keys), *wrong_values])
+    return settings
 
 
 def _by_key(message: str, flag: str) -> str:

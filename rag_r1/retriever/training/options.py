@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from rag_r1.config.recipes import RecipeError, find_file
-from rag_r1.options.argument_values import ArgumentsError
+from rag_r1.options.arguments.errors import ArgumentsError
 from rag_r1.options.command_line import Above0, Arguments, From0, Positive, argument
 from rag_r1.options.settings_file import read_settings, split_files
 from rag_r1.options.types import Constraint
