@@ -121,8 +121,7 @@ def split(
     ):
         target.truncate(state.written)
         stream = gzip.open(raw) if source.name.lower().endswith(".gz") else raw
-        stream.seek(state.read)
-        while lines := _next_lines(stream, source):
+        while lines := _next_lines(stream, state.read, source):
             rows, bad = _passage_rows(lines, state, source)
             target.write(_encode(rows, is_gzip=out.name.lower().endswith(".gz")))
             target.flush()
@@ -172,12 +171,13 @@ def _passage_rows(lines: list[bytes], state: Progress, source: Path) -> tuple[li
     return rows, bad
 
 
-def _next_lines(stream: BinaryIO, source: Path) -> list[bytes]:
-    """Return the lines up to the next checkpoint, or [] at the end of the input.
+def _next_lines(stream: BinaryIO, begin: int, source: Path) -> list[bytes]:
+    """Return the lines from the byte `begin` up to the next checkpoint, or [] at the end of the input.
 
-    Raises DataError for a broken gzip file.
+    Raises DataError for a broken gzip file, of which all bytes up to `begin` are unpacked, too.
     """
     try:
+        stream.seek(begin)
         return list(islice(iter(stream.readline, b""), CHECKPOINT_PAGES))
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{source} is a broken gzip file ({error}): fetch it again") from error

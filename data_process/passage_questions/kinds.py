@@ -63,11 +63,13 @@ def first_sentence(text: str) -> str:
     for match in re.finditer(r"[()]|(?<=[\w\"'’)\]])[.!?]\"?(?= [\"“]?[A-Z0-9])", text):
         if match[0] in "()":
             depth = max(0, depth + (1 if match[0] == "(" else -1))
-        elif not depth and not _ABBREVIATION.search(text[: match.start()]):
+        elif not depth and not _ABBREVIATION.search(text[max(0, match.start() - 5) : match.start()]):
             return text[: match.end()]
     return text
 
 
+#: What stands before a full stop that ends no sentence. `first_sentence` looks at five characters: the four
+#: of the longest, and the one before them.
 _ABBREVIATION = re.compile(r"\b(?:[A-Z]|St|Dr|Mr|Mrs|Ms|Jr|Sr|vs|No|Vol|feat|Inc|Ltd|Co|Mt|Ft)$")
 _IN_PARENTHESES = re.compile(r"\s*\((?:[^()]|\([^()]*\))*\)")
 #: Words that begin another phrase; a noun after one of them belongs to that phrase.

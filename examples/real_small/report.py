@@ -18,6 +18,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 from data_process.passage_questions.questions import KINDS
@@ -238,7 +239,7 @@ def as_text(record: Record) -> str:
         for call in turn["calls"]:
             titles = [document["contents"].partition("\n")[0] for document in call["documents"] or ()]
             lines.append(f"    {call['arguments'].get('query')} -> {', '.join(titles) or 'nothing'}")
-    return "\n".join(f"    {line}" for line in lines)
+    return indent("\n".join(lines), "    ")
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ asks for the title. When it answers depends on its strategy, one of those of the
     sequential   it searches for one passage in each turn
     parallel     it searches for all passages in one turn
 
-A trace whose search misses the
-needed passage is left out, since its answer would not be in the shown passages.
+A trace whose search misses the needed passage is left out, since its answer would not be in the shown
+passages.
 
 MIXED has the shares of the strategies; it was fixed before the first reinforcement learning. About half of
 its traces answer with too few passages, so that a policy trained on them can improve by searching more.

@@ -54,9 +54,8 @@ SOURCE_METADATA: dict[str, Any] = {
     "question_type": "string",
     "hops": "int64",
     "level": "string",
-    # The gold passages, by their ids in the corpus.
+    # The gold passages: their ids in the corpus, and the titles of their pages.
     "supporting_ids": ["string"],
-    # The titles of the pages with the gold passages.
     "supporting_titles": ["string"],
     # The answers of the intermediate steps.
     "step_answers": ["string"],
@@ -124,11 +123,7 @@ class QuestionRow:
             protocol=cell_text(info.get("protocol")),
             index=int(index) if isinstance(index, Integral) else None,
             ability=cell_text(row.get("ability")),
-            metadata={
-                name: _plain(value)
-                for name, value in info.items()
-                if name not in _RESERVED_INFO and value is not None
-            },
+            metadata={k: _plain(v) for k, v in info.items() if k not in _RESERVED_INFO and v is not None},
         )
 
 
@@ -163,9 +158,7 @@ def row_fault(row: Mapping[str, Any]) -> str | None:
     question = info.get("question") if isinstance(info, Mapping) else None
     if not isinstance(question, str) or not question.strip():
         return "extra_info.question is empty"
-    if not golds_of(row.get("reward_model")):
-        return "reward_model.ground_truth.target is empty"
-    return None
+    return None if golds_of(row.get("reward_model")) else "reward_model.ground_truth.target is empty"
 
 
 def usable_prompt(prompt: Any) -> bool:
@@ -179,12 +172,13 @@ def usable_prompt(prompt: Any) -> bool:
 
 
 def write_rows(path: str | Path, rows: Iterable[QuestionRow]) -> None:
-    """Write the rows as a parquet file, whose bytes depend only on the rows."""
+    """Write the rows as a parquet file, whose bytes depend only on the rows. Raises DataError as
+    `metadata_types` does, and OSError."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     rows = list(rows)
-    table = pa.Table.from_pylist([row.to_row() for row in rows], schema=_schema_of(rows))
+    table = pa.Table.from_pylist([row.to_row() for row in rows], schema=_schema(metadata_types(rows)))
     with atomic_file(Path(path)) as part:
         pq.write_table(table, part)
 
@@ -255,12 +249,19 @@ def read_rows(path: str | Path) -> Iterator[dict[str, Any]]:
         raise DataError(f"{path} cannot be read to its end ({error}): make it again") from error
 
 
-def _schema_of(rows: Sequence[QuestionRow]) -> pa.Schema:
-    """Return the schema of veRL's columns for these rows, with their metadata keys in `extra_info`."""
+def metadata_types(rows: Sequence[QuestionRow]) -> list[tuple[str, pa.DataType]]:
+    """Return the metadata keys of the rows with their Arrow types. Raises DataError for a key with values of
+    several types, as rows from several files may have, since no parquet file can have both."""
     import pyarrow as pa
 
-    metadata_type = pa.array([dict(row.metadata) for row in rows]).type if rows else ()
-    return _schema([(key.name, key.type) for key in metadata_type])
+    types = []
+    for name in sorted({name for row in rows for name in row.metadata}):
+        try:
+            types.append((name, pa.array([row.metadata.get(name) for row in rows]).type))
+        except (pa.ArrowException, OverflowError) as error:
+            fault = f"extra_info.{name} has values of several types ({error})"
+            raise DataError(f"{fault}: make them alike, or use these files separately") from error
+    return types
 
 
 def _arrow_type(kind: Any) -> pa.DataType:
@@ -275,13 +276,12 @@ def _schema(extra_info_fields: Sequence[tuple[str, pa.DataType]]) -> pa.Schema:
     import pyarrow as pa
 
     text = pa.string()
-    message = pa.struct([("role", text), ("content", text)])
     truth = pa.struct([("target", pa.list_(text))])
     info_fields = [(name, pa.int64() if name == "index" else text) for name in _RESERVED_INFO]
     return pa.schema(
         [
             ("data_source", text),
-            ("prompt", pa.list_(message)),
+            ("prompt", pa.list_(pa.struct([("role", text), ("content", text)]))),
             ("ability", text),
             ("reward_model", pa.struct([("style", text), ("ground_truth", truth)])),
             ("extra_info", pa.struct([*info_fields, *extra_info_fields])),

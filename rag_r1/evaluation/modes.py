@@ -122,7 +122,7 @@ async def evaluate_modes(args: ModesArguments) -> int:
         model_checks.append(partial(resolve_model, trained_args))
     server_checks = (partial(check_search, untrained_args, {}), partial(check_judge, args))
     checks = begin_checks(*model_checks, *server_checks)
-    served_check = partial(check_served_model, untrained_args)
+    served_check = partial(check_served_model, untrained_args, checks[0])
     with all_problems(args, {}, [*checks, served_check, *file_checks(args)]):
         untrained_args, *_ = (check() for check in checks)
         run_setup = prepare_evaluation(untrained_args)

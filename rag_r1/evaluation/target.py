@@ -8,7 +8,7 @@ any server is started; it downloads or merges the model if necessary. `serve_mod
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -58,14 +58,16 @@ def resolve_model(args: Args) -> Args:
     return _with_limits(args, _context_of_model(folder), model=str(folder), tokenizer=tokenizer)
 
 
-def check_served_model(args: PolicyArguments) -> None:
+def check_served_model(args: PolicyArguments, model_check: Callable[[], object]) -> None:
     """Request a token from the model at --base-url, and load its tokenizer if that is known by the model's
-    name: a check beside other problems, since `resolve_model` only reads the server's list of models. Raises
-    StartError."""
+    name: a check beside other problems, since `resolve_model` only reads the server's list of models.
+
+    `model_check` is that of `resolve_model`. If it fails, the server is not asked again. Raises StartError.
+    """
     if args.base_url is None:
         return
     with StartChecks() as checks:
-        if not args.trust_env:
+        if checks.run(model_check) is not None and not args.trust_env:
             server = ModelServer(args.base_url, args.api_key_env, args.model)
             checks.run(check_replies, server, args.engine)
         if args.engine == "completions" and args.tokenizer is None and not is_hub_name(args.model):

@@ -17,8 +17,8 @@ from rag_r1.runs.errors import RunError
 
 
 def bind_socket(host: str, port: int, flag: str = "--port") -> socket.socket:
-    """Return a listening socket. Servers call this before they load anything. Raises RunError, which names
-    the flag, if the port is taken or the machine does not have the address."""
+    """Return a listening socket. Raises RunError, which names the flag, if the port is taken or the machine
+    does not have the address."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family)

@@ -8,26 +8,35 @@ index build` are checked by that program when it runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rag_r1.config.recipes import Recipe, RecipeError
 from rag_r1.config.schema import RagR1Config
+from rag_r1.corpus.inputs import check_first_rows
+from rag_r1.corpus.reader import Corpus
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.validation_limits import validation_limits
 from rag_r1.inference.model_folders import check_weights, has_weights
+from rag_r1.io.atomic_files import error_text
+from rag_r1.io.errors import DataError
 from rag_r1.iterate.commands import StepCommands
 from rag_r1.iterate.plan import LoopPlan, option_name
 from rag_r1.iterate.server import manifest_facts
 from rag_r1.options.arguments.errors import ArgumentsError
 from rag_r1.options.command_line import is_override
+from rag_r1.protocols import load_protocol
 from rag_r1.retriever.data.arguments import DataArguments
 from rag_r1.rollouts.arguments import block_of
+from rag_r1.rollouts.requests import read_questions
+from rag_r1.rollouts.search_check import FALLBACK_PROTOCOL
 from rag_r1.runs.errors import RunError
-from rag_r1.runs.start_checks import StartError
+from rag_r1.runs.start_checks import FAULTS, StartError
 from rag_r1.training.composition import check_composition
 
 #: Stands for the retrieval server's address, which is not known yet.
@@ -56,38 +65,72 @@ _RESERVED_KEYS = (
 
 def find_problems(plan: LoopPlan) -> list[str]:
     """Return all problems of a plan, each with its key and remedy; [] if there are none. Problems of sections
-    that placeholders replace are left out."""
+    and keys that placeholders replace are left out."""
     checks = (_missing_files, _reserved_keys, _recipe_problems, _refused_options)
     problems = dict.fromkeys(problem for check in checks for problem in check(plan))
-    return [problem for problem in problems if problem.partition(".")[0] not in plan.replaced]
+    return [problem for problem in problems if not _is_of_placeholder(problem, plan.replaced)]
+
+
+def _is_of_placeholder(problem: str, replaced: Collection[str]) -> bool:
+    """Return whether all keys that a problem begins with are replaced, or their section is."""
+    heading = problem.partition(":")[0]
+    keys = re.findall(r"\b(?:agent|data|retriever|index|server|evaluation)\.\w+", heading)
+    return heading.partition(".")[0] in replaced or (bool(keys) and set(keys) <= set(replaced))
 
 
 def _missing_files(plan: LoopPlan) -> Iterator[str]:
-    """Yield a problem for each file or folder that is missing or cannot be read."""
-    paths = [("evaluation.questions", path) for path in plan.evaluation.questions]
+    """Yield a problem for each file or folder that is missing or cannot be read. Questions are read to their
+    end, since those of the data are used only after a training of hours."""
+    read = partial(_read_questions, skip_bad_rows=_skips_bad_rows(plan.evaluation.options))
+    for path in plan.evaluation.questions:
+        yield from _failure("evaluation.questions", read, path)
     if plan.data is not None:
-        paths += [("data.questions", path) for path in plan.data.questions]
-        paths += [("index.corpus", path) for path in plan.index.corpus]
-    for key, path in paths:
-        if not Path(path).exists():
-            yield f"{key}: {path} does not exist: give another path"
-        elif key != "index.corpus" and not Path(path).is_file():
-            yield f"{key}: {path} is a folder: give a file"
-    yield from _failure("index.first", manifest_facts, Path(plan.index.first))
+        read = partial(_read_questions, skip_bad_rows=_skips_bad_rows(plan.data.options))
+        for path in plan.data.questions:
+            yield from _failure("data.questions", read, path)
+        check = partial(_check_corpus, skip_bad_rows=_skips_bad_rows(plan.index.options))
+        for path in plan.index.corpus:
+            yield from _failure("index.corpus", check, path)
+    yield from _failure("index.first", manifest_facts, plan.index.first)
     if plan.has_fixed_served_agent:
         return
     if has_weights(Path(plan.agent.model)):
-        yield from _failure("agent.model", check_weights, Path(plan.agent.model))
+        yield from _failure("agent.model", check_weights, plan.agent.model)
     else:
         yield f"agent.model: {plan.agent.model} is not the folder of a model: give one (hf download makes it)"
 
 
-def _failure(key: str, check: Callable[[Path], object], path: Path) -> Iterator[str]:
-    """Yield the problem of the path at this key, if its check raises RunError."""
+def _failure(key: str, check: Callable[[Path], object], path: str) -> Iterator[str]:
+    """Yield the problem of the path at this key, if it is not there or its check raises an error."""
     try:
-        check(path)
-    except RunError as error:
-        yield f"{key}: {error}"
+        check(Path(path))
+    except FAULTS as error:
+        yield f"{key}: {error_text(error)}"
+
+
+def _read_questions(path: Path, *, skip_bad_rows: bool) -> None:
+    """Raise DataError unless the file can be read to its end and has questions."""
+    if path.is_dir():
+        raise DataError(f"{path} is a folder: give a file")
+    _exists(path)
+    read_questions([path], load_protocol(FALLBACK_PROTOCOL), skip_bad_rows=skip_bad_rows)
+
+
+def _check_corpus(path: Path, *, skip_bad_rows: bool) -> None:
+    """Raise DataError unless the first rows of the corpus are passages."""
+    _exists(path)
+    check_first_rows(Corpus([path]), skip_bad_rows)
+
+
+def _skips_bad_rows(options: Mapping[str, Any]) -> bool:
+    """Return whether the options of a command let it leave out bad rows."""
+    return any(option_name(key) == "skip_bad_rows" and value is True for key, value in options.items())
+
+
+def _exists(path: Path) -> None:
+    """Raise DataError for a path at which nothing is."""
+    if not path.exists():
+        raise DataError(f"{path} does not exist: give another path")
 
 
 def _reserved_keys(plan: LoopPlan) -> Iterator[str]:

@@ -150,7 +150,8 @@ class LoopPlan:
     server: ServerSpec
     data: DataSpec | None = None
     retriever: RetrieverSpec | None = None
-    #: Names of required sections that are wrong in the file and replaced by placeholders, for further checks.
+    #: The sections, and keys of sections (`agent.model`), that are wrong in the file and replaced by
+    #: placeholders for further checks.
     replaced: frozenset[str] = frozenset()
 
     @property
@@ -178,22 +179,23 @@ _PLACEHOLDERS = {
     "index": IndexSpec(first="?"),
     "evaluation": EvaluationSpec(questions=("?",), options={"base_url": "?"}),
     "server": ServerSpec(),
-    **dict.fromkeys(_OPTIONAL),
 }
+_OPTIONAL_PLACEHOLDERS = {"data": DataSpec(questions=("?",)), "retriever": RetrieverSpec(recipe="?")}
 
 
 def read_plan(path: Path, overrides: Sequence[str] = ()) -> LoopPlan:
     """Read the plan in a YAML file, with the changes given by words of the command line. Raises PlanError
-    with all problems and a plan for further checks, in which a wrong section is absent or, if it is required,
-    a placeholder."""
+    with all problems and a plan for further checks, in which placeholders replace wrong keys and required
+    sections that are wrong; optional ones are absent."""
     sections = load_sections(path, _SECTIONS)
     problems = [problem for override in overrides if (problem := change_key(sections, override))]
-    specs, faults = read_sections(path, sections, _SECTIONS, _OPTIONAL)
+    placeholders = _PLACEHOLDERS | _OPTIONAL_PLACEHOLDERS
+    specs, faults, wrong_keys = read_sections(path, sections, _SECTIONS, _OPTIONAL, placeholders)
     problems += faults
     if not problems:
         problems = [f"{path}: {problem}" for problem in _contradictions(specs)]
     if problems:
-        replaced = frozenset(_PLACEHOLDERS.keys() - specs.keys())
+        replaced = frozenset(placeholders.keys() - specs.keys()) | wrong_keys
         raise PlanError(problems, LoopPlan(**_PLACEHOLDERS | specs, replaced=replaced))
     return LoopPlan(**specs)
 

@@ -24,10 +24,10 @@ from typing import Any
 import httpx
 
 from rag_r1.io.atomic_files import reason_of
-from rag_r1.io.bounded_http import bounded_http_client
+from rag_r1.io.bounded_http import bounded_http_client, is_web_page
 from rag_r1.io.bounded_json import read_json, read_json_file
 from rag_r1.iterate.plan import ServerSpec
-from rag_r1.options.server_address import FIRST_ANSWER_S, search_fault
+from rag_r1.options.server_address import FIRST_ANSWER_S, other_answer_fault, search_fault, web_page_fault
 from rag_r1.rollouts.provenance_facts import MAX_ANSWER_VALUES, describe_server
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.markdown import one_line_text
@@ -61,8 +61,19 @@ class LoopServer(ExitStack):
         self._served_index: Path | None = None
 
     def check(self) -> None:
-        """Raise RunError unless a server answers at its address, within seconds."""
-        self._request("GET", ready_address(self.url)[0])
+        """Raise RunError unless a retrieval server answers at its address, within seconds; it may be loading
+        its index."""
+        answer = self._request("GET", ready_address(self.url)[0])
+        self._refuse_token(answer)
+        if is_web_page(answer.headers):
+            raise RunError(web_page_fault("retrieval server", self.url, "server.url"))
+        try:
+            is_ready = "status" in read_json(answer.content, MAX_ANSWER_VALUES)
+        except (ValueError, RecursionError, TypeError):
+            is_ready = False
+        if answer.status_code != 503 and not (answer.status_code == 200 and is_ready):
+            found = f"HTTP {answer.status_code} to GET /ready and {one_line_text(answer.text[:200])!r}"
+            raise RunError(other_answer_fault("retrieval server", self.url, found, "server.url"))
 
     def serve(self, index: Path) -> str:
         """Make the server serve the index in this folder, and return its address. Raises RunError if it does
@@ -117,15 +128,19 @@ class LoopServer(ExitStack):
             if answer.status_code != 409 or time.monotonic() > deadline:
                 break
             time.sleep(_RETRY_S)
-        if answer.status_code == 401:
-            fault = "does not accept the token" if token_header() else "requires a token"
-            raise RunError(f"{self.url} {fault}: set the variable {TOKEN_VARIABLE} to that of the server")
+        self._refuse_token(answer)
         if answer.status_code != 200:
             raise RunError(
                 f"the server at {self.url} does not load {index} (HTTP {answer.status_code}): "
                 f"{one_line_text(answer.text)}. See its log; its --reload-root must contain that folder, "
                 "under its path on that machine (server.paths)"
             )
+
+    def _refuse_token(self, answer: httpx.Response) -> None:
+        """Raise RunError if the server's answer says that the token is missing or wrong."""
+        if answer.status_code == 401:
+            fault = "does not accept the token" if token_header() else "requires a token"
+            raise RunError(f"{self.url} {fault}: set the variable {TOKEN_VARIABLE} to that of the server")
 
     def path_on_server(self, index: Path) -> str:
         """Return the path that a folder of this machine has on the server's machine. Of several entries of

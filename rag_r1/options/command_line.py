@@ -29,19 +29,19 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, create_model, field_validator
-from pydantic_core import ErrorDetails, PydanticUndefined
+from pydantic_core import PydanticUndefined
 from pydantic_settings import BaseSettings, CliApp, CliPositionalArg, CliSettingsSource, SettingsConfigDict
 
 from rag_r1.io.unknown_value import listed
 from rag_r1.options.arguments.empty_paths import no_empty_path
 from rag_r1.options.arguments.errors import ArgumentsError, message_of
-from rag_r1.options.arguments.fields import Fields, Metavar, Presentation, fields_of, is_positional
+from rag_r1.options.arguments.fields import Fields, Metavar, Presentation, fields_of, flag_of, is_positional
 from rag_r1.options.arguments.parser import CommandParser
 from rag_r1.options.arguments.parser_arguments import ArgumentAdder
 from rag_r1.options.arguments.plain_values import from_plain
@@ -220,7 +220,7 @@ def read_arguments(
     layout = argparse.RawDescriptionHelpFormatter
     parser = CommandParser(prog=prog, description=description, epilog=epilog, formatter_class=layout)
     fields = fields_of(cls)
-    words, settings, file_faults = _words_and_settings(cls, arguments, settings or {}, fields)
+    words, settings, file_faults, wrong_flags = _words_and_settings(cls, arguments, settings or {}, fields)
     faults = [*faults, *file_faults]
     optional = fields if faults else settings
     add_argument = ArgumentAdder(parser, fields, optional, with_rare="--help-all" in words)
@@ -235,7 +235,10 @@ def read_arguments(
     except ValidationError as error:
         errors = [item for item in error.errors(include_url=False) if item["type"] != "missing"]
     faults += [*parser.faults, *(message_of(item, fields) for item in errors)]
-    faults += _other_faults(cls, {**settings, **source()}, errors, check)
+    given = source()
+    known_wrong = {str(item["loc"][0]) for item in errors if item["loc"]}
+    known_wrong |= {name for name in fields if flag_of(name) in wrong_flags and name not in given}
+    faults += _other_faults(cls, {**settings, **given}, known_wrong, check)
     parser.error("; ".join(faults) if check is None else listed(faults))
 
 
@@ -248,12 +251,11 @@ def names_flag(words: Sequence[str], flag: str) -> bool:
 def _other_faults(
     cls: type[ArgumentsType],
     values: Mapping[str, Any],
-    errors: Sequence[ErrorDetails],
+    known_wrong: Iterable[str],
     check: Check[ArgumentsType] | None,
 ) -> list[str]:
-    """Return the faults that the class's validators and `check` find in addition to these errors of single
-    values."""
-    known_wrong = {str(item["loc"][0]) for item in errors if item["loc"]}
+    """Return the faults that the class's validators and `check` find in addition to the values that are
+    known to be wrong."""
     args, faults, wrong_names = right_arguments(cls, values, known_wrong)
     return faults if check is None else [*faults, *problems_beside(check, args, wrong_names)]
 
@@ -263,8 +265,10 @@ def _words_and_settings(
 ) -> SplitWords:
     """Return the words without settings files, and the settings including those of the files. All positional
     arguments are among the words."""
-    words, file_settings, faults = split_files(sys.argv[1:] if arguments is None else arguments, cls)
+    words, file_settings, faults, wrong_flags = split_files(
+        sys.argv[1:] if arguments is None else arguments, cls
+    )
     merged = {**settings, **file_settings}
     for name in [name for name in merged if is_positional(fields[name])]:
         words = [*merged.pop(name), *words]
-    return SplitWords(words, merged, faults)
+    return SplitWords(words, merged, faults, wrong_flags)

@@ -9,12 +9,13 @@ All faults of the sections are reported at once, each with its key.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from rag_r1.io.atomic_files import reason_of
 from rag_r1.io.bounded_yaml import YamlError, load_yaml, read_yaml
-from rag_r1.options.declare import OptionsError
+from rag_r1.options.declare import OptionsError, option_names
 from rag_r1.options.from_config import options_from
 
 #: Name of a section -> the class that declares its options.
@@ -25,8 +26,8 @@ class PlanError(ValueError):
     """A plan, such as a file of sections, cannot be read or has wrong sections or keys; the message has one
     problem per line.
 
-    `problems` has these problems. `readable` is the plan with defaults in place of those sections, for
-    further checks; None if it cannot be built.
+    `problems` has these problems. `readable` is the plan without the wrong sections and keys, for further
+    checks; None if it cannot be built.
     """
 
     def __init__(self, problems: Sequence[str], readable: Any = None):
@@ -49,15 +50,23 @@ def load_sections(path: Path, declared: Declared) -> dict[str, Any]:
 
 
 def read_sections(
-    where: object, sections: Mapping[str, Any], declared: Declared, may_be_absent: Collection[str] = ()
-) -> tuple[dict[str, Any], list[str]]:
-    """Return the declared sections by name, and messages about wrong sections, which are left out.
+    where: object,
+    sections: Mapping[str, Any],
+    declared: Declared,
+    may_be_absent: Collection[str] = (),
+    placeholders: Mapping[str, Any] | None = None,
+) -> tuple[dict[str, Any], list[str], set[str]]:
+    """Return the declared sections by name, messages about wrong sections and keys, and the wrong keys as
+    `section.key`.
 
-    A section in `may_be_absent` is None if the file does not have it. `where` is the file named in messages.
+    A wrong section is left out. A wrong key has the value that it has in the section's placeholder, or else
+    its default; a section that cannot be made in this way is left out. A section in `may_be_absent` is None
+    if the file does not have it. `where` is the file named in messages.
     """
     names = ", ".join(declared)
     problems = [f"{where}: unknown section {name}: use {names}" for name in sections if name not in declared]
     specs: dict[str, Any] = {}
+    wrong_keys: set[str] = set()
     for name, cls in declared.items():
         section = sections.get(name)
         if section is None and name in may_be_absent:
@@ -69,7 +78,14 @@ def read_sections(
                 specs[name] = options_from(cls, section or {})
             except OptionsError as error:
                 problems += [f"{where}: {fault}" for fault in error.faults]
-    return specs, problems
+                wrong = {fault.key.removeprefix(f"{name}.").partition(".")[0] for fault in error.faults}
+                wrong_keys |= {f"{name}.{key}" for key in wrong}
+                values = {key: value for key, value in (section or {}).items() if str(key) not in wrong}
+                if (placeholder := (placeholders or {}).get(name)) is not None:
+                    values |= {key: getattr(placeholder, key) for key in wrong & {*option_names(cls)}}
+                with suppress(OptionsError):
+                    specs[name] = options_from(cls, values)
+    return specs, problems, wrong_keys
 
 
 def change_key(sections: dict[str, Any], word: str) -> str | None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_origin
@@ -33,7 +33,7 @@ from rag_r1.io.bounded_yaml import YamlError, read_yaml
 from rag_r1.io.secrets import holds_secret
 from rag_r1.options.arguments.errors import ArgumentsError
 from rag_r1.options.arguments.fields import Fields, fields_of, flag_of, is_positional, values_of
-from rag_r1.options.arguments.plain_values import from_plain
+from rag_r1.options.arguments.plain_values import split_plain
 from rag_r1.options.command_exit import CommandError
 from rag_r1.options.suggestions import did_you_mean
 
@@ -51,8 +51,22 @@ class SplitWords(NamedTuple):
     words: list[str]
     #: The other settings, by the names of the fields.
     settings: dict[str, Any]
-    #: Messages about files that cannot be used.
+    #: Messages about files that cannot be used, and about wrong keys of the others.
     faults: list[str]
+    #: The flags of the wrong keys.
+    wrong_flags: frozenset[str] = frozenset()
+
+
+class SettingsError(ArgumentsError):
+    """Keys of a settings file are wrong.
+
+    `faults` has a message for each wrong key, and `right` the other settings by the names of the fields.
+    """
+
+    def __init__(self, path: Path, message_of: Mapping[str, str], right: Mapping[str, Any]):
+        super().__init__(f"{path}: {'; '.join(message_of.values())}", message_of)
+        self.faults = [f"{path}: {message}" for message in message_of.values()]
+        self.right = dict(right)
 
 
 def split_files(words: Sequence[str], cls: type[BaseSettings]) -> SplitWords:
@@ -62,6 +76,7 @@ def split_files(words: Sequence[str], cls: type[BaseSettings]) -> SplitWords:
     positional: list[str] = []
     settings: dict[str, Any] = {}
     faults: list[str] = []
+    wrong_flags: set[str] = set()
     fields = fields_of(cls)
     n_values = 0  # number of following words that are values of the last flag
     for word in words:
@@ -77,7 +92,11 @@ def split_files(words: Sequence[str], cls: type[BaseSettings]) -> SplitWords:
             continue
         try:
             file_values = read_settings(Path(match[1]), cls)
-        except ArgumentsError as error:
+        except SettingsError as error:
+            faults += error.faults
+            wrong_flags |= set(error.flags)
+            file_values = error.right
+        except ArgumentsError as error:  # the file cannot be read
             faults.append(str(error))
             continue
         # Not in the order of the file, since positional arguments are told apart by their order.
@@ -86,7 +105,7 @@ def split_files(words: Sequence[str], cls: type[BaseSettings]) -> SplitWords:
                 positional += value if isinstance(value, list) else [value]
             else:
                 settings[name] = value
-    return SplitWords([*positional, *others], settings, faults)
+    return SplitWords([*positional, *others], settings, faults, frozenset(wrong_flags))
 
 
 def _value_count(flag: str, fields: Fields) -> int:
@@ -115,7 +134,8 @@ def _no_settings_fault(word: str) -> str:
 
 def read_settings(path: Path, cls: type[BaseSettings]) -> dict[str, Any]:
     """Return the settings in a file, by the names of the fields of `cls`, a subclass of Arguments. Required
-    settings may be absent. Raises ArgumentsError, with the file's name and the key."""
+    settings may be absent. Raises SettingsError with all wrong keys, and ArgumentsError if the file cannot be
+    read; both name the file."""
     try:
         values = read_yaml(path)
     except (OSError, YamlError) as error:
@@ -125,23 +145,20 @@ def read_settings(path: Path, cls: type[BaseSettings]) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ArgumentsError(f"{path}: must be a mapping of settings")
     fields = fields_of(cls)
+    settings, wrong = split_plain(values, fields)
+    known = {name: value for name, value in settings.items() if name in fields}
+    message_of = {}
+    for name in (name for name in settings if name not in fields):
+        hint = did_you_mean(name, map(str, fields)) or "the keys are the names of the flags"
+        message_of[flag_of(name)] = f"unknown key {name}: {hint}"
     try:
-        settings = from_plain(values, fields)
-    except ArgumentsError as error:
-        raise ArgumentsError(f"{path}: {_by_key(str(error), error.flags[0])}", error.flags) from None
-    unknown_keys = [name for name in settings if name not in fields]
-    messages = []
-    if unknown_keys:
-        hint = did_you_mean(unknown_keys[0], map(str, fields)) or "the keys are the names of the flags"
-        messages = [f"unknown key {', '.join(unknown_keys)}: {hint}"]
-    wrong_values: dict[str, str] = {}
-    try:
-        cls(**{name: settings[name] for name in settings if name in fields})
+        cls(**known)
     except ArgumentsError as error:  # the command line may change absent and contradictory values
-        wrong_values = error.wrong_values
-    messages += [_by_key(text, flag) for flag, text in wrong_values.items()]
-    if messages:
-        raise ArgumentsError(f"{path}: {'; '.join(messages)}", [*map(flag_of, unknown_keys), *wrong_values])
+        wrong |= error.wrong_values
+    message_of |= {flag: _by_key(message, flag) for flag, message in wrong.items()}
+    if message_of:
+        right = {name: value for name, value in known.items() if flag_of(name) not in message_of}
+        raise SettingsError(path, message_of, right)
     return settings
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rag_r1.config.recipes import Recipe
 from rag_r1.corpus.inputs import check_first_rows
@@ -25,11 +26,10 @@ from rag_r1.own.artifacts import OwnArtifacts
 from rag_r1.own.episodes import ANY_URL
 from rag_r1.own.evaluation_steps import eval_arguments, evaluations
 from rag_r1.own.plan import OwnPlan
-from rag_r1.own.questions_step import questions_spec
+from rag_r1.own.questions_step import questions_spec, read_own_questions
 from rag_r1.own.training_steps import sft_overrides
 from rag_r1.protocols import load_with_prompt
 from rag_r1.rollouts.one_shot import PASSAGES_FIELD
-from rag_r1.rollouts.requests import read_questions
 from rag_r1.rollouts.server_check import ModelServer, check_endpoint, check_replies
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import StartChecks, StartError, try_servers
@@ -99,7 +99,7 @@ def check_documents(artifacts: OwnArtifacts, folder: PipelineFolder) -> None:
 
 
 def _check_files(artifacts: OwnArtifacts, checks: StartChecks) -> None:
-    """Check the documents, passages, prompts, questions, model and encoder that the plan names."""
+    """Check the documents, passages, prompts, questions, model, encoder and recipes that the plan names."""
     plan = artifacts.plan
     if plan.documents.folder is not None:
         checks.run(document_files, Path(plan.documents.folder))
@@ -110,11 +110,14 @@ def _check_files(artifacts: OwnArtifacts, checks: StartChecks) -> None:
         checks.run(_check_one_shot_prompt, plan.evaluation.one_shot_prompt)
     for paths in (plan.questions.train, plan.questions.test):
         if protocol is not None and paths:
-            checks.run_on_all(partial(read_questions, protocol=protocol), paths)
+            checks.run_on_all(partial(read_own_questions, protocol=protocol), paths)
     if plan.policy.model is not None:
         checks.run(_check_model, plan)
     if plan.index.encoder is not None:
         checks.run(_check_encoder, plan.index.encoder)
+    for section in (plan.sft, plan.grpo):
+        if section.recipe is not None and not section.skip:
+            checks.run(Recipe.find, section.recipe)
 
 
 def _check_encoder(name: str) -> None:
@@ -204,8 +207,8 @@ def _check_model(plan: OwnPlan) -> None:
 
 
 async def _try_models(plan: OwnPlan, folder: PipelineFolder) -> None:
-    """Send a request to each model server that an unfinished step needs. One whose address or model is not
-    known gets none.
+    """Send a request to each model server that an unfinished step needs. One whose address is not known gets
+    none, and one whose model is not known is only asked for its list.
 
     Raises StartError or RunError if a server does not answer, or does not have its model.
     """
@@ -218,7 +221,10 @@ async def _try_models(plan: OwnPlan, folder: PipelineFolder) -> None:
     if writes_questions and (reader.url or teacher.url) is not None and plan.reading is not None:
         models["--reader"] = plan.reading
 
-    attempts = []
+    attempts: list[Awaitable[Any]] = []
+    if writes_questions and reader.url is not None and reader.model is None:
+        server = ModelServer(reader.url, reader.api_key_env, flag="--reader")
+        attempts.append(asyncio.to_thread(check_endpoint, server))
     for flag, spec in models.items():
         server = ModelServer(spec.url, spec.key_variable, spec.model, flag=flag, model_flag=f"{flag}-model")
         attempts.append(asyncio.to_thread(check_replies, server))

@@ -121,6 +121,18 @@ class OwnArguments(Arguments):
             raise ValueError(f"{', '.join(self.folders)}: give one FOLDER, or quote its name")
         return self
 
+    @model_validator(mode="after")
+    def _last_step_is_run(self) -> OwnArguments:
+        if self.until in self.skipped and self.until != STEP_NAMES[-1]:  # the default
+            flag = "--skip" if self.until in self.skip else "--evaluate-only"
+            raise ValueError(f"--until {self.until}: {flag} leaves out that step: give another step")
+        return self
+
+    @property
+    def skipped(self) -> set[str]:
+        """The steps that the flags leave out."""
+        return {*self.skip, *(("sft", "filter", "grpo") if self.evaluate_only else ())}
+
     @property
     def folders(self) -> list[str]:
         """The words that are no `section.key=value`: the folder of documents, if there is one."""
@@ -157,8 +169,7 @@ class OwnArguments(Arguments):
             section: {key: value for key, value in values.items() if value is not None}
             for section, values in sections.items()
         }
-        skipped = {*self.skip, *(("sft", "filter", "grpo") if self.evaluate_only else ())}
-        for step in skipped:  # each of these steps has a section with its name
+        for step in self.skipped:  # each of these steps has a section with its name
             flags.setdefault(step, {})["skip"] = True
         return {section: values for section, values in flags.items() if values}
 

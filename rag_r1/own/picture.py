@@ -5,7 +5,6 @@ report.py passes the contents of report.json. Without matplotlib nothing is draw
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -63,7 +62,7 @@ def _draw_curves(axes: pictures.Axes, curves: Mapping[str, Mapping[Any, float]])
         ("reward", "reward, sampled", pictures.GREEN),
         ("held_out_em", "held-out exact match", pictures.BLUE),
     ):
-        points = [(int(step), value) for step, value in curves[name].items() if not math.isnan(value)]
+        points = [(int(step), value) for step, value in curves[name].items()]
         pictures.line(axes, points, label, color)
     axes.set(title="Reinforcement learning", xlabel="training step", ylim=(-0.02, 1.02))
     axes.legend(frameon=False, fontsize=8)

@@ -35,6 +35,8 @@ _PATHS = {
     "grpo": ("recipe",),
     "evaluation": ("one_shot_prompt",),
 }
+#: The keys of a section that describe a server together.
+_SERVER_KEYS = ("url", "model", "api_key_env")
 
 
 def read_plan(
@@ -43,7 +45,7 @@ def read_plan(
     """Read the plan in a file, or take the defaults, and change keys of it.
 
     `flags` has new values by section and key, and `words` has changes of the form `section.key=value`.
-    Raises PlanError with all problems, and with a plan of the sections that are right.
+    Raises PlanError with all problems, and with a plan of what is right.
     """
     sections = load_sections(path, SECTIONS) if path is not None else {}
     for name, values in flags.items():
@@ -51,8 +53,11 @@ def read_plan(
         if section is None or isinstance(section, dict):  # read_sections refuses other values
             sections[name] = {**(section or {}), **values}
     problems = [problem for word in words if (problem := change_key(sections, word))]
-    readable, faults = read_sections(path or "the plan", _with_absolute_paths(sections), SECTIONS)
+    readable, faults, wrong_keys = read_sections(path or "the plan", _with_absolute_paths(sections), SECTIONS)
     if problems or faults:
+        # Without one of these keys, a server would be asked for the wrong thing.
+        servers = {key.partition(".")[0] for key in wrong_keys if key.partition(".")[2] in _SERVER_KEYS}
+        readable = {name: section for name, section in readable.items() if name not in servers}
         defaults = {name: options_from(declared, flags.get(name, {})) for name, declared in SECTIONS.items()}
         raise PlanError([*problems, *faults], OwnPlan(**defaults | readable))
     return OwnPlan(**readable)

@@ -16,10 +16,11 @@ from typing import Any
 
 from rag_r1.data.files.duplicates import question_key
 from rag_r1.data.files.qa_parquet import write_split_files
-from rag_r1.data.rows import QuestionRow
+from rag_r1.data.rows import QuestionRow, metadata_types
 from rag_r1.io.errors import DataError
 from rag_r1.io.file_hash import sha256_of_file
 from rag_r1.own.artifacts import OwnArtifacts, own_step
+from rag_r1.protocols import Protocol
 from rag_r1.questions.run import QuestionsResult, write_questions
 from rag_r1.questions.spec import QuestionsSpec
 from rag_r1.rollouts.requests import read_questions
@@ -101,12 +102,20 @@ def _own_questions(artifacts: OwnArtifacts, needs: Sequence[str], results: Seque
     return own_step("questions", settings, work, results, needs)
 
 
+def read_own_questions(paths: Sequence[str], protocol: Protocol) -> list[QuestionRow]:
+    """Read the user's questions of one split. Raises DataError if they cannot be used, or if their metadata
+    cannot be in one file."""
+    rows = read_questions(paths, protocol).rows
+    metadata_types(rows)
+    return rows
+
+
 def _own_rows(artifacts: OwnArtifacts, split: str, paths: Sequence[str]) -> list[QuestionRow]:
     """Read the user's questions as rows with the plan's prompt. Raises RunError, which names the key of the
     plan, for a file or a row that cannot be used."""
     protocol = artifacts.plan.protocol
     try:
-        questions = read_questions(paths, protocol).rows
+        questions = read_own_questions(paths, protocol)
     except DataError as error:
         raise RunError(f"questions.{split}: {error}") from error
     return [

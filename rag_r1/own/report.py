@@ -140,20 +140,22 @@ def _card_sentences(artifacts: OwnArtifacts, evaluations: Sequence[Evaluation]) 
 def curves(trajectories: Path) -> dict[str, dict[int, float]]:
     """Return two curves of a training by step: the mean reward of its episodes, and EM of its validations.
 
-    Both are empty if nothing was trained by reinforcement learning. `trajectories` is the folder that
-    contains the recorded episodes of each split.
+    Both are empty if nothing was trained by reinforcement learning. Steps whose episodes all failed are left
+    out. `trajectories` is the folder that contains the recorded episodes of each split.
     """
-    training, held_out = (records_by_step(trajectories / split) for split in ("train", "test"))
     return {
-        "reward": {step: _mean(records, "score") for step, records in training.items()},
-        "held_out_em": {step: _mean(records, "em") for step, records in held_out.items()},
+        "reward": _means(trajectories / "train", "score"),
+        "held_out_em": _means(trajectories / "test", "em"),
     }
 
 
-def _mean(records: Sequence[Mapping[str, Any]], term: str) -> float:
-    """Average a reward term over the records that have it, which failed episodes do not; NaN without any."""
-    values = [value for record in records if (value := record["rewards"].get(term)) is not None]
-    return fmean(values) if values else float("nan")
+def _means(records: Path, term: str) -> dict[int, float]:
+    """Average a reward term by step, over the records that have it, which failed episodes do not."""
+    means = {}
+    for step, of_step in records_by_step(records).items():
+        if values := [value for record in of_step if (value := record["rewards"].get(term)) is not None]:
+            means[step] = fmean(values)
+    return means
 
 
 def markdown(report: Mapping[str, Any], pictures: Sequence[Path] = ()) -> str:

@@ -60,12 +60,15 @@ _OBSCURE = (
 
 #: Added to the task of a yes_no question, whose answer is decided beforehand.
 _SEED_ANSWER = " The answer is {}."
+#: Zero-width joiner and non-joiner, which spell words of Persian and of Indic languages.
+_JOINERS = str.maketrans("", "", "\u200c\u200d")
 
 
 def _plain(text: str) -> str:
-    """Put a text on one line. Raises ValueError if it has unprintable characters, such as lone surrogates."""
+    """Put a text on one line. Raises ValueError if it has unprintable characters, such as lone surrogates;
+    joiners of letters may be in it."""
     text = " ".join(text.split())
-    if not text.isprintable():
+    if not text.translate(_JOINERS).isprintable():
         raise ValueError("it has characters that cannot be printed")
     return text
 

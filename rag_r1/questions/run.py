@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 
 from rag_r1.data.files.near_duplicates import require_library
 from rag_r1.inference.client import EngineFailure, key_of
@@ -42,7 +42,7 @@ from rag_r1.questions.search import (
 )
 from rag_r1.questions.seeds import Seed, SeedPlan
 from rag_r1.questions.spec import QuestionsSpec
-from rag_r1.rollouts.concurrency import JobPool, without_waiting
+from rag_r1.rollouts.concurrency import Job, JobPool, without_waiting
 from rag_r1.rollouts.provenance_facts import describe_server, index_identity
 from rag_r1.runs.cancel_token import CancelToken
 from rag_r1.runs.errors import RunError
@@ -55,6 +55,7 @@ _SEARCH_CONCURRENCY = 32
 #: A search returns so many passages more than the wanted neighbours, since it also finds the draft's own.
 _EXTRA_PASSAGES = 6
 
+Result = TypeVar("Result")
 #: Prints a line.
 Say = Callable[[str], None]
 
@@ -274,17 +275,17 @@ class QuestionsRun:
 
     async def _run_jobs(
         self,
-        jobs: Sequence[Callable[[], Awaitable[Any]]],
+        jobs: Sequence[Job[Result]],
         unit: str,
         in_flight: int,
         idle: Callable[[], Awaitable[None]] | None = None,
-    ) -> list[Any]:
+    ) -> list[Result | None]:
         """Run jobs concurrently, and return their results in order; None for those that `stop` prevented.
 
         `unit` is the noun of the progress bar, and `idle` waits until no request is open. A job that needs
         nothing but what is recorded is done in any case.
         """
-        results: list[Any] = [None] * len(jobs)
+        results: list[Result | None] = [None] * len(jobs)
         if jobs and self.stop.reason is None:
             results = await JobPool(in_flight, self.stop, idle).run(jobs, len(jobs), unit)
         pairs = zip(jobs, results, strict=True)

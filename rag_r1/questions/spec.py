@@ -38,7 +38,8 @@ class ModelSpec:
 
 @dataclass(frozen=True)
 class RequestLimits:
-    """Limits of the requests to the models. Fields without a comment are those of EndpointOptions."""
+    """Limits of the requests to the models. Fields without a comment are those of EndpointOptions. Raises
+    ValueError for limits with which no request would ever be sent."""
 
     in_flight: int = 64
     #: Requests and tokens per minute.
@@ -50,6 +51,11 @@ class RequestLimits:
     trust_env: bool = False
     #: Limit of the total cost of all requests, in the currency of the prices.
     max_cost: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("in_flight", "rpm", "tpm"):
+            if (value := getattr(self, name)) is not None and value <= 0:
+                raise ValueError(f"{name}={value} must be above 0: change it")
 
     def endpoint(self, model: ModelSpec) -> EndpointOptions:
         """Return the options of the endpoint of a model."""

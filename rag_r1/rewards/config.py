@@ -37,15 +37,17 @@ def read_entry(entry: Any, key: str, protocol: Protocol | None) -> tuple[Term | 
         faults.append(RewardError(f"{key}.name must be a text, not {name!r}"))
     try:
         function = find_term(path, f"{key}.term")
+        parameters = inspect.signature(function).parameters
     except RewardError as fault:
         return None, [*faults, fault]
+    except ValueError:  # some built-in functions have none
+        return None, [*faults, RewardError(f"{key}.term: {path!r} has no signature that names its options")]
     special: dict[str, Any] = {"protocol": protocol}
     if is_async(function):
         special["timeout_s"] = options.pop("timeout_s", DEFAULT_TIMEOUT_S)
     faults += map(RewardError, _option_faults(function, options, special, path, key))
     if faults:
         return None, faults
-    parameters = inspect.signature(function).parameters
     options |= {name: value for name, value in special.items() if name in parameters}
     timeout_s = float(special.get("timeout_s", DEFAULT_TIMEOUT_S))
     return Term(name, float(weight), function, options, timeout_s), []
@@ -70,7 +72,7 @@ def _option_faults(
                 yield f"{key}.{name} must be {required_kind}, not {value!r}"
             elif name in choices and value not in choices[name]:
                 yield f"{key}.{name} must be one of {', '.join(map(str, choices[name]))}, not {value!r}"
-        elif name in parameters or not takes_any:
+        elif name in (*parameters, *special) or not takes_any:
             names = [*keywords, *(["timeout_s"] if "timeout_s" in special else [])]
             yield f"{key}.{name}: {path!r} has no such option (its options: {', '.join(names) or 'none'})"
     for name, parameter in keywords.items():

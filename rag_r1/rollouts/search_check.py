@@ -7,6 +7,7 @@ results are thrown away.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,22 +25,23 @@ from rag_r1.tools.retrieval.options import first_search
 
 #: Stands in for a protocol that cannot be read, so that the other parts can still be checked.
 FALLBACK_PROTOCOL = "rag_r1_mq"
-#: The keys of the search begin with these.
-_SEARCH_KEYS = ("rag_r1.retriever", "rag_r1.validation_retriever")
+#: A word that says which search is asked, and in which format.
+_DECISIVE_KEY = re.compile(r"\+*rag_r1\.(validation_)?retriever(\.(tool|url|wire)\b.*|=.*)")
 
 
 def check_search(args: RolloutArguments, defaults: Mapping[str, Any]) -> None:
     """Search once, as one of the checks of `all_problems`. A command that contacts the model's server while
     it reads its arguments uses this, so that one error reports both servers.
 
-    Does nothing if the keys of the search are wrong, since those are reported separately. Raises RunError if
-    the search does not work, and the errors of `config_of` for keys that are right only one by one."""
+    Wrong keys are left out here, since they are reported separately. Does nothing if one of them says which
+    search is asked. Raises RunError if the search does not work, and the errors of `config_of` for keys that
+    are right only one by one."""
     try:
         config = config_of(args, defaults)
-    except FAULTS:  # these are reported key by key; here the wrong ones are left out
+    except FAULTS:
         plain = args.changed(protocol=FALLBACK_PROTOCOL, prompt=None, overrides=[])
         wrong = [word for word in args.overrides if not _is_valid(plain.changed(overrides=[word]), defaults)]
-        if any(word.lstrip("+").startswith(_SEARCH_KEYS) for word in wrong):
+        if any(_DECISIVE_KEY.match(word) for word in wrong):
             return
         valid = [word for word in args.overrides if word not in wrong]
         config = config_of(plain.changed(overrides=valid), defaults)

@@ -203,11 +203,12 @@ def _add_error_handlers(app: FastAPI, chats: ChatSessions) -> None:
     @app.exception_handler(RequestValidationError)
     async def bad_input(_: Request, error: RequestValidationError) -> JSONResponse:
         chats.metrics.refused.labels("bad_input").inc()
-        first = error.errors()[0]
-        if first["type"] == "json_invalid":
+        # The deepest fault: content that is a list is also no text, but that is not what is wrong with it.
+        fault = max(error.errors(), key=lambda fault: len(fault["loc"]))
+        if fault["type"] == "json_invalid":
             return error_response(400, "bad_input", "the body is not JSON")
-        field_name = ".".join(str(part)[:50] for part in first["loc"] if part != "body") or "body"
-        return error_response(400, "bad_input", f"{field_name}: {first['msg']}")
+        field_name = ".".join(str(part)[:50] for part in fault["loc"] if part != "body") or "body"
+        return error_response(400, "bad_input", f"{field_name}: {fault['msg']}")
 
     @app.exception_handler(Exception)
     async def unexpected(_: Request, error: Exception) -> JSONResponse:

@@ -43,7 +43,7 @@ class Conversation:
 def read_conversation(messages: Sequence[Message]) -> Conversation:
     """Return the question and the history in a request's messages. Earlier questions without an answer,
     which were stopped or failed, are left out. Raises ValueError if the last message is not a question of the
-    user, or if a message is not text."""
+    user, or if a message is not text or too long."""
     if not messages or messages[-1].role != "user" or not messages[-1].text.strip():
         raise ValueError("the last of the messages must be the user's question")
     earlier: list[PastQuestion] = []

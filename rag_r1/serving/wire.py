@@ -39,7 +39,7 @@ class ContentPart(BaseModel):
     """A part of a message's content. Only parts of the type `text` are accepted."""
 
     type: str
-    text: str = Field("", max_length=MAX_CHARACTERS)
+    text: str = ""
 
 
 class Message(BaseModel):
@@ -50,12 +50,16 @@ class Message(BaseModel):
 
     @property
     def text(self) -> str:
-        """The whole text of the message. Raises ValueError if a part of its content is not text."""
+        """The whole text of the message. Raises ValueError if a part of its content is not text, or if the
+        parts together are too long."""
         if not isinstance(self.content, list):
             return self.content or ""
         if any(part.type != "text" for part in self.content):
             raise ValueError("messages may contain text only")
-        return "\n".join(part.text for part in self.content)
+        text = "\n".join(part.text for part in self.content)
+        if len(text) > MAX_CHARACTERS:
+            raise ValueError(f"the parts of a message may have at most {MAX_CHARACTERS} characters together")
+        return text
 
 
 class StreamOptions(BaseModel):

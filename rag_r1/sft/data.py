@@ -163,7 +163,7 @@ def make(args: SftDataArguments, tokens: SftTokens) -> dict[str, Any]:
         raise RunError(f"nothing was written, because of {selection.bad.refusal()}")
     if not selection.rows:
         hint = ""
-        if any("other_protocol" in name for name in selection.counts):
+        if any(entry["reason"] == "other_protocol" for entry in selection.dropped):
             hint = ". The traces were made in another protocol: give it as --protocol"
         counts = _format_counts(selection.counts)
         raise RunError(f"no sample is left, so nothing was written. {counts}{hint}")

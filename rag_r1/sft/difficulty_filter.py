@@ -16,6 +16,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from rag_r1.data.difficulty_class import difficulty_class
@@ -74,7 +75,8 @@ def split(
     `share` of the rows, rounded up as in RAG-R1 (252 of 5,022), but never all, are for validation. Rows with
     the same question stay together, so there may be a few more.
     """
-    limit = min(math.ceil(share * len(rows)), max(len(rows) - 1, 0))
+    n_share = math.ceil(Fraction(str(share)) * len(rows))  # in floats, 0.07 of 100 is more than 7
+    limit = min(n_share, max(len(rows) - 1, 0))
     sizes = Counter(question_key(row.question) for row in rows)
     held_out: set[str] = set()
     count = 0

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 
 from rag_r1.data.files.qa_parquet import write_split_files
-from rag_r1.data.rows import QuestionRow
+from rag_r1.data.rows import QuestionRow, metadata_types
 from rag_r1.evaluation.provenance import write_provenance
 from rag_r1.evaluation.report.summary import stop_message
 from rag_r1.io.atomic_files import write_json, write_json_lines
@@ -43,6 +43,7 @@ from rag_r1.rollouts.session import (
     usage_line,
 )
 from rag_r1.runs.errors import RunError
+from rag_r1.runs.start_checks import StartChecks
 from rag_r1.sft.difficulty_filter import QuestionRollouts, filter_counts, is_kept, rollout_lines, split
 from rag_r1.sft.plots import as_text, draw
 
@@ -91,6 +92,8 @@ async def filter_questions(args: FilterArguments) -> int:
     servers = partial(check_servers, args, _DEFAULTS, args.base_url, args.model)
     with all_problems(args, _DEFAULTS, [servers]):
         run_setup = prepare(args, _DEFAULTS)
+    with StartChecks() as checks:
+        checks.run(metadata_types, run_setup.questions.rows)  # all kept rows are written into one file
     if args.check_only:
         return await check_only(args, run_setup, args.base_url, args.model)
     sampling = args.model_dump(include={"replays", "temperature", "first_temperature"})

@@ -21,6 +21,7 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Any
 
 from rag_r1.agent.records import trajectory_of
@@ -121,7 +122,7 @@ class SampleSelection:
 
     def _thin_out(self, traces: Sequence[Trace]) -> list[Trace]:
         """Drop traces that answer without a search until their share is allowed; returns the others."""
-        share = self.rules.thought_only
+        share = Fraction(str(self.rules.thought_only))  # in floats, 2 * 0.6 / 0.4 is less than 3
         direct = [number for number, trace in enumerate(traces) if not trace.searches]
         n_searching = len(traces) - len(direct)
         limit = len(direct) if share >= 1 or not n_searching else int(n_searching * share / (1 - share))

@@ -8,9 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rag_r1.options.problems import plain
+
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+#: The key with the names of what a checkpoint of the actor contains.
+SAVE_CONTENTS = "actor_rollout_ref.actor.checkpoint.save_contents"
+#: veRL's trainer modes.
+VERLS_MODES = ("sync", "colocate_async", "separate_async")
 #: The module that registers the engine for weights in nf4.
 NF4_ENGINE = "rag_r1.plugin.nf4.register"
 
@@ -20,9 +26,9 @@ def gpu_count(config: DictConfig) -> int:
     return int(config.trainer.nnodes) * int(config.trainer.n_gpus_per_node)
 
 
-def verls_mode(mode: str) -> str:
+def verls_mode(mode: object) -> str:
     """Return veRL's own name of a trainer mode, e.g. `sync` for `search_sync` and `sessions_sync`."""
-    return mode.removeprefix("sessions_").removeprefix("search_")
+    return str(mode).removeprefix("sessions_").removeprefix("search_")
 
 
 def is_separate(config: DictConfig) -> bool:
@@ -51,6 +57,12 @@ def saves_checkpoints(config: DictConfig) -> bool:
     `trainer.save_freq` is no number."""
     interval = config.trainer.get("save_freq")
     return isinstance(interval, int | float) and interval > 0
+
+
+def saved_contents(config: DictConfig) -> list[str]:
+    """Return what a checkpoint of the actor contains; [] if `SAVE_CONTENTS` is not a list."""
+    contents = plain(config.actor_rollout_ref.actor.checkpoint.get("save_contents"))
+    return list(map(str, contents)) if isinstance(contents, list) else []
 
 
 def adapter_rank(config: DictConfig) -> int:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rag_r1.options.command_line import hydra_quoted
+from rag_r1.options.problems import plain
 from rag_r1.runs.rollout_metrics import FILE_VARIABLE, METRICS, rollouts_file
 
 #: The line of a step has some hundred numbers. A longer line is not veRL's.
@@ -115,8 +116,8 @@ def metrics_file(config: Any) -> Path | None:
 
 def logs_to_file(config: Any) -> bool:
     """Return whether veRL's logger `file` is on."""
-    logger = config.trainer.logger
-    return "file" in ([logger] if isinstance(logger, str) else logger or ())
+    logger = plain(config.trainer.logger)
+    return "file" in (logger if isinstance(logger, list) else [logger])
 
 
 def log_variable(config: Any) -> str | None:

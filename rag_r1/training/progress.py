@@ -19,6 +19,7 @@ from tqdm import tqdm
 
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.processes import stop_session
+from rag_r1.runs.rollout_metrics import FILE_VARIABLE
 from rag_r1.system.child_processes import last_lines, start
 from rag_r1.system.concurrent_trainings import warn_of_other_trainings
 from rag_r1.training.guard.history import is_held_out
@@ -31,7 +32,7 @@ def train(command: Sequence[str], out: Path, timeout_s: float = math.inf) -> Non
     started or its log cannot be written."""
     metrics, log = out / "metrics.jsonl", out / "train.log"
     metrics.unlink(missing_ok=True)
-    environment = {**os.environ, "VERL_FILE_LOGGER_PATH": str(metrics), "HYDRA_FULL_ERROR": "1"}
+    environment = {**os.environ, FILE_VARIABLE: str(metrics), "HYDRA_FULL_ERROR": "1"}
     warn_of_other_trainings()
     # Without the address veRL starts a separate cluster, which it needs: its actors' names are global to a
     # cluster.

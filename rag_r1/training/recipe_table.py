@@ -16,6 +16,7 @@ from rag_r1.runs.markdown import table
 from rag_r1.training.config_facts import adapter_rank, gpu_count, is_nf4, needs_critic
 from rag_r1.training.preflight.memory.estimate import MemoryEstimate, memory_of, sft_memory_of
 from rag_r1.training.preflight.memory.shape import SHAPES
+from rag_r1.training.preflight.memory.table import gb
 
 _COLUMNS = (
     "recipe", "model", "`model_dtype`", "LoRA", "learning rate", "GPUs", "update, GB", "generation, GB",
@@ -92,16 +93,12 @@ def _rate(value: Any) -> str:
 
 def _memory_columns(memory: MemoryEstimate) -> tuple[str, ...]:
     """Return the last four columns, in GB and rows, with a dash for what the training does not have."""
-    update = _gb(memory.phase_bytes("update"))
+    update = gb(memory.phase_bytes("update"), 0)
     if critic_bytes := memory.phase_bytes("critic"):
-        update += f", critic {_gb(critic_bytes)}"
+        update += f", critic {gb(critic_bytes, 0)}"
     rows = f"{memory.cached_contexts:.0f}" if memory.cached_contexts else "-"
     host_decimals = 0 if memory.host_bytes >= 2e9 else 1
-    return update, _gb(memory.phase_bytes("generation")), rows, _gb(memory.host_bytes, host_decimals)
-
-
-def _gb(n_bytes: float, decimals: int = 0) -> str:
-    return f"{n_bytes / 1e9:.{decimals}f}" if n_bytes else "-"
+    return update, gb(memory.phase_bytes("generation"), 0), rows, gb(memory.host_bytes, host_decimals)
 
 
 def recipe_table(rows: Sequence[Sequence[str]]) -> str:

@@ -42,7 +42,7 @@ from rag_r1.runs.lock import hold_lock
 from rag_r1.runs.processes import run_child
 from rag_r1.runs.start_checks import StartChecks
 from rag_r1.training.checkpoint_steps import mend_tracker
-from rag_r1.training.config_facts import saves_checkpoints
+from rag_r1.training.config_facts import SAVE_CONTENTS, saved_contents, saves_checkpoints
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -167,7 +167,7 @@ def exported_model(checkpoints: Path) -> Path:
     if folder is None or not any(folder.glob("*.safetensors")):
         raise RunError(
             f"no exported model under {checkpoints}: a stage needs trainer.save_freq above 0 and "
-            "actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra,hf_model]"
+            f"{SAVE_CONTENTS}=[model,optimizer,extra,hf_model]"
         )
     return folder
 
@@ -175,17 +175,13 @@ def exported_model(checkpoints: Path) -> Path:
 def check_export(config: DictConfig) -> Iterator[Problem]:
     """Check that the training exports a Hugging Face model at its end, from which `rag-r1 stages` starts the
     next stage. By default veRL saves nothing, and the training would be lost."""
-    from omegaconf import OmegaConf
-
     if not saves_checkpoints(config):
         interval = config.trainer.get("save_freq")
         text = f"is {interval}, so no checkpoint is saved, and what is trained would be lost"
         yield error("trainer.save_freq", text, "set it above 0; the last step is saved in any case")
-    key = "actor_rollout_ref.actor.checkpoint.save_contents"
-    contents = list(OmegaConf.select(config, key) or ())
-    if "hf_model" not in contents:
-        remedy = f"set {key}=[{','.join([*contents, 'hf_model'])}]"
-        yield error(key, "has no hf_model, from which the next step would start", remedy)
+    if "hf_model" not in (contents := saved_contents(config)):
+        remedy = f"set {SAVE_CONTENTS}=[{','.join([*contents, 'hf_model'])}]"
+        yield error(SAVE_CONTENTS, "has no hf_model, from which the next step would start", remedy)
 
 
 def check_stages(

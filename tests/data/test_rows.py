@@ -23,6 +23,7 @@ from rag_r1.data.rows import (
     usable_prompt,
     write_rows,
 )
+from rag_r1.io.errors import DataError
 
 MESSAGES = ({"role": "system", "content": "Search."}, {"role": "user", "content": "Who?"})
 ROW = QuestionRow(
@@ -75,6 +76,14 @@ def test_every_file_without_metadata_has_one_schema_and_the_same_rows_give_the_s
     assert (tmp_path / "one").read_bytes() == (tmp_path / "same").read_bytes()
     info = pq.read_schema(tmp_path / "one").field("extra_info").type
     assert [field.name for field in info] == ["id", "question", "index", "split", "protocol"]
+
+
+@pytest.mark.parametrize("other", [3, ["hard"], {"of": "x"}])
+def test_values_that_one_file_cannot_have_together_are_named_by_their_key(tmp_path: Path, other):
+    rows_ = [replace(ROW, metadata={"hops": 2, "level": level}) for level in ("easy", other)]
+    with pytest.raises(DataError, match=r"extra_info\.level has values of several types"):
+        write_rows(tmp_path / "train.parquet", rows_)
+    assert not list(tmp_path.iterdir())
 
 
 def test_rows_that_are_written_one_by_one_are_those_of_a_list_in_one_schema(tmp_path: Path):

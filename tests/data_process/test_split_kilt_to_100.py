@@ -143,3 +143,14 @@ def test_a_page_file_that_was_cut_off_is_named(tmp_path, capsys):
     (tmp_path / "kilt.json.gz").write_bytes(gzip.compress(b"{}\n" * 100)[:-9])
     assert main(["--input", str(tmp_path / "kilt.json.gz"), "--out", str(tmp_path / "out.jsonl")]) == 1
     assert f"{tmp_path}/kilt.json.gz is a broken gzip file" in capsys.readouterr().err
+
+
+def test_a_file_that_breaks_before_the_place_where_a_run_goes_on_is_named(kilt, tmp_path, monkeypatch):
+    monkeypatch.setattr(split_kilt_to_100, "CHECKPOINT_PAGES", 10)
+    packed = tmp_path / "kilt.json.gz"
+    data = gzip.compress(kilt.read_bytes())
+    for broken in (data[:-9] + bytes(9), data[:40] + bytes(len(data) - 40)):
+        packed.write_bytes(broken)
+        with pytest.raises(DataError, match=f"{packed} is a broken gzip file"):
+            split(packed, tmp_path / "out.jsonl", progress=False)
+        assert (tmp_path / "out.jsonl.progress.json").exists()

@@ -82,8 +82,9 @@ class StubLoop:
         encoder = {"name": "first", "separator": "[SEP]", "max_length": 64, "query_prefix": ""}
         manifest = {"count": 3, "corpus": {"sha256": "0"}, "dense": {"encoder": encoder}}
         (folder / "first" / "manifest.json").write_text(json.dumps(manifest))
-        for name in ("train.jsonl", "test.jsonl", "corpus.jsonl"):
-            (folder / name).write_text(f"{name}\n")
+        for name in ("train.jsonl", "test.jsonl"):
+            (folder / name).write_text('{"question": "Who?", "golden_answers": ["she"]}\n')
+        (folder / "corpus.jsonl").write_text('{"id": "1", "contents": "Paris"}\n')
         machine = {"python": str(python)}
         self.plan: dict[str, Any] = {
             "agent": {"model": f"{folder}/model", "recipe": "recipes/demo/grpo", **machine},

@@ -237,3 +237,30 @@ def test_a_required_section_of_a_wrong_form_hides_no_problem_of_the_others(loop,
     ]
     messages = problems(loop, capsys)
     assert [line[: len(start)] for line, start in zip(messages, starts, strict=True)] == starts
+
+
+def test_files_of_another_form_are_named_before_the_first_step(loop, capsys):
+    (loop.folder / "train.jsonl").write_bytes("{}".encode("utf-16"))
+    (loop.folder / "test.jsonl").write_text('{"query": "Who?"}')
+    (loop.folder / "corpus.jsonl").write_text('{"question": "Who?"}')
+    messages = problems(loop, capsys)
+    keys = ["evaluation.questions", "data.questions", "index.corpus"]
+    assert [line.partition(":")[0] for line in messages] == keys
+
+
+def test_a_wrong_key_hides_no_other_problem_of_its_section(loop, capsys):
+    loop.plan["agent"] |= {"start": "bse", "model": "nowhere", "recipe": "no/such", "protocol": "nope"}
+    loop.plan["retriever"] |= {"querry": "x", "recipe": "no/such"}
+    loop.plan["evaluation"] |= {"questions": 3, "options": {"samples": 2}}
+    starts = [
+        "agent.start must be",
+        "unknown key retriever.querry",
+        "evaluation.questions must be",
+        "agent.model: nowhere is not",
+        "agent.recipe: there is no recipe",
+        "agent.protocol, agent.keys or options.prompt:",
+        "evaluation.options: --samples",
+        "retriever.recipe: there is no recipe",
+    ]
+    messages = problems(loop, capsys)
+    assert [next((start for start in starts if start in line), line) for line in messages] == starts

@@ -101,7 +101,7 @@ def test_an_address_of_an_index_that_answers_with_something_else_is_not_ready(tm
 @pytest.mark.parametrize(("token", "fault"), [("", "requires a token"), ("x", "does not accept the token")])
 def test_a_missing_token_and_a_wrong_one_are_told_apart(loop, monkeypatch, token, fault):
     monkeypatch.setenv("RETRIEVAL_TOKEN", token)
-    with JsonStub(lambda request: {} if request.method == "GET" else (401, "{}")) as server:
+    with JsonStub(lambda request: {"status": "ready"} if request.method == "GET" else (401, "{}")) as server:
         with LoopServer(ServerSpec(url=server.url), loop.out) as service:
             with pytest.raises(RunError, match=f"{fault}: set the variable RETRIEVAL_TOKEN"):
                 service.serve(loop.folder / "first")
@@ -131,3 +131,23 @@ def test_the_real_server_is_started_here_takes_the_next_index_and_ends_with_the_
         assert service.index_facts()["passages"] == 3  # the old index keeps serving
     with pytest.raises(httpx.TransportError):
         httpx.get(f"{url}/ready", trust_env=False)
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ((200, '{"hello": "world"}'), "HTTP 200 to GET /ready"),
+        ((404, "{}"), "HTTP 404 to GET /ready"),
+        ((500, '{"status": "ready"}'), "HTTP 500 to GET /ready"),
+        ((401, "{}"), "requires a token: set the variable RETRIEVAL_TOKEN"),
+    ],
+)
+def test_what_is_no_retrieval_server_is_named_before_the_first_step(answer, message, tmp_path):
+    with JsonStub(lambda asked: answer) as stub:
+        with pytest.raises(RunError, match=message):
+            LoopServer(ServerSpec(url=stub.url), tmp_path).check()
+
+
+def test_a_server_that_loads_its_index_passes_the_check(tmp_path):
+    with JsonStub(lambda asked: (503, '{"error": "loading"}')) as stub:
+        LoopServer(ServerSpec(url=stub.url), tmp_path).check()

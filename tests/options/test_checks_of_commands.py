@@ -248,11 +248,19 @@ def test_a_number_of_answers_that_contradicts_another_is_named_once_and_hides_no
     assert "4 problems:" in message and "--right 4 is more than --samples 3" in message
 
 
-def test_a_wrong_key_of_a_plan_does_not_hide_the_teacher(place, capsys):
-    words = f"own notes --teacher {DEAD}/v1 --model none --out new questions.kind=x"
-    assert main(words.split()) == 1
+def test_a_wrong_key_of_a_plan_hides_neither_the_teacher_nor_recipes(place, capsys):
+    words = f"own notes --teacher {DEAD}/v1 --model none --out new --recipe gpro --sft-recipe nope"
+    assert main([*words.split(), "questions.kind=x", f"reader.url={ALSO_DEAD}/v1"]) == 1
     message = capsys.readouterr().err
-    assert "questions.kind" in message and f"no teacher answers at {DEAD}/v1" in message
+    named = ["questions.kind", f"no teacher answers at {DEAD}/v1", "'gpro'", "'nope'", ALSO_DEAD]
+    assert [name for name in named if name not in message] == []
+
+
+def test_a_wrong_key_of_the_search_does_not_hide_a_dead_one(place, capsys):
+    words = f"eval --model none --questions questions.jsonl --out new --retriever-url {DEAD}"
+    assert main([*words.split(), "rag_r1.retriever.topk=many"]) == 1
+    message = capsys.readouterr().err
+    assert "rag_r1.retriever.topk" in message and f"no retrieval server answers at {DEAD}" in message
 
 
 def test_a_file_of_settings_that_cannot_be_used_does_not_hide_other_problems(place, capsys):

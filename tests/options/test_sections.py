@@ -63,10 +63,16 @@ def test_a_word_that_changes_nothing_says_why(word, fault):
 
 def test_all_faults_are_found_at_once_and_a_section_may_be_absent():
     sections = {"one": {"count": -1, "nam": "x"}, "three": {}, "two": None}
-    read, problems = read_sections("mine.yaml", sections, DECLARED, may_be_absent={"two"})
-    assert read == {"two": None}
+    read, problems, wrong = read_sections("mine.yaml", sections, DECLARED, may_be_absent={"two"})
+    assert read == {"one": One(), "two": None} and wrong == {"one.count", "one.nam"}
     assert len(problems) == 3 and all(problem.startswith("mine.yaml: ") for problem in problems)
-    assert read_sections("x", {}, DECLARED) == ({"one": One(), "two": Two()}, [])
+    assert read_sections("x", {}, DECLARED) == ({"one": One(), "two": Two()}, [], set())
+
+
+def test_a_wrong_key_leaves_the_others_of_its_section_and_has_the_value_of_the_placeholder():
+    sections = {"one": {"count": -1, "name": "x"}, "two": []}
+    read, _, wrong = read_sections("x", sections, DECLARED, placeholders={"one": One(count=7)})
+    assert (read, wrong) == ({"one": One(name="x", count=7)}, {"one.count"})
 
 
 @pytest.mark.parametrize(

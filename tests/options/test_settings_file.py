@@ -11,6 +11,7 @@ from pydantic_settings import CliPositionalArg
 
 from rag_r1.options.command_line import Arguments, Overrides, Positive, argument, read_arguments
 from rag_r1.options.server_address import Address
+from rag_r1.runs.start_checks import StartError
 
 
 class Play(Arguments):
@@ -109,7 +110,7 @@ def test_a_folder_without_settings_is_named_with_what_is_expected(tmp_path, caps
         ("url: http://me:secret@host\n", "url: must be an http(s) address"),
         ("samples: 1\nsamples-: 1\n", "unknown key samples_"),
         ("sample: 3\ncard: 1\nurl: x\n", "card: must be true or false, not 1"),
-        ("sample: 3\nsamples: 0\n", "did you mean samples?; samples: must be a whole number of at least 1"),
+        ("sample: 3\nsamples: 0\n", "samples: must be a whole number of at least 1"),
         ("data: a\nquestions: b\n", "questions: given twice"),
         ("[1]", "must be a mapping"),
         ("a: [", "cannot be read"),
@@ -122,6 +123,24 @@ def test_wrong_settings_are_refused_by_key_with_the_name_of_the_file(tmp_path, c
         play(file, "--questions", "q", "--out", "o")
     said = capsys.readouterr().err
     assert end.value.code == 2 and "run.yaml" in said and told in said and "secret" not in said
+
+
+def test_wrong_settings_of_a_file_are_told_one_by_one_and_hide_nothing_else(tmp_path, capsys):
+    def check(args: Play) -> None:
+        problems = [f"--questions {path}: no such file" for path in args.questions]
+        if args.url is None:
+            problems.append("give --url")
+        raise StartError([*problems, f"--out {args.out}: is a file"])
+
+    text = "questions: no.jsonl\nout: afile\nurl: [true]\nsample: 2\nheat: 3\ncard: maybe\nsamples: 0\n"
+    file = settings(tmp_path, text)
+    with pytest.raises(SystemExit):
+        read_arguments(Play, [file], prog="play", description="Play.", check=check)
+    lines = capsys.readouterr().err.splitlines()
+    told = [line.removeprefix("  - ") for line in lines if line.startswith("  - ")]
+    wrong = ("unknown key sample:", "unknown key heat:", "url: must", "card: must", "samples: must")
+    starts = [*(f"{file[1:]}: {start}" for start in wrong), "--questions no.jsonl:", "--out afile: is"]
+    assert [line[: len(start)] for line, start in zip(told, starts, strict=True)] == starts
 
 
 def test_what_contradicts_each_other_is_told_after_the_flags_are_read(tmp_path, capsys):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rag_r1.data.rows import QuestionRow, write_rows
 from rag_r1.demo.policy import policy_path
 from rag_r1.own import command
 from rag_r1.own.artifacts import OwnArtifacts
@@ -61,9 +62,10 @@ def test_a_contradiction_names_its_key_and_the_remedy(tmp_path, sections, key, m
     (tmp_path / "q.jsonl").write_text('{"question": "Who?", "golden_answers": ["she"]}\n')
     problem, *servers = problems(tmp_path, **sections)
     assert key in problem and (": " in problem or " needs " in problem)
-    # Nor does it hide that the teacher does not answer.
-    assert all("correct --teacher" in server for server in servers)
-    assert bool(servers) == ("teacher" not in sections)
+    # Nor does it hide that the teacher, and a reader with an address of its own, do not answer.
+    has_reader = "url" in sections.get("reader", {})
+    assert len(servers) == ("teacher" not in sections) + has_reader
+    assert "teacher" in sections or "correct --teacher" in servers[has_reader]
 
 
 def test_a_run_that_has_its_index_goes_on_with_an_encoder_that_it_did_not_use(tmp_path):
@@ -150,3 +152,13 @@ def test_the_teachers_model_is_the_only_one_that_its_server_lists(own: Own, tmp_
     with OpenAIServer(lambda body: "") as silent:
         with pytest.raises(RunError, match="lists no models: name the teacher's with --teacher-model"):
             with_teacher_name(read_plan(None, {"teacher": {"url": silent.base}}))
+
+
+def test_own_questions_that_cannot_be_in_one_file_are_refused_before_the_index(tmp_path):
+    (tmp_path / "notes.txt").write_text("A text.")
+    for name, level in (("a", "easy"), ("b", 3)):
+        row = QuestionRow(f"Who is {name}?", ("Ada",), id=name, metadata={"level": level})
+        write_rows(tmp_path / f"{name}.parquet", [row])
+    files = [str(tmp_path / f"{name}.parquet") for name in "ab"]
+    found = problems(tmp_path, questions={"train": files, "test": files[:1]}, sft={"skip": True})
+    assert any("extra_info.level has values of several types" in problem for problem in found)

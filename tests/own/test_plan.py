@@ -139,3 +139,17 @@ def test_two_folders_are_refused(capsys):
     with pytest.raises(SystemExit) as ended:
         arguments("one", "two")
     assert ended.value.code == 2 and "one, two: give one FOLDER" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flags", [{"skip": ["grpo"]}, {"evaluate_only": True}])
+def test_a_run_cannot_end_after_a_step_that_is_left_out(flags):
+    with pytest.raises(ValueError, match="--until grpo: --(skip|evaluate-only) leaves out that step"):
+        OwnArguments(out=Path("o"), until="grpo", **flags)
+    OwnArguments(out=Path("o"), until="traces", **flags)
+
+
+def test_a_plan_with_a_wrong_key_has_the_right_ones_of_its_section():
+    with pytest.raises(PlanError) as refused:
+        read_plan(None, {}, ["policy.model=nowhere", "policy.keyz=[a]", "teacher.url=3", "teacher.model=m"])
+    plan = refused.value.readable
+    assert (plan.policy.model, plan.teacher.model) == ("nowhere", None)

@@ -75,6 +75,8 @@ def test_a_right_reply_is_read_with_or_without_a_fence():
         plain, 1
     )
     assert read_reader('{"answer": "Unknown."}') is None
+    spelled = {**RIGHT, "question": "این کتاب را چه کسی نوشته\u200cاست؟", "answer": "می\u200cرود"}
+    assert read_teacher(json.dumps(spelled), 1).answer == "می\u200cرود"
 
 
 @pytest.mark.parametrize(

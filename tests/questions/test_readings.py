@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_r1.questions.readings import CHECKS, agrees, is_rival, verdict
-from rag_r1.questions.spec import Verification
+from rag_r1.questions.spec import RequestLimits, Verification
 from tests.questions.drafted import draft
 
 BY_REASON = {check.reason: check for check in CHECKS}
@@ -111,3 +111,9 @@ def test_each_check_shows_what_it_is_about():
 def test_so_many_right_answers_as_cannot_be_asked_for_are_refused(right):
     with pytest.raises(ValueError, match=f"right={right} must be from 1 to samples=3"):
         Verification(right=right)
+
+
+@pytest.mark.parametrize("limit", ["in_flight", "rpm", "tpm"])
+def test_a_limit_of_nothing_is_refused_and_no_run_hangs(limit):
+    with pytest.raises(ValueError, match=f"{limit}=0 must be above 0"):
+        RequestLimits(**{limit: 0})

@@ -156,6 +156,9 @@ def test_tags_in_a_question_or_its_history_are_neutralised(chat, policy):
         (question(model="other"), 404, "only model"),
         (question("long " * 6_000), 400, "shorten"),
         (question("long " * 7_000), 400, "at most 32000"),
+        (question([{"type": "text", "text": "long " * 3_500}] * 2), 400, "at most 32000"),
+        (question([{"type": "text", "text": "long " * 7_000}]), 400, "at most 32000"),
+        (question([{"text": "What?"}]), 400, "type: Field required"),
     ],
 )
 def test_what_cannot_be_answered_is_refused_in_openais_form(chat, body, status, word):

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from rag_r1.http_server.stopping import RETRY_S, STOPPING
 from rag_r1.serving.page import ExampleQuestion, PageInfo
+from rag_r1.serving.wire import MAX_MESSAGES
 from tests.serving.browser import CHROMIUM, Tab, chromium, tab
 from tests.serving.picture import take_picture
 from tests.serving.running_chat import GOLD, QUESTION, arguments, chat_server, policy_of
@@ -188,3 +190,45 @@ def test_a_link_fills_in_its_question_and_asks_nothing(tmp_path, browser):
             assert await page.texts(".turn") == [] and policy.bodies == []
 
         in_page(browser, f"{chat.url}/#q=Who%20%26%20why%3F", play)
+
+
+# Answers every question at once, and notes the number of messages of each request.
+ANSWERED_AT_ONCE = """
+window.counts = [];
+window.fetch = async (_, { body }) => {
+  counts.push(JSON.parse(body).messages.length);
+  const chunks = [{ choices: [{ delta: { content: "a" } }] }, { rag_r1: { event: "ended", seconds: 0 } }];
+  return new Response(chunks.map((chunk) => `data: ${JSON.stringify(chunk)}\\n\\n`).join(""));
+};
+"""
+
+
+def test_a_conversation_may_be_longer_than_a_request(tmp_path, browser):
+    questions = MAX_MESSAGES // 2 + 2
+    with policy_of() as policy, chat_server(arguments(policy.url, tmp_path / "out")) as chat:
+
+        async def play(page: Tab) -> None:
+            await page.until("document.getElementById('what').textContent !== ''")
+            await page.run(ANSWERED_AT_ONCE)
+            for number in range(1, questions + 1):
+                await page.type("Why?")
+                await page.until(f"document.querySelectorAll('.answer').length === {number}")
+            counts = await page.run("counts")
+            assert counts[:2] == [1, 3] and len(counts) == questions and max(counts) < MAX_MESSAGES
+
+        in_page(browser, chat.url, play)
+
+
+def test_a_server_that_stops_is_not_said_to_be_full(tmp_path, browser):
+    reply = json.dumps({"error": {"message": STOPPING.reason}})
+    options = json.dumps({"status": STOPPING.status, "headers": {"Retry-After": str(RETRY_S)}})
+    with policy_of() as policy, chat_server(arguments(policy.url, tmp_path / "out")) as chat:
+
+        async def play(page: Tab) -> None:
+            await page.until("document.getElementById('what').textContent !== ''")
+            await page.run(f"window.fetch = async () => new Response({json.dumps(reply)}, {options})")
+            await page.type("Why?")
+            await answered(page)
+            assert await page.texts(".answer .text") == [f"The server stops: ask again in {RETRY_S} s"]
+
+        in_page(browser, chat.url, play)

@@ -179,6 +179,10 @@ def test_a_twentieth_is_for_validation_as_published(count, validation):
     assert (len(train), len(test)) == (count - validation, validation)
 
 
+def test_a_share_that_is_a_whole_number_of_rows_is_not_rounded_up():
+    assert len(split([row_of(str(i)) for i in range(100)], 0.07, 0)[1]) == 7  # 7.000000000000001 in floats
+
+
 def test_rows_with_the_same_question_stand_in_the_same_part():
     same = [QuestionRow(f"Who is  {i % 10}? ", ("x",), id=f"r{i}") for i in range(40)]
     train, test = split(same, 0.3, 1)

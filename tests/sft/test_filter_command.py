@@ -127,6 +127,15 @@ def test_what_is_kept_and_written_is_what_the_definition_says(tmp_path: Path, to
         assert len(policy.bodies) == requests
 
 
+def test_files_whose_rows_cannot_be_in_one_are_refused_before_any_rollout(tmp_path: Path, tokenizer, capsys):
+    for name, row, level in zip("ab", rows_of(2), ("easy", 3), strict=True):
+        write_rows(tmp_path / f"{name}.parquet", [replace(row, metadata={"level": level})])
+    with Policy(tokenizer, {}, lambda *unused: False) as policy:
+        files = [str(tmp_path / "b.parquet"), "--check-only"]
+        assert run(policy, tmp_path / "a.parquet", tmp_path / "out", "--questions", *files) == 1
+    assert "extra_info.level has values of several types" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_if_nothing_is_kept_that_is_an_error_with_a_hint(tmp_path: Path, tokenizer, capsys):
     rows = rows_of(3)

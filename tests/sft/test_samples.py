@@ -54,6 +54,8 @@ def test_traces_that_answer_at_once_are_thinned_and_those_that_search_are_not():
     assert len(selected(records, seed=1).rows) == len(selection.rows)
     assert len([row for row in selected(records, thought_only=1.0).rows if row.kind == KINDS[0]]) == 6
     assert len([row for row in selected(records, thought_only=0.0).rows if row.kind == KINDS[0]]) == 0
+    two_search = selected(records[:-1], thought_only=0.6)  # 2 * 0.6 / 0.4 is 2.9999999999999996 in floats
+    assert [row.kind for row in two_search.rows].count(KINDS[0]) == 3
 
 
 def test_without_any_search_nothing_is_thinned():

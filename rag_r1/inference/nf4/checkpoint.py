@@ -15,6 +15,7 @@ from rag_r1.inference.model_folders import ADAPTER_META
 from rag_r1.io.atomic_files import first_line_of
 from rag_r1.io.bounded_json import read_json_file
 from rag_r1.runs.errors import RunError
+from rag_r1.runs.json_lines import PARSE_ERRORS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -70,7 +71,7 @@ def read_adapters(checkpoint: Path) -> SavedAdapters:
         meta = read_json_file(state / ADAPTER_META)
         rank, alpha = int(meta["r"]), int(meta["lora_alpha"])
         saved = torch.load(files[0], map_location="cpu", weights_only=True)
-    except (OSError, EOFError, ValueError, KeyError, TypeError, RuntimeError, pickle.PickleError) as error:
+    except (*PARSE_ERRORS, OSError, EOFError, RuntimeError, pickle.PickleError) as error:
         raise RunError(f"{state} cannot be read ({first_line_of(error)}): give another checkpoint") from error
     if not saved or not all(".lora_" in name for name in saved):
         raise RunError(

@@ -57,8 +57,6 @@ def message_of(error: ErrorDetails, fields: Fields) -> str:
     return f"argument {flag_of(name)}: {must_be(annotation, metadata, error['input'], null=False)}"
 
 
-def wrong_value(name: str, field: FieldInfo, value: object) -> ArgumentsError:
-    """Return the error that an argument must have another value."""
-    flag = flag_of(name)
-    message = f"argument {flag}: {must_be(field.annotation, field.metadata, value, null=False)}"
-    return ArgumentsError(message, [flag], {flag: message})
+def wrong_value(name: str, field: FieldInfo, value: object) -> str:
+    """Return the message that an argument must have another value."""
+    return f"argument {flag_of(name)}: {must_be(field.annotation, field.metadata, value, null=False)}"

@@ -139,7 +139,7 @@ def split_recipe(arguments: Sequence[str], prog: str) -> tuple[list[str], dict[s
     and the problems of the files. `read_arguments` takes them as `arguments`, `settings` and `faults`. A
     `--recipe` without a value ends the process with a message.
     """
-    words, settings, faults = split_files(arguments, TrainOptions)
+    words, settings, faults, _ = split_files(arguments, TrainOptions)
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, prog=prog)
     parser.add_argument("--recipe", default=settings.get("recipe"))
     recipe = parser.parse_known_args(words)[0].recipe

@@ -81,6 +81,7 @@ def train(options: TrainOptions) -> Path:
     }
     folder = options.out / MODEL
     with ExitStack() as held:
+        held.callback(_leave_process_group)
         if is_main:
             held.enter_context(recorded_settings("rag-r1 retriever train", options))
             held.enter_context(RunFolder(options.out, run_settings))
@@ -92,6 +93,15 @@ def train(options: TrainOptions) -> Path:
         if is_main:  # also of a run that was killed after it had saved the model
             shutil.rmtree(options.out / CHECKPOINTS, ignore_errors=True)
     return folder
+
+
+def _leave_process_group() -> None:
+    """Leave the group of processes of torchrun, if there is one. A process that ends while the threads of its
+    group run can be aborted after its work is done."""
+    import torch.distributed
+
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def _training_facts(options: TrainOptions, data: TrainingData) -> dict[str, str | int]:

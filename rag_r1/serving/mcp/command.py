@@ -91,7 +91,7 @@ class McpArguments(AgentSelection, _ModelArguments):
         return self
 
 
-@command_main(RunError, McpFailure, ValueError, OSError)
+@command_main(RunError, ValueError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command. Returns 0 after an orderly stop, or 1 with a message if the server could not start."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
@@ -244,8 +244,8 @@ def _server_options(words: Sequence[str]) -> dict[str, Any]:
 
 
 def _fetch_tools(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the tools of a server by name. Raises CommandError if no MCP server answers, and McpFailure if
-    it does not list its tools."""
+    """Return the tools of a server by name. Raises CommandError if no MCP server answers, or if it does not
+    list its tools."""
     url = options.get("url")
     try:
         # A command has no such limit, since npx, for example, may have to download the server first.
@@ -255,8 +255,6 @@ def _fetch_tools(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         return tools
     except McpFailure as error:
         why = str(error).removeprefix("the server cannot be reached: ").removeprefix("the server ")
-        if why.startswith("does not list"):
-            raise
         if "validation error" in why:  # replaces ten lines of the package mcp
             why = "it answers with JSON that is not MCP's"
         if url:
@@ -275,17 +273,22 @@ def _as_yaml(entries: Any) -> str:
 
 
 async def _tools_of(options: McpOptions) -> dict[str, dict[str, Any]]:
-    """Return the entries of the tools that a server lists. Raises McpFailure if it does not list them."""
+    """Return the entries of the tools that a server lists. Raises McpFailure if it cannot be reached, and
+    CommandError if it does not list them."""
     from mcp.shared.exceptions import MCPError
 
     from rag_r1.tools.mcp.connections import server_for_loop
 
     server = server_for_loop(options)
+    is_open = False
     try:
         async with server.connection() as connection:
+            is_open = True
             return tool_entries(await connection.list_tools())
-    except (MCPError, TimeoutError) as error:
-        raise McpFailure(f"the server does not list its tools: {error}") from error
+    except (McpFailure, MCPError, TimeoutError) as error:
+        if not is_open:
+            raise
+        raise CommandError(f"the server does not list its tools: {error}") from error
     finally:
         await server.close()
 

@@ -25,6 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rag_r1.agent import Tool, Trajectory
 from rag_r1.agent.interfaces import call_tool
+from rag_r1.data.evidence import title_of
 from rag_r1.http_server.errors import RequestError
 from rag_r1.http_server.request_body import WholeBodyMiddleware
 from rag_r1.http_server.request_guard import has_bearer_token
@@ -56,9 +57,8 @@ class Passage(BaseModel):
 
     @classmethod
     def of(cls, document: Document) -> Passage:
-        """Return the passage of a document, without the double quotes around titles in FlashRAG's
-        corpora."""
-        title, text = (document.title.strip('"'), document.text) if document.text else ("", document.contents)
+        """Return the passage of a document; one line alone is its text."""
+        title, text = (title_of(document), document.text) if document.text else ("", document.contents)
         return cls(id=document.id, title=title, text=text, score=document.score)
 
 

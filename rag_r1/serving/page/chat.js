@@ -5,6 +5,8 @@ import { linkedQuestion } from "./share.js";
 import { chunks } from "./stream.js";
 import { Turn, button, element } from "./turn.js";
 
+const MOST_SENT = 198;   // messages before a question; the API refuses a request with more than 200
+
 const id = (name) => document.getElementById(name);
 const messages = [];   // the answered questions and their answers, in the form of the API
 let running = null;    // the AbortController of the current answer
@@ -42,7 +44,10 @@ async function ask(question) {
       method: "POST",
       headers: headers(),
       signal: running.signal,
-      body: JSON.stringify({ messages: [...messages, { role: "user", content: question }], stream: true }),
+      body: JSON.stringify({
+        messages: [...messages.slice(-MOST_SENT), { role: "user", content: question }],
+        stream: true,
+      }),
     });
     if (!response.ok) throw new Error(await refusal(response));
     for await (const chunk of chunks(response.body)) {
@@ -88,8 +93,6 @@ async function refusal(response) {
     showLogin(true);
     return "The server requires a token.";
   }
-  const wait = response.headers.get("Retry-After");
-  if (response.status === 503 && wait) return `The server is busy. Try again in ${wait} s.`;
   try {
     return sentence((await response.json()).error.message);
   } catch {

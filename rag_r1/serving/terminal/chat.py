@@ -14,6 +14,7 @@ from typing import Any, TextIO
 
 from rag_r1.io.terminal_text import print_error
 from rag_r1.serving.terminal.client import ChatError, stream_answer
+from rag_r1.serving.wire import MAX_MESSAGES
 
 #: The most characters of a passage that are shown.
 _MAX_PASSAGE_CHARACTERS = 160
@@ -75,7 +76,8 @@ class TerminalChat:
             print_error(f"{error}{wait}")
             return False
         if text:
-            self.messages = [*messages, {"role": "assistant", "content": text}]
+            # With the next question no more than the API accepts, and still pairs of question and answer.
+            self.messages = [*messages, {"role": "assistant", "content": text}][2 - MAX_MESSAGES :]
         return bool(text)
 
     def _check_and_show(self, kind: str, data: Any) -> None:

@@ -55,7 +55,7 @@ class Attempts:
     """All attempts of the run in `folder`, including those of earlier commands, which the record holds.
 
     Raises RunError for a line of the record that cannot be read, and in `begin`, `add_sign` and `end` if the
-    disk is full.
+    disk is full; `end` raises OSError if only the page cannot be written.
     """
 
     def __init__(self, folder: Path):
@@ -79,7 +79,8 @@ class Attempts:
         self._append("sign", len(self.all), step=step, **{**asdict(sign), "verdict": sign.verdict.name})
 
     def end(self, ending: str, step: int | None, back_to: int | None = None) -> None:
-        """Record that the current attempt has ended after `step`, and write the page."""
+        """Record that the current attempt has ended after `step`, and write the page. With `back_to`, the run
+        goes back to that step because of a sign."""
         self._append("end", len(self.all), ending=ending, last=step, back_to=back_to)
         self.write_page()
 
@@ -100,7 +101,7 @@ class Attempts:
             self.all[-1] = replace(self.all[-1], **values)
 
     def write_page(self) -> None:
-        """Write `attempts.md` and its picture."""
+        """Write `attempts.md` and its picture. Raises OSError."""
         page = Page("Attempts of this training")
         page.text(
             "Each attempt is a start of the training, and goes on from a checkpoint of the one before. Right "

@@ -60,8 +60,8 @@ class BandCheck:
     history: History = field(default_factory=History)
     #: Signal -> (step, value) where it first left the band.
     exits: dict[str, tuple[int, float]] = field(default_factory=dict)
-    #: Steps at which at least one signal was compared.
-    compared_steps: set[int] = field(default_factory=set)
+    #: The signals that were compared, each with its step.
+    compared: set[tuple[str, int]] = field(default_factory=set)
 
     @classmethod
     def of_recipe(cls, recipe: Recipe) -> BandCheck | None:
@@ -89,7 +89,7 @@ class BandCheck:
             series = _series(self.history, name)
             if step not in band or series.steps[-1:] != [step]:
                 continue
-            self.compared_steps.add(step)
+            self.compared.add((name, step))
             (low, high), value = band[step], series.values[-1]
             if not low <= value <= high and name not in self.exits:
                 self.exits[name] = (step, value)
@@ -98,9 +98,10 @@ class BandCheck:
 
     def summary(self) -> str:
         """Return a sentence on how the run went; empty if nothing could be compared."""
-        if not self.compared_steps:
+        if not self.compared:
             return ""
-        extent = f"{len(self.signals)} signals at {len(self.compared_steps)} steps"
+        signals, steps = map(set, zip(*self.compared, strict=True))
+        extent = f"{len(signals)} signals at {len(steps)} steps"
         if not self.exits:
             return f"as expected: {extent} are in the band of this recipe"
         names = ", ".join(f"{name} (step {step})" for name, (step, _) in self.exits.items())

@@ -66,10 +66,10 @@ class Checkpoints:
             shutil.copytree(source, part, copy_function=_link)
         except FileNotFoundError:
             return
-        except shutil.Error as error:
+        except OSError as error:
             if (source / "actor").is_dir():
                 self._given_up.add(step)  # a further attempt would fill the disk again
-                print(f"supervisor: {source} cannot be kept: {error.args[0][0][2]}", flush=True)
+                print(f"supervisor: {source} cannot be kept: {_copy_error(error)}", flush=True)
         if step not in self._given_up and (source / "actor").is_dir():
             move_into_place(part, self.path(step))
         shutil.rmtree(part, ignore_errors=True)
@@ -93,7 +93,7 @@ class Checkpoints:
     def go_back(self, step: int | None) -> None:
         """Make the kept checkpoint of `step` the run's only one, and remove the kept checkpoints of later
         steps. With None, all checkpoints are removed, and the run begins anew. Raises OSError if a file
-        cannot be removed or copied; calling it again completes the work."""
+        cannot be removed, and RunError if one cannot be copied; calling it again completes the work."""
         for folder in (self.folder, self._kept_folder):
             for saved_step, path in saved_checkpoints(folder).items():
                 if step is None or saved_step > step or folder == self.folder:
@@ -101,7 +101,12 @@ class Checkpoints:
         if step is None:
             (self.folder / TRACKER).unlink(missing_ok=True)
             return
-        shutil.copytree(self.path(step), self.folder / f"global_step_{step}", copy_function=_link)
+        kept = self.path(step)
+        try:
+            shutil.copytree(kept, self.folder / kept.name, copy_function=_link)
+        except OSError as error:  # where hard links are not possible, the disk can be full
+            text = f"{kept} cannot be copied to {self.folder} ({_copy_error(error)})"
+            raise RunError(f"{text}: make room, and run the same command again") from error
         write_text(self.folder / TRACKER, str(step))
 
     def set_learning_rate(self, step: int, rate: float) -> None:
@@ -112,6 +117,11 @@ class Checkpoints:
         process = subprocess.run(command, capture_output=True, text=True, check=False)
         if process.returncode:
             raise RunError(f"cannot change the learning rate in {actor}:\n{last_lines(process.stderr, 5)}")
+
+
+def _copy_error(error: OSError) -> str:
+    """Return the text of an error of `shutil.copytree`, or of the first of those that it has collected."""
+    return error.args[0][0][2] if isinstance(error, shutil.Error) else str(error)
 
 
 def surplus(steps: Sequence[int], count: int) -> list[int]:

@@ -27,13 +27,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rag_r1.options.problems import Problem, error, plain
+from rag_r1.options.problems import Problem, error
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.lock import hold_lock
 from rag_r1.runs.processes import MARK, run_child_until, stop_leftovers
 from rag_r1.training import metrics_files
 from rag_r1.training.checkpoint_steps import last_whole_step, mend_tracker
-from rag_r1.training.config_facts import saves_checkpoints
+from rag_r1.training.config_facts import SAVE_CONTENTS, saved_contents, saves_checkpoints
 from rag_r1.training.guard.attempts import PAGE, SUPERVISOR_LOCK, Attempts
 from rag_r1.training.guard.bands import BandCheck
 from rag_r1.training.guard.checkpoints import Checkpoints
@@ -59,11 +59,9 @@ def check_supervision(config: Any) -> Iterator[Problem]:
     if not saves_checkpoints(config):
         text = "is not above 0, so there is nothing to go back to"
         yield error("trainer.save_freq", text, "set it, e.g. to 10")
-    contents = set(plain(config.actor_rollout_ref.actor.checkpoint.get("save_contents")) or ())
-    if missing := {"model", "optimizer", "extra"} - contents:
-        key = "actor_rollout_ref.actor.checkpoint.save_contents"
+    if missing := {"model", "optimizer", "extra"} - set(saved_contents(config)):
         text = f"lacks {', '.join(sorted(missing))}, so a training cannot go on from it"
-        yield error(key, text, "add them")
+        yield error(SAVE_CONTENTS, text, "add them")
 
 
 class Supervisor:
@@ -82,7 +80,8 @@ class Supervisor:
         """Train to the end. Returns 0, or None if `limit` ended the training.
 
         Raises RunError with the cause if a sign ends the training for good, if the training crashes too
-        often, or if another command supervises it.
+        often, if there is no room to go back, or if another command supervises it, and OSError if another
+        file of the run cannot be written or removed.
         """
         busy_error = RunError(f"another command supervises {self.folder}: wait for it or end it")
         with hold_lock(self.folder, busy_error, name=SUPERVISOR_LOCK):
@@ -163,9 +162,9 @@ class Supervisor:
             return
         self._move_records(step, len(attempts.all))
         self.checkpoints.go_back(step or None)
-        # A kept checkpoint may be older than an earlier change of the rate.
-        if step and (rate := self.rate_after(attempts.rollbacks)) != self.rate:
-            self.checkpoints.set_learning_rate(step, rate)
+        # A kept checkpoint may be from before or after an earlier change of the rate.
+        if step and any(rung.learning_rate != 1 for rung in self.options.ladder[: attempts.rollbacks]):
+            self.checkpoints.set_learning_rate(step, self.rate_after(attempts.rollbacks))
         self.guard.back_to(step)
         changes = ", ".join(self.changes(attempts.rollbacks)) or "no change"
         _print(f"back to step {step}, with {changes}")

@@ -17,14 +17,13 @@ from omegaconf import DictConfig, OmegaConf
 from rag_r1.inference.model_folders.model_config import model_config
 from rag_r1.options.problems import Problem, error, is_unset
 from rag_r1.system.installation import pip_command
-from rag_r1.training.config_facts import NF4_ENGINE, adapter_rank, is_nf4
+from rag_r1.training.config_facts import NF4_ENGINE, SAVE_CONTENTS, adapter_rank, is_nf4, saved_contents
 from rag_r1.training.preflight.memory.shape import EXPERT_KEYS
 
 _MODEL = "actor_rollout_ref.model"
 _ACTOR = "actor_rollout_ref.actor"
 _FSDP = f"{_ACTOR}.fsdp_config"
 _ROLLOUT = "actor_rollout_ref.rollout"
-_CONTENTS = f"{_ACTOR}.checkpoint.save_contents"
 #: veRL's names of 16-bit floats with five bits of exponent.
 _HALF = ("16", "fp16", "float16")
 #: Switches that must be off -> the reason.
@@ -89,10 +88,10 @@ def _check_generation(config: DictConfig) -> Iterator[Problem]:
 
 def _check_checkpoint(config: DictConfig) -> Iterator[Problem]:
     """Check that a checkpoint contains the adapters and no packed weights."""
-    if "hf_model" in (OmegaConf.select(config, _CONTENTS) or ()):
+    if "hf_model" in saved_contents(config):
         text = "has hf_model, which would save packed weights of 4 bits as a model"
         remedy = "set it to [model,optimizer,extra], and export with `rag-r1 model export-nf4`"
-        yield error(_CONTENTS, text, remedy)
+        yield error(SAVE_CONTENTS, text, remedy)
     if not OmegaConf.select(config, f"{_ACTOR}.checkpoint.save_lora_only"):
         text = "is not true, so packed weights of 4 bits would be saved with the adapters"
         yield error(f"{_ACTOR}.checkpoint.save_lora_only", text, "set it to true")

@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from rag_r1.config.schema import RagR1Config, SamplerOptions, find_faults
 from rag_r1.options.problems import Problem, error, plain, problem_of_fault, warning
 from rag_r1.rewards import RewardSum
-from rag_r1.training.config_facts import verls_mode
+from rag_r1.training.config_facts import VERLS_MODES, verls_mode
 from rag_r1.training.preflight.sessions import REWARD_POOL, shares_reward_model
 
 _SAMPLER = "trainer.v1.sampler.custom_sampler"
@@ -23,12 +23,16 @@ _FILTER = "algorithm.filter_groups"
 
 def check_sampler(config: DictConfig) -> Iterator[Problem]:
     """Check that our sampler, if it is used, is the one for veRL's trainer mode, and that its keys are
-    valid."""
+    valid. A mode that is neither veRL's nor ours may be that of a user's trainer."""
     if not _uses_our_sampler(config):
         return
-    mode, name = config.trainer.v1.trainer_mode, OmegaConf.select(config, f"{_SAMPLER}.name")
+    mode, name = str(config.trainer.v1.trainer_mode), OmegaConf.select(config, f"{_SAMPLER}.name")
     expected = "SearchReplayBuffer" if verls_mode(mode) == "sync" else "SearchReplayBufferAsync"
-    if name != expected:
+    modes = [f"{prefix}{own}" for prefix in ("search_", "sessions_", "") for own in VERLS_MODES]
+    if mode not in modes and (name != expected or mode != verls_mode(mode)):
+        remedy = f"set it to one of {', '.join(modes)}"
+        yield error("trainer.v1.trainer_mode", f"there is no mode {mode}", remedy)
+    elif name != expected:
         text = f"{name} does not fit trainer.v1.trainer_mode={mode}"
         yield error(f"{_SAMPLER}.name", text, f"add {_SAMPLER}.name={expected}")
     options = plain(OmegaConf.select(config, _KWARGS)) or {}

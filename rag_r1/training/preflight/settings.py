@@ -42,6 +42,7 @@ _EXAMPLES = {
     "actor_rollout_ref.model.path": "a model folder, or a name on the Hugging Face Hub",
     "data.train_files": "a parquet file made by `rag-r1 data`",
     "data.val_files": "a parquet file made by `rag-r1 data`",
+    "trainer.default_local_dir": "the folder of the run",
     "rag_r1.retriever.url": "the address of a retrieval server, e.g. http://127.0.0.1:8000",
 }
 #: The block of a reward model. veRL leaves its engine open, which has to be set only if there is such a
@@ -135,8 +136,13 @@ def wrong_types(config: DictConfig, numbers: Iterable[str]) -> list[Problem]:
     return wrong + list(check_types(config, {problem.where for problem in wrong}))
 
 
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
 def check_types(config: DictConfig, exempt: Collection[str] = ()) -> Iterator[Problem]:
-    """Check that the values of numbers and switches, as veRL declares them, have the right type.
+    """Check that the values of numbers, switches and lists of names, as veRL declares them, have the right
+    type.
 
     A block names in `_target_` the dataclass that is made from it, but veRL does not check the types. A
     learning rate `fast` would end the run when the optimizer is made, and a switch `off`, which is a text for
@@ -151,6 +157,8 @@ def check_types(config: DictConfig, exempt: Collection[str] = ()) -> Iterator[Pr
         elif types and types <= {int, float} and not _is_number(value, whole=float not in types):
             kind = "a number" if float in types else "a whole number"
             yield error(key, f"is {shown}, which is not {kind}", f"give {kind}")
+        elif types == {list[str]} and not _are_texts(plain(value)):
+            yield error(key, f"is {shown}, which is not a list of names", "give a list, as [NAME,NAME]")
         elif key.endswith("optim.lr") and types <= {int, float} and value < 0:
             yield error(key, f"is {value!r}, a learning rate below 0", "give a number of at least 0")
 

@@ -61,7 +61,7 @@ def preflight_sft(config: DictConfig) -> PreflightReport:
         _check_rows(config, rows, None if wrong else tokenizer, report)
         if rows["train_files"] and not wrong:
             report.problems += check_batches(config, len(rows["train_files"]), len(rows["val_files"]))
-    if "hf_model" not in config.checkpoint.save_contents:
+    if not wrong and "hf_model" not in config.checkpoint.save_contents:
         text = "has no hf_model, so no model is exported that `rag-r1 train` could start from"
         report.problems.append(warning("checkpoint.save_contents", text, "add hf_model"))
     if not wrong:

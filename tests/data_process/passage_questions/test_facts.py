@@ -91,3 +91,7 @@ def test_a_sentence_does_not_end_at_an_initial_or_in_parentheses():
         first_sentence("J. K. Roe (b. 1950. Ulm) is a poet. He lives.")
         == "J. K. Roe (b. 1950. Ulm) is a poet."
     )
+
+
+def test_a_passage_of_initials_alone_takes_no_longer_than_others():
+    assert first_sentence(text := "Roe is " + "A. " * 200_000) == text

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from data_process.passage_questions.questions import KINDS
-from examples.real_small.report import curve_table, main, training_log
+from examples.real_small.report import as_text, curve_table, main, training_log
 from tests.explorer.made_records import record, write
 
 
@@ -48,3 +48,8 @@ def test_the_last_run_of_a_step_counts_and_a_line_that_was_cut_off_is_skipped(tm
     lines = [{"step": 1, "data": {"a": 1.0}}, {"step": 1, "data": {"a": 2.0}}]
     (tmp_path / "metrics-1.jsonl").write_text("\n".join(map(json.dumps, lines)) + '\n{"step": 2')
     assert training_log(tmp_path) == {1: {"a": 2.0}}
+
+
+def test_each_line_of_a_trajectory_is_indented_so_that_none_is_markup():
+    text = as_text({**made("a"), "question": "Which town?\n# A. Ulm"})
+    assert "    # A. Ulm (right)" in text and all(line.startswith("    ") for line in text.splitlines())

@@ -19,6 +19,14 @@ def test_adapters_that_are_not_whole_are_refused(tmp_path: Path, content: bytes)
         read_adapters(tmp_path)
 
 
+@pytest.mark.parametrize("meta", ['{"r": Infinity, "lora_alpha": 8}', '{"r": 4}', "[]"])
+def test_a_rank_or_an_alpha_that_is_no_number_is_refused(tmp_path: Path, meta: str):
+    (tmp_path / "lora_train_meta.json").write_text(meta)
+    (tmp_path / "model_world_size_1_rank_0.pt").touch()
+    with pytest.raises(RunError, match="cannot be read .*: give another checkpoint"):
+        read_adapters(tmp_path)
+
+
 @pytest.mark.parametrize("content", ["[]", "7", "{"])
 def test_a_config_that_is_no_object_is_refused(tmp_path: Path, content: str):
     (tmp_path / "config.json").write_text(content)

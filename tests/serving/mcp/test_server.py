@@ -163,6 +163,22 @@ async def test_passages_of_a_server_that_gives_no_ids_are_all_among_the_sources(
     assert [source["text"] for source in reply.structured_content["sources"]] == ["one", "two"]
 
 
+def test_a_passages_title_loses_the_quotation_marks_around_it_and_no_others():
+    from rag_r1.protocols import Document
+    from rag_r1.serving.mcp.server import Passage
+
+    titles = {'"Ulm"': "Ulm", 'The film "Jaws"': 'The film "Jaws"'}
+    for line, title in titles.items():
+        assert Passage.of(Document("1", f"{line}\nA text.")).title == title
+
+
+def test_the_failures_of_an_episode_are_those_of_the_chat():
+    from rag_r1.serving.mcp.server import _FAILED
+    from rag_r1.serving.sessions import FAILURES
+
+    assert set(_FAILED) == set(FAILURES)
+
+
 async def test_beyond_the_questions_that_may_wait_a_question_is_refused():
     from mcp.client import Client
 
@@ -510,11 +526,14 @@ def test_a_servers_words_cannot_control_the_terminal_and_are_still_what_they_wer
     assert mcp_command._as_yaml({"a": "Grüße, 北京\n- b"}).count("北京") == 1
 
 
-def test_what_is_missing_is_said(capsys):
+def test_what_is_missing_is_said(capsys, monkeypatch):
     assert mcp_command.main(["--tools", "no-such-command"]) == 1
     assert "`no-such-command` does not start an MCP server (FileNotFoundError" in capsys.readouterr().err
     assert mcp_command.main(["--tools", sys.executable, "-S", str(SMALL), "no-list"]) == 1
     assert "error: the server does not list its tools: no such method" in capsys.readouterr().err
+    monkeypatch.setattr("rag_r1.tools.mcp.connections._MAX_TOOLS", 3)
+    assert mcp_command.main(["--tools", sys.executable, "-S", str(SMALL)]) == 1
+    assert "error: the server does not list its tools: it lists more than 3 tools" in capsys.readouterr().err
     url = "http://127.0.0.1:1/mcp"
     for words, message in (
         ([], "rag-r1 mcp --tools needs the address"),

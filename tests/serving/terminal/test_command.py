@@ -17,6 +17,7 @@ from rag_r1.serving.terminal import client
 from rag_r1.serving.terminal.chat import TerminalChat, plain_text
 from rag_r1.serving.terminal.client import ChatError, stream_answer
 from rag_r1.serving.terminal.command import main
+from rag_r1.serving.wire import MAX_MESSAGES
 from tests.fakes.json_server import JsonStub
 from tests.fakes.openai_server import OpenAIServer
 from tests.fakes.silent_server import silent_server
@@ -310,3 +311,16 @@ def test_a_token_that_no_header_can_hold_is_refused_without_being_shown(monkeypa
     assert command(args) == 1
     output = "".join(capsys.readouterr())
     assert "CHAT_TOKEN" in output and "s3c" not in output
+
+
+def test_a_long_conversation_sends_no_more_messages_than_the_api_accepts(monkeypatch):
+    sent: list[int] = []
+
+    def answered(url, messages, token):
+        sent.append(len(messages))
+        assert messages[0]["role"] == messages[-1]["role"] == "user"
+        yield "answer", "Paris"
+
+    monkeypatch.setattr("rag_r1.serving.terminal.chat.stream_answer", answered)
+    assert TerminalChat("", None, io.StringIO()).chat(["Where?"] * 103) == 0
+    assert sent[:3] == [1, 3, 5] and max(sent) == sent[-1] == MAX_MESSAGES - 1

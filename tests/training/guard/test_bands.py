@@ -68,6 +68,13 @@ def test_a_run_without_a_step_of_the_band_is_not_judged(band):
     assert check.summary() == ""
 
 
+def test_a_signal_that_a_run_has_not_logged_is_not_counted(band):
+    check, known = BandCheck(band), history(10)
+    for step in (1, 2):
+        check.see(step, {"search/right": known.right.values[step - 1]})
+    assert check.summary() == "as expected: 1 signals at 2 steps are in the band of this recipe"
+
+
 def test_a_band_of_two_runs_is_refused():
     with pytest.raises(RunError, match="three"):
         make_band([history(0), history(1)])

@@ -74,22 +74,46 @@ def test_a_checkpoint_that_verl_removes_while_it_is_linked_is_not_kept(tmp_path,
     assert list((tmp_path / "kept").iterdir()) == []
 
 
-def test_a_checkpoint_for_which_there_is_no_room_is_named_and_not_copied_again(tmp_path, monkeypatch, capsys):
-    save(tmp_path, 1)
-    copied = []
+def fill_disk(monkeypatch, *names: str) -> list[object]:
+    """Make these functions of `os` and `shutil` find a full disk, and return the arguments of their calls."""
+    calls: list[object] = []
 
-    def full(source, target):
-        copied.append(source)
+    def full(*paths, **options):
+        calls.append(paths)
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(os, "link", full)
-    monkeypatch.setattr(shutil, "copy2", full)
+    for name in names:
+        monkeypatch.setattr(os if hasattr(os, name) else shutil, name, full)
+    return calls
+
+
+@pytest.mark.parametrize("names", [("link", "copy2"), ("makedirs",)])
+def test_a_checkpoint_for_which_there_is_no_room_is_named_and_not_copied_again(
+    names, tmp_path, monkeypatch, capsys
+):
+    save(tmp_path, 1)
+    calls = fill_disk(monkeypatch, *names)
     checkpoints = Checkpoints(tmp_path, 9)
     for _ in range(2):
         checkpoints.keep(1)
-    assert len(copied) == 2 and list((tmp_path / "kept").iterdir()) == []
+    assert len(calls) == len(names) and checkpoints.kept_steps() == []
     said = capsys.readouterr().out
     assert said.count(f"{tmp_path / 'global_step_1'} cannot be kept: [Errno 28] No space") == 1
+
+
+@pytest.mark.parametrize("names", [("link", "copy2"), ("makedirs",)])
+def test_a_run_that_cannot_go_back_for_lack_of_room_does_so_when_there_is_some(names, tmp_path, monkeypatch):
+    checkpoints = Checkpoints(tmp_path, 9)
+    for step in (2, 4):
+        save(tmp_path, step, f"step {step}")
+        checkpoints.keep(step)
+    with monkeypatch.context() as patch:
+        fill_disk(patch, *names)
+        with pytest.raises(RunError, match=r"kept/global_step_2 cannot be copied .*No space.*make room"):
+            checkpoints.go_back(2)
+    checkpoints.go_back(2)
+    assert (tmp_path / "global_step_2" / "actor" / "model.pt").read_text() == "step 2"
+    assert (tmp_path / TRACKER).read_text() == "2" and checkpoints.kept_steps() == [2]
 
 
 def test_a_removal_that_is_interrupted_leaves_no_part_that_a_run_could_go_back_to(tmp_path, monkeypatch):

@@ -177,6 +177,18 @@ def test_a_supervisor_that_was_killed_while_it_went_back_does_so_at_its_next_sta
     )
 
 
+def test_a_rate_that_returns_to_the_first_one_is_written_into_the_checkpoint(tmp_path, monkeypatch):
+    """The kept checkpoint may be of the attempt between, which had the smaller rate."""
+    made = supervisor(tmp_path, {}, monkeypatch, ladder=[{"learning_rate": 0.5}, {"learning_rate": 2.0}])
+    monkeypatch.setattr(made.checkpoints, "go_back", lambda step: None)
+    attempts = Attempts(tmp_path)
+    for number in (1, 2):
+        attempts.begin(0, [], tmp_path / f"metrics-{number}.jsonl")
+        attempts.end("rolled back to step 4", 6, back_to=4)
+        made._prepare(attempts)
+    assert made.rates == [(4, 5e-4), (4, 1e-3)]
+
+
 def test_an_attempt_that_ends_before_its_metrics_keeps_its_file(tmp_path, monkeypatch):
     made = supervisor(tmp_path, {"steps": 3, "save": 1}, monkeypatch)
     train, files = made.command, []
@@ -223,6 +235,7 @@ def test_the_page_tells_every_attempt_with_its_signs(tmp_path, monkeypatch):
         ("trainer.resume_mode=disable", "trainer.resume_mode"),
         ("trainer.resume_mode=resume_path", "trainer.resume_mode"),
         ("trainer.logger=[console]", "trainer.logger"),
+        ("trainer.logger=5", "trainer.logger"),
         (
             "actor_rollout_ref.actor.checkpoint.save_contents=[hf_model]",
             "actor_rollout_ref.actor.checkpoint.save_contents",

@@ -136,6 +136,12 @@ def test_the_other_checks_know_our_trainers_by_verls_mode():
     assert [problem.where for problem in check_reachability(apart)] == ["rag_r1.retriever.url"]
 
 
+@pytest.mark.parametrize("mode", ["search_snyc", "5", "null"])
+def test_a_trainer_mode_that_there_is_not_is_named_and_not_the_sampler(mode):
+    (problem,) = check_sampler(composed("recipes/demo/grpo", f"trainer.v1.trainer_mode={mode}"))
+    assert problem.where == "trainer.v1.trainer_mode" and "one of search_sync, " in problem.remedy
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
     [("null", "rag_r1.session_trainers"), ("mine", "mine,rag_r1.session_trainers")],

@@ -33,6 +33,8 @@ def test_every_shipped_recipe_has_the_types_that_verl_declares_and_leaves_nothin
         (GRPO, "algorithm.gamma", 10**400, "0, which is not a number"),
         (GRPO, "actor_rollout_ref.actor.use_kl_loss", "off", "'off', which is neither true nor false"),
         (GRPO, "algorithm.gamma", "1,0", "'1,0', which is not a number"),
+        (GRPO, "actor_rollout_ref.actor.checkpoint.save_contents", 5, "5, which is not a list of names"),
+        (GRPO, "actor_rollout_ref.actor.checkpoint.load_contents", [1], "[1], which is not a list of names"),
         (SFT, "optim.lr", "fast", "'fast', which is not a number"),
         (SFT, "optim.weight_decay", "0.1.2", "'0.1.2', which is not a number"),
     ],
@@ -97,10 +99,11 @@ def test_an_override_that_hydra_cannot_read_is_named_with_how_to_quote_it(overri
         (GRPO, "actor_rollout_ref.actor.optim.lr", -1, "a learning rate below 0"),
         (SFT, "trainer.total_epochs", float("nan"), "nan, which is not a number"),
         (SFT, "data.train_batch_size", 0, "is 0"),
+        (SFT, "checkpoint.save_contents", 5, "5, which is not a list of names"),
         (SFT, "optim.lr", -1e-5, "a learning rate below 0"),
     ],
 )
-def test_a_number_that_nothing_can_be_trained_with_is_named_by_its_key(recipe, key, value, what):
+def test_a_value_that_nothing_can_be_trained_with_is_named_by_its_key(recipe, key, value, what):
     check = preflight if recipe == GRPO else preflight_sft
     config = changed(composed(recipe), **{key: value})
     problems = {problem.where: problem for problem in check(config).errors}

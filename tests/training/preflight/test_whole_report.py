@@ -76,6 +76,17 @@ def test_one_report_names_every_wrong_key_reward_and_file_and_the_dead_server(he
     assert "no retrieval server answers at http://127.0.0.1:9" in errors
 
 
+@pytest.mark.parametrize("flags", [["--supervise", "--leave-model"], []])
+def test_contents_of_a_checkpoint_a_logger_and_a_folder_that_are_none_are_named(flags, here, capsys):
+    key = "actor_rollout_ref.actor.checkpoint.save_contents"
+    wrong = [f"{key}=5", "trainer.logger=5", "trainer.default_local_dir=null", "trainer.nnodes=x"]
+    assert main(["--recipe", RECIPE, *flags, *wrong]) == 1
+    errors = capsys.readouterr().err
+    assert f"error: {key}: is 5, which is not a list of names" in errors
+    assert "error: trainer.default_local_dir: must be given" in errors
+    assert ("error: trainer.logger: lacks `file`" in errors) == ("--supervise" in flags)
+
+
 def test_a_wrong_protocol_does_not_hide_the_files_nor_the_server(here, capsys):
     overrides = ["rag_r1.protocol=no_such", "data.train_files=none.parquet", "rag_r1.retriever.topk=0"]
     assert main(["--recipe", RECIPE, *overrides, "rag_r1.retriever.url=http://127.0.0.1:9"]) == 1

@@ -14,8 +14,8 @@ def memory_table(memory: MemoryEstimate) -> str:
     if not memory.phases:
         return summary
     components = [part for part in COMPONENTS if any(phase.parts.get(part) for phase in memory.phases)]
-    rows = [[part, *(_gb(phase.parts.get(part, 0)) for phase in memory.phases)] for part in components]
-    rows.append(["all", *(_gb(phase.total_bytes) for phase in memory.phases)])
+    rows = [[part, *(gb(phase.parts.get(part, 0)) for phase in memory.phases)] for part in components]
+    rows.append(["all", *(gb(phase.total_bytes) for phase in memory.phases)])
     shares = [f"{phase.total_bytes / memory.gpu_bytes:.0%}" for phase in memory.phases]
     rows.append([f"of {memory.gpu_bytes / 1e9:.0f} GB", *shares])
     header = ["GB on a GPU", *(phase.name for phase in memory.phases)]
@@ -25,5 +25,6 @@ def memory_table(memory: MemoryEstimate) -> str:
     return "\n".join([*table(header, rows), "", summary])
 
 
-def _gb(n_bytes: float) -> str:
-    return f"{n_bytes / 1e9:.1f}" if n_bytes else "-"
+def gb(n_bytes: float, decimals: int = 1) -> str:
+    """Return bytes in GB of 10^9 bytes; a dash for 0."""
+    return f"{n_bytes / 1e9:.{decimals}f}" if n_bytes else "-"
