@@ -30,8 +30,10 @@ from data_process.sources.source_kind import HubSplit
 from rag_r1.io.atomic_files import reason_of
 from rag_r1.io.bounded_yaml import YamlError, read_yaml
 from rag_r1.io.errors import DataError
-from rag_r1.options.declare import OptionsError, PositiveCount, Text, options, options_from
+from rag_r1.options.declare import OptionsError, options
+from rag_r1.options.from_config import options_from
 from rag_r1.options.suggestions import did_you_mean
+from rag_r1.options.types import PositiveCount, Text
 from rag_r1.runs.start_checks import StartChecks
 
 #: Split of a set, as its file is named -> the flag for its sources.

@@ -31,9 +31,9 @@ from rag_r1.io.atomic_files import atomic_file, write_json, write_json_lines
 from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
-from rag_r1.options.declare import Constraint
 from rag_r1.options.out_folder import check_out
 from rag_r1.options.settings_file import recorded_settings
+from rag_r1.options.types import Constraint
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks
 

@@ -8,7 +8,9 @@ from typing import Any
 from pydantic import model_validator
 
 from rag_r1.agent.tokens.ledger import Capacity
-from rag_r1.options.declare import Count, Flag, PositiveCount, PositiveNumber, options, options_from
+from rag_r1.options.declare import options
+from rag_r1.options.from_config import options_from
+from rag_r1.options.types import Count, Flag, PositiveCount, PositiveNumber
 
 
 @options("rag_r1.agent")

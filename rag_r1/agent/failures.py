@@ -19,7 +19,8 @@ from typing import Annotated, Any, Literal, get_args
 from rag_r1.io.call_timeout import CallTimeoutError
 from rag_r1.io.retry import backoff
 from rag_r1.io.terminal_text import terminal_text
-from rag_r1.options.declare import Constraint, Count, PositiveSeconds, Seconds, options
+from rag_r1.options.declare import options
+from rag_r1.options.types import Constraint, Count, PositiveSeconds, Seconds
 from rag_r1.protocols.actions import well_formed
 
 #: The kinds of failures.

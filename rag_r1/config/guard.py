@@ -11,17 +11,9 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, Strict
 
-from rag_r1.options.declare import (
-    Constraint,
-    Count,
-    Flag,
-    PositiveCount,
-    PositiveNumber,
-    PositiveSeconds,
-    Text,
-    options,
-    options_from,
-)
+from rag_r1.options.declare import options
+from rag_r1.options.from_config import options_from
+from rag_r1.options.types import Constraint, Count, Flag, PositiveCount, PositiveNumber, PositiveSeconds, Text
 
 Share = Annotated[float, Strict(), Field(ge=0, le=1), Constraint("a number from 0 to 1")]
 

@@ -21,19 +21,9 @@ from rag_r1.agent import Budget, FailurePolicy
 from rag_r1.agent.budget import EpisodeLimits
 from rag_r1.agent.failures import FOR_TRAINING
 from rag_r1.config.guard import GuardOptions
-from rag_r1.options.declare import (
-    Constraint,
-    Count,
-    Flag,
-    OptionFault,
-    OptionsError,
-    PositiveCount,
-    Seconds,
-    Text,
-    options,
-    options_from,
-    read_options,
-)
+from rag_r1.options.declare import OptionFault, OptionsError, options
+from rag_r1.options.from_config import options_from, read_options
+from rag_r1.options.types import Constraint, Count, Flag, PositiveCount, Seconds, Text
 from rag_r1.protocols import Protocol, ProtocolError, load_protocol, load_with_prompt
 
 _REWARD = ({"term": "em", "weight": 1.0},)
@@ -197,11 +187,11 @@ class RagR1Config:
         for section, limits in (("agent", self.agent), ("validation_agent", self.validation_agent)):
             if limits.paths > 1:
                 key, count = f"rag_r1.{section}.paths", limits.paths
-                message = (
-                    f"{key} is {count}, but in a training each path is a sample with a reward of its own: "
+                reason = (
+                    f"is {count}, but in a training each path is a sample with a reward of its own: "
                     f"set it to 1 and actor_rollout_ref.rollout.n={count}; `rag-r1 eval` plays several"
                 )
-                raise OptionFault(key, message)
+                raise OptionFault(key, reason)
 
     def budget(self, max_response_tokens: int, *, validation: bool = False) -> Budget:
         """Return the limits of an episode whose row has at most `max_response_tokens`."""
@@ -275,9 +265,8 @@ def _missing_passages(block: _RagR1Block) -> OptionFault | None:
     probes = [probe for probe in block.probes if probe in SHOW_PASSAGES]
     if not probes or block.probe_passages is not None:
         return None
-    key = "rag_r1.probe_passages"
-    message = f"must be given for the probes {', '.join(probes)}: a file made with `rag-r1 probe-passages`"
-    return OptionFault(key, f"{key} {message}")
+    reason = f"must be given for the probes {', '.join(probes)}: a file made with `rag-r1 probe-passages`"
+    return OptionFault("rag_r1.probe_passages", reason)
 
 
 def _protocol(block: _RagR1Block) -> Protocol:

@@ -33,7 +33,7 @@ from rag_r1.evaluation.target import check_served_model, resolve_model, serve_mo
 from rag_r1.io.atomic_files import error_text, write_json, write_text
 from rag_r1.options.command_exit import ExitStatus
 from rag_r1.options.command_line import Positive, argument
-from rag_r1.options.declare import Constraint
+from rag_r1.options.types import Constraint
 from rag_r1.rollouts.checks import all_problems
 from rag_r1.rollouts.command_run import read_and_run
 from rag_r1.rollouts.search_check import check_search

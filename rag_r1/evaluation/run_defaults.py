@@ -20,7 +20,7 @@ import yaml
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.inference.model_folders import newest_checkpoint
 from rag_r1.io.bounded_yaml import YamlError, read_yaml
-from rag_r1.options.argument_values import ArgumentsError
+from rag_r1.options.arguments.errors import ArgumentsError
 from rag_r1.options.command_line import names_flag
 from rag_r1.options.problems import plain
 from rag_r1.options.settings_file import SETTINGS, read_settings

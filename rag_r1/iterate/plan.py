@@ -23,9 +23,10 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
-from rag_r1.options.declare import Constraint, PositiveCount, Text, options
+from rag_r1.options.declare import options
 from rag_r1.options.sections import PlanError, change_key, load_sections, read_sections
 from rag_r1.options.server_address import Address
+from rag_r1.options.types import Constraint, PositiveCount, Text
 from rag_r1.protocols.retriever_query import Mode
 
 Texts = Annotated[tuple[Text, ...], Constraint("a list of texts")]

@@ -2,5 +2,6 @@
 
 from rag_r1.system.renamed_modules import forwarding_getattr
 
-#: declare.py had the name of this package in earlier versions.
-__getattr__ = forwarding_getattr(__name__, "rag_r1.options.declare")
+#: In earlier versions one module had the name of this package, and the names of these.
+_HOMES = ("rag_r1.options.declare", "rag_r1.options.from_config", "rag_r1.options.types")
+__getattr__ = forwarding_getattr(__name__, *_HOMES)

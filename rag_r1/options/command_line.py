@@ -22,7 +22,7 @@ values; environment variables are not used. This module adds four things to pyda
 
 Other parts of the program use a declaration, too, to start a command: `Greet(name="you")` validates its
 values like the command line but raises ArgumentsError, and `to_argv()` returns the words for a child process
-or a person (argument_values.py).
+or a person (arguments/words.py).
 """
 
 from __future__ import annotations
@@ -39,20 +39,15 @@ from pydantic_core import PydanticUndefined
 from pydantic_settings import BaseSettings, CliApp, CliPositionalArg, CliSettingsSource, SettingsConfigDict
 
 from rag_r1.io.unknown_value import listed
-from rag_r1.options.argument_values import (
-    ArgumentsError,
-    Fields,
-    field_names,
-    flag_of,
-    from_plain,
-    is_positional,
-    no_empty_path,
-    sentence,
-    words_of,
-)
-from rag_r1.options.command_parser import ArgumentAdder, CommandParser
-from rag_r1.options.declare import Constraint
+from rag_r1.options.arguments.empty_paths import no_empty_path
+from rag_r1.options.arguments.errors import ArgumentsError, message_of
+from rag_r1.options.arguments.fields import Fields, Metavar, Presentation, fields_of, flag_of, is_positional
+from rag_r1.options.arguments.parser import CommandParser
+from rag_r1.options.arguments.parser_arguments import ArgumentAdder
+from rag_r1.options.arguments.plain_values import from_plain
+from rag_r1.options.arguments.words import words_of
 from rag_r1.options.settings_file import SplitWords, split_files
+from rag_r1.options.types import Constraint
 from rag_r1.options.wrong_arguments import problems_beside, right_arguments
 
 ArgumentsType = TypeVar("ArgumentsType", bound="Arguments")
@@ -65,7 +60,7 @@ _FILES = (
     "flags; flags on the command line replace them."
 )
 
-#: Values of flags, which are read from words: unlike those of options/declare.py they are not strict.
+#: Values of flags, which are read from words: unlike those of types.py they are not strict.
 Positive = Annotated[int, Field(ge=1), Constraint("a whole number of at least 1")]
 Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False), Constraint("a number above 0")]
 From0 = Annotated[float, Field(ge=0, allow_inf_nan=False), Constraint("a number of at least 0")]
@@ -131,7 +126,7 @@ class Arguments(BaseSettings):
         except ValidationError as error:
             if "_build_sources" in values:  # by read_arguments, which ends the process
                 raise
-            raise ArgumentsError.of(error, field_names(type(self))) from error
+            raise ArgumentsError.of(error, fields_of(type(self))) from error
 
     _no_empty_path = field_validator("*", mode="before")(no_empty_path)
 
@@ -139,7 +134,7 @@ class Arguments(BaseSettings):
     def from_plain(cls, values: Mapping[str, Any]) -> Self:
         """Return the arguments with values read from YAML. A number may stand for a text, and a single item
         for a list; null selects the default. Raises ArgumentsError."""
-        return cls(**from_plain(values, field_names(cls)))
+        return cls(**from_plain(values, fields_of(cls)))
 
     def changed(self, **values: Any) -> Self:
         """Return a copy with other values, which are validated unless wrong arguments were left out. Raises
@@ -168,7 +163,7 @@ class Arguments(BaseSettings):
 
 def argument(
     help: str,
-    metavar: str | tuple[Any, ...] | None = None,
+    metavar: Metavar | None = None,
     *,
     default: Any = PydanticUndefined,
     flag: str | None = None,
@@ -184,7 +179,7 @@ def argument(
     - `old`: a former name of the field, which still works and is not shown
     - `rare`: a heading; the flag is only shown by `--help-all`, under this heading
     """
-    extra = {"metavar": metavar, "old": old, "rare": rare}
+    extra = Presentation(metavar=metavar, old=old, rare=rare)
     return Field(default, description=help, validation_alias=flag, json_schema_extra=extra)
 
 
@@ -224,7 +219,7 @@ def read_arguments(
     epilog = "\n\n".join(filter(None, [_FILES, epilog]))
     layout = argparse.RawDescriptionHelpFormatter
     parser = CommandParser(prog=prog, description=description, epilog=epilog, formatter_class=layout)
-    fields = field_names(cls)
+    fields = fields_of(cls)
     words, settings, file_faults, wrong_flags = _words_and_settings(cls, arguments, settings or {}, fields)
     faults = [*faults, *file_faults]
     optional = fields if faults else settings
@@ -239,9 +234,9 @@ def read_arguments(
         errors = []
     except ValidationError as error:
         errors = [item for item in error.errors(include_url=False) if item["type"] != "missing"]
-    faults += [*parser.faults, *(sentence(item, fields) for item in errors)]
+    faults += [*parser.faults, *(message_of(item, fields) for item in errors)]
     parsed = source()
-    known_wrong = {item["loc"][0] for item in errors if item["loc"]}
+    known_wrong = {str(item["loc"][0]) for item in errors if item["loc"]}
     known_wrong |= {name for name in fields if flag_of(name) in wrong_flags and name not in parsed}
     faults += _other_faults(cls, {**settings, **parsed}, known_wrong, check)
     parser.error("; ".join(faults) if check is None else listed(faults))

@@ -15,7 +15,8 @@ from typing import Any
 
 from rag_r1.io.atomic_files import reason_of
 from rag_r1.io.bounded_yaml import YamlError, load_yaml, read_yaml
-from rag_r1.options.declare import OptionsError, option_names, options_from
+from rag_r1.options.declare import OptionsError, option_names
+from rag_r1.options.from_config import options_from
 
 #: Name of a section -> the class that declares its options.
 Declared = Mapping[str, Any]

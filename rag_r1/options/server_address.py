@@ -13,7 +13,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import AfterValidator
 
-from rag_r1.options.declare import Constraint, Text
+from rag_r1.options.types import Constraint, Text
 
 #: Most seconds for the first request of a command to a server, even if later requests may take longer, so
 #: that a hanging server is reported before any work. The first search in a large index takes several seconds.

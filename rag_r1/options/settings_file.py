@@ -26,22 +26,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_origin
 
 import yaml
-from pydantic import ValidationError
 from pydantic_settings import BaseSettings
 
 from rag_r1.io.atomic_files import reason_of, write_text
 from rag_r1.io.bounded_yaml import YamlError, read_yaml
 from rag_r1.io.secrets import holds_secret
-from rag_r1.options.argument_values import (
-    ArgumentsError,
-    Fields,
-    field_names,
-    flag_of,
-    is_positional,
-    sentence,
-    split_plain,
-    values_of,
-)
+from rag_r1.options.arguments.errors import ArgumentsError
+from rag_r1.options.arguments.fields import Fields, fields_of, flag_of, is_positional, values_of
+from rag_r1.options.arguments.plain_values import split_plain
 from rag_r1.options.command_exit import CommandError
 from rag_r1.options.suggestions import did_you_mean
 
@@ -85,7 +77,7 @@ def split_files(words: Sequence[str], cls: type[BaseSettings]) -> SplitWords:
     settings: dict[str, Any] = {}
     faults: list[str] = []
     wrong_flags: set[str] = set()
-    fields = field_names(cls)
+    fields = fields_of(cls)
     n_values = 0  # number of following words that are values of the last flag
     for word in words:
         is_value = n_values > 0
@@ -152,34 +144,22 @@ def read_settings(path: Path, cls: type[BaseSettings]) -> dict[str, Any]:
         raise ArgumentsError(f"{path} cannot be read: {reason_of(error)}: {remedy}") from error
     if not isinstance(values, dict):
         raise ArgumentsError(f"{path}: must be a mapping of settings")
-    fields = field_names(cls)
+    fields = fields_of(cls)
     settings, wrong = split_plain(values, fields)
     known = {name: value for name, value in settings.items() if name in fields}
     message_of = {}
     for name in (name for name in settings if name not in fields):
         hint = did_you_mean(name, map(str, fields)) or "the keys are the names of the flags"
         message_of[flag_of(name)] = f"unknown key {name}: {hint}"
-    wrong |= _wrong_values(known, cls, fields)
+    try:
+        cls(**known)
+    except ArgumentsError as error:  # the command line may change absent and contradictory values
+        wrong |= error.wrong_values
     message_of |= {flag: _by_key(message, flag) for flag, message in wrong.items()}
     if message_of:
         right = {name: value for name, value in known.items() if flag_of(name) not in message_of}
         raise SettingsError(path, message_of, right)
     return settings
-
-
-def _wrong_values(settings: Mapping[str, Any], cls: type[BaseSettings], fields: Fields) -> dict[str, str]:
-    """Return messages about wrong values, by flag. Absent and contradictory values are accepted here, since
-    the command line may change them."""
-    try:
-        cls(**settings)
-    except ArgumentsError as error:
-        assert isinstance(error.__cause__, ValidationError)  # as Arguments raises it
-        return {
-            flag_of(item["loc"][0]): sentence(item, fields)
-            for item in error.__cause__.errors(include_url=False)
-            if item["loc"] and item["type"] != "missing"
-        }
-    return {}
 
 
 def _by_key(message: str, flag: str) -> str:

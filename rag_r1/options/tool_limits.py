@@ -6,7 +6,8 @@ The limits are read where tools are configured (tools/config.py) and applied whe
 
 from __future__ import annotations
 
-from rag_r1.options.declare import Count, PositiveCount, PositiveSeconds, options
+from rag_r1.options.declare import options
+from rag_r1.options.types import Count, PositiveCount, PositiveSeconds
 
 
 @options("rag_r1.tools.NAME.limits")

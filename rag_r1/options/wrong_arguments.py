@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from rag_r1.io.atomic_files import error_text
 from rag_r1.io.unknown_value import UNKNOWN, needs_unknown
-from rag_r1.options.argument_values import field_names, flag_of
+from rag_r1.options.arguments.fields import fields_of, flag_of
 
 
 def right_arguments(
@@ -27,7 +27,7 @@ def right_arguments(
     `known_wrong` the names of those that are known to be wrong."""
     wrong_names = set(known_wrong)
     read_values: dict[str, Any] = {}
-    for name, field in field_names(cls).items():
+    for name, field in fields_of(cls).items():
         if name in values and name not in wrong_names:
             try:
                 kind = Annotated[field.annotation, *field.metadata, None]  # it needs at least one item

@@ -20,8 +20,9 @@ from typing import Annotated, Any, Literal, get_type_hints
 from pydantic import AfterValidator, Field, Strict
 
 from rag_r1.options.command_line import Above0, From0, Share
-from rag_r1.options.declare import Constraint, Flag, PositiveCount, Text, options
+from rag_r1.options.declare import options
 from rag_r1.options.server_address import Address
+from rag_r1.options.types import Constraint, Flag, PositiveCount, Text
 from rag_r1.protocols import Protocol, load_with_prompt
 from rag_r1.questions.seeds import KINDS, KindName
 from rag_r1.questions.spec import ModelSpec, RequestLimits

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from rag_r1.options.declare import options_from
+from rag_r1.options.from_config import options_from
 from rag_r1.options.sections import PlanError, change_key, load_sections, read_sections
 from rag_r1.own.plan import SECTIONS, OwnPlan
 

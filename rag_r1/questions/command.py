@@ -26,8 +26,8 @@ from rag_r1.evaluation.report.summary import stop_message
 from rag_r1.io.terminal_text import terminal_text
 from rag_r1.options.command_exit import ExitStatus
 from rag_r1.options.command_line import From0, From0Count, Positive, Share, argument
-from rag_r1.options.declare import Constraint
 from rag_r1.options.server_address import Address
+from rag_r1.options.types import Constraint
 from rag_r1.protocols import load_with_prompt, protocol_names
 from rag_r1.questions.card import summary_lines
 from rag_r1.questions.documents import PassagePool

@@ -13,8 +13,10 @@ from typing import Any
 
 from pydantic import model_validator
 
-from rag_r1.options.declare import Count, OptionsError, PositiveCount, PositiveSeconds, Seconds, Text, options
+from rag_r1.options.declare import OptionsError, options
+from rag_r1.options.from_config import options_from
 from rag_r1.options.server_address import AN_ADDRESS, is_server_address, model_server_base
+from rag_r1.options.types import Count, PositiveCount, PositiveSeconds, Seconds, Text
 from rag_r1.rewards.registry import RewardError
 from rag_r1.rewards.term_call import DEFAULT_TIMEOUT_S
 
@@ -64,11 +66,9 @@ class JudgeOptions:
 def option_faults(entry: Mapping[str, Any], key: str) -> list[str]:
     """Return the faults of the options of the term at `key`; they are reported when the run starts."""
     try:
-        JudgeOptions(**{str(name): value for name, value in entry.items()})
+        options_from(JudgeOptions, entry, key)
     except OptionsError as error:
-        # The messages name the keys of the class, under which this entry is only one of several.
-        declared = f"{JudgeOptions.options_key}."
-        return [str(fault).replace(declared, f"{key}.", 1) for fault in error.faults]
+        return list(map(str, error.faults))
     return []
 
 

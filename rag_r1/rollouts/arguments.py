@@ -20,7 +20,7 @@ from rag_r1.config.search_faults import search_faults
 from rag_r1.data.files.bad_rows import HELP
 from rag_r1.io.bounded_yaml import YamlError, load_yaml
 from rag_r1.options.command_line import Above0, Arguments, From0, From0Count, Positive, argument
-from rag_r1.options.declare import Constraint
+from rag_r1.options.types import Constraint
 from rag_r1.rewards import term_names
 from rag_r1.rollouts.agent_arguments import (
     COST,

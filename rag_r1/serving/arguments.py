@@ -14,9 +14,9 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from rag_r1.evaluation.eval_arguments import EvalArguments
-from rag_r1.options.argument_values import ArgumentsError
+from rag_r1.options.arguments.errors import ArgumentsError
 from rag_r1.options.command_line import Above0, From0Count, Port, Positive, argument
-from rag_r1.options.declare import Constraint
+from rag_r1.options.types import Constraint
 from rag_r1.rollouts.agent_arguments import (
     LIMITS,
     MODEL_SERVER,

@@ -89,12 +89,12 @@ def install() -> None:
         sys.meta_path.insert(0, _Finder())
 
 
-def forwarding_getattr(package: str, new: str) -> Callable[[str], Any]:
+def forwarding_getattr(package: str, *modules: str) -> Callable[[str], Any]:
     """Return the `__getattr__` of a package that has the name of an old module, whose contents are now in
-    `new`."""
+    these modules."""
 
     def getattr_of_package(name: str) -> Any:
-        if not name.startswith("__"):
+        for new in () if name.startswith("__") else modules:
             module = importlib.import_module(new)
             if hasattr(module, name):
                 _warn(f"{package}.{name}", f"in {new}")

@@ -14,7 +14,8 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rag_r1.options.declare import options, options_from
+from rag_r1.options.declare import options
+from rag_r1.options.from_config import options_from
 from rag_r1.protocols import Refusal
 from rag_r1.tools.function_tool import FunctionTool, schema_of
 

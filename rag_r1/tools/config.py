@@ -33,17 +33,11 @@ from cachetools import LRUCache
 from jsonschema.exceptions import SchemaError
 from pydantic import AfterValidator, BeforeValidator
 
-from rag_r1.options.declare import (
-    Constraint,
-    OptionFault,
-    OptionsError,
-    Text,
-    option_names,
-    options,
-    options_from,
-)
+from rag_r1.options.declare import OptionFault, OptionsError, option_names, options
+from rag_r1.options.from_config import options_from
 from rag_r1.options.import_path import ImportPathError, import_object
 from rag_r1.options.tool_limits import ToolLimits
+from rag_r1.options.types import Constraint, Text
 from rag_r1.protocols import SEARCH, CachedDocuments, Document, Failure, Refusal
 from rag_r1.tools.argument_validator import ArgumentValidator
 from rag_r1.tools.function_tool import FunctionTool, as_tool, is_tool, named_arguments, schema_of

@@ -17,8 +17,10 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 from urllib.parse import quote
 
-from rag_r1.options.declare import Constraint, PositiveCount, PositiveSeconds, Text, options, options_from
+from rag_r1.options.declare import options
+from rag_r1.options.from_config import options_from
 from rag_r1.options.server_address import Address
+from rag_r1.options.types import Constraint, PositiveCount, PositiveSeconds, Text
 from rag_r1.protocols import Document, Failure
 from rag_r1.tools.http import HttpFailure, JsonClient
 from rag_r1.tools.retrieval.client import failure

@@ -29,7 +29,9 @@ from typing import Annotated, Any
 from urllib.parse import unquote
 
 from rag_r1.io.terminal_text import terminal_text
-from rag_r1.options.declare import Constraint, PositiveCount, Text, options, options_from
+from rag_r1.options.declare import options
+from rag_r1.options.from_config import options_from
+from rag_r1.options.types import Constraint, PositiveCount, Text
 from rag_r1.protocols import Document
 from rag_r1.sandbox.job_paths import path_argument
 from rag_r1.sandbox.worker_pool import JobError, JobLimits, LimitError, WorkerPool

@@ -16,8 +16,10 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from rag_r1.options.declare import Constraint, PositiveCount, PositiveSeconds, options, options_from
+from rag_r1.options.declare import options
+from rag_r1.options.from_config import options_from
 from rag_r1.options.server_address import Address
+from rag_r1.options.types import Constraint, PositiveCount, PositiveSeconds
 from rag_r1.protocols import Refusal
 from rag_r1.tools.function_tool import MAX_RESULT_CHARS, FunctionTool, schema_of
 from rag_r1.tools.http import HttpFailure, JsonClient

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import Annotated
 
-from rag_r1.options.declare import Constraint, Text
+from rag_r1.options.types import Constraint, Text
 
 #: The type of an option that names an environment variable.
 Variable = Annotated[Text | None, Constraint("the name of an environment variable, or null")]

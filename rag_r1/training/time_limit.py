@@ -24,8 +24,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from rag_r1.options.declare import Constraint
 from rag_r1.options.problems import Problem, error
+from rag_r1.options.types import Constraint
 from rag_r1.training.checkpoint_steps import last_whole_step, saved_checkpoints
 
 HOURS_HELP = "end after so many hours at most, with a checkpoint; the same command goes on"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rag_r1.iterate.commands import StepCommands, flag_words, launch_words, query_keys
 from rag_r1.iterate.plan import read_plan
-from rag_r1.options.argument_values import ArgumentsError
+from rag_r1.options.arguments.errors import ArgumentsError
 from rag_r1.options.command_line import read_arguments
 from rag_r1.training.stages import StagesArguments
 from retrieval_server.build_options import BuildCommand

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import model_validator
 
-from rag_r1.options.argument_values import ArgumentsError
+from rag_r1.options.arguments.errors import ArgumentsError
 from rag_r1.options.command_line import (
     Arguments,
     CheckedOverrides,
@@ -118,7 +118,7 @@ def test_a_wrong_argument_ends_the_command_with_one_sentence(capsys, wrong, told
 
 def test_a_required_flag_that_is_misspelled_is_named_beside_the_missing_one(capsys):
     message = refusal(capsys, "--recipee", "x", "--loa", "2")
-    assert "required: --recipe; unrecognized: --recipee, did you mean --recipe?" in message
+    assert "required: --recipe; unrecognized arguments: --recipee; did you mean --recipe?" in message
     assert "--loa" not in message
 
 

@@ -11,18 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BeforeValidator, model_validator
 
-from rag_r1.options.declare import (
-    Constraint,
-    Count,
-    Flag,
-    OptionsError,
-    PositiveCount,
-    Seconds,
-    Text,
-    options,
-    options_from,
-    read_options,
-)
+from rag_r1.options.declare import OptionsError, options
+from rag_r1.options.from_config import options_from, read_options
+from rag_r1.options.types import Constraint, Count, Flag, PositiveCount, Seconds, Text
 
 
 @options("shop.bread")

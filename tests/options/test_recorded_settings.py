@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_r1.io.secrets import holds_secret
-from rag_r1.options.argument_values import ArgumentsError, field_names
+from rag_r1.options.arguments.errors import ArgumentsError
+from rag_r1.options.arguments.fields import fields_of
 from rag_r1.options.command_exit import CommandError
 from rag_r1.options.command_line import Arguments, Overrides, argument, read_arguments
 from rag_r1.options.server_address import Address
@@ -77,7 +78,7 @@ def values_for(annotation: Any) -> st.SearchStrategy[Any]:
 @given(data=st.data())
 def test_the_settings_of_every_command_come_back_as_they_were(path, data, tmp_path_factory):
     cls = declaration(path)
-    fields = field_names(cls)
+    fields = fields_of(cls)
     needed = {name: "x" for name, field in fields.items() if field.is_required()}
     made = cls.from_plain(needed | {name: value for name, value in USUAL.items() if name in fields})
     for name in data.draw(st.lists(st.sampled_from(sorted(fields)), unique=True, max_size=6)):

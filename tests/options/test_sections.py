@@ -7,8 +7,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.options.declare import Count, Text, options
+from rag_r1.options.declare import options
 from rag_r1.options.sections import PlanError, change_key, load_sections, read_sections
+from rag_r1.options.types import Count, Text
 
 
 @options("one")

@@ -7,7 +7,8 @@ import importlib
 import pytest
 
 from rag_r1.inference.client import base_address
-from rag_r1.options.declare import OptionsError, options_from
+from rag_r1.options.declare import OptionsError
+from rag_r1.options.from_config import options_from
 from rag_r1.options.server_address import AN_ADDRESS, is_server_address, server_address
 from rag_r1.rewards.judge_options import JudgeOptions
 from rag_r1.runs.errors import RunError

@@ -11,7 +11,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from rag_r1.demo.run import DemoArguments
-from rag_r1.options.argument_values import flag_of
+from rag_r1.options.arguments.fields import flag_of
 from rag_r1.training.command import TrainArguments
 from tests.recipes.called_scripts import call_script, make_project
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import rag_r1
-from rag_r1.options.argument_values import ArgumentsError
+from rag_r1.options.arguments.errors import ArgumentsError
 from rag_r1.runs.errors import RunError
 from tests.serving.running_chat import GOLD, PASSAGES, QUESTION, policy_of, policy_path
 

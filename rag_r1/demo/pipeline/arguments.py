@@ -12,8 +12,8 @@ from pydantic import Field, model_validator
 
 from rag_r1.demo.policy import PROTOCOLS
 from rag_r1.options.command_line import Above0, Arguments, Positive, Share, argument, is_override
-from rag_r1.options.declare import Constraint
 from rag_r1.options.server_address import Address
+from rag_r1.options.types import Constraint
 from rag_r1.runs.start_checks import CHECK_ONLY
 
 #: The steps in their order. Each writes into a folder with its name.

@@ -38,7 +38,7 @@ from rag_r1.evaluation.report.run_table import no_records, records_path
 from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Above0, Arguments, argument, read_arguments
-from rag_r1.options.declare import Constraint
+from rag_r1.options.types import Constraint
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.markdown import integer, number, table
 from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks

@@ -11,7 +11,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from rag_r1.options.command_line import Arguments, Positive, argument
-from rag_r1.options.declare import Constraint
+from rag_r1.options.types import Constraint
 from rag_r1.retriever.selection.rules import USEFUL, RuleMode, SelectionRule, Use
 from rag_r1.runs.start_checks import CHECK_ONLY
 

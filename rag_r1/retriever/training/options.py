@@ -20,10 +20,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from rag_r1.config.recipes import RecipeError, find_file
-from rag_r1.options.argument_values import ArgumentsError
+from rag_r1.options.arguments.errors import ArgumentsError
 from rag_r1.options.command_line import Above0, Arguments, From0, Positive, argument
-from rag_r1.options.declare import Constraint
 from rag_r1.options.settings_file import read_settings, split_files
+from rag_r1.options.types import Constraint
 from rag_r1.protocols.retriever_query import Mode
 from rag_r1.runs.start_checks import CHECK_ONLY
 

@@ -24,8 +24,9 @@ from pydantic import Field, model_validator
 from rag_r1.io.terminal_text import has_control_characters
 from rag_r1.options.command_exit import CommandError, command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
-from rag_r1.options.declare import Constraint, options_from
+from rag_r1.options.from_config import options_from
 from rag_r1.options.server_address import FIRST_ANSWER_S, Address
+from rag_r1.options.types import Constraint
 from rag_r1.rollouts.agent_arguments import AgentSelection, shared_arguments
 from rag_r1.runs.errors import OtherServerError, RunError
 from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks, try_servers

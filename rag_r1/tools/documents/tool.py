@@ -23,7 +23,9 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from rag_r1.options.declare import Constraint, Flag, PositiveCount, Text, options, options_from
+from rag_r1.options.declare import options
+from rag_r1.options.from_config import options_from
+from rag_r1.options.types import Constraint, Flag, PositiveCount, Text
 from rag_r1.protocols import Document
 from rag_r1.system.installation import pip_command
 from rag_r1.tools.documents.corpus import index_folder

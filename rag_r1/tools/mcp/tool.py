@@ -31,16 +31,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from rag_r1.io.terminal_text import terminal_text
-from rag_r1.options.declare import (
-    Constraint,
-    OptionFault,
-    OptionsError,
-    PositiveSeconds,
-    Text,
-    options,
-    options_from,
-)
+from rag_r1.options.declare import OptionFault, OptionsError, options
+from rag_r1.options.from_config import options_from
 from rag_r1.options.server_address import Address
+from rag_r1.options.types import Constraint, PositiveSeconds, Text
 from rag_r1.protocols import Refusal
 from rag_r1.system.installation import pip_command
 from rag_r1.tools.function_tool import MAX_RESULT_CHARS, FunctionTool, named_arguments, schema_of
@@ -79,10 +73,10 @@ def make_mcp(options: Mapping[str, Any], key: str) -> McpTool:
     missing."""
     parsed = options_from(McpOptions, options, key)
     if (parsed.command is None) == (parsed.url is None) or parsed.command == ():
-        raise OptionsError([OptionFault(f"{key}.command", f"{key} needs either a command or a url")])
+        raise OptionsError([OptionFault(key, "needs either a command or a url")])
     remedies = {"token_env": "use env"} if parsed.url is None else dict.fromkeys(("env", "cwd"), "remove it")
     faults = [
-        OptionFault(f"{key}.{name}", f"{key}.{name} has no effect on this kind of server: {remedy}")
+        OptionFault(f"{key}.{name}", f"has no effect on this kind of server: {remedy}")
         for name, remedy in remedies.items()
         if getattr(parsed, name)
     ]

@@ -29,7 +29,7 @@ from rag_r1.io.bounded_http import is_web_page
 from rag_r1.io.bounded_json import read_json
 from rag_r1.io.errors import TooLargeError
 from rag_r1.io.retry import RetryPolicy, is_transient, retry_after
-from rag_r1.options.declare import options_from
+from rag_r1.options.from_config import options_from
 from rag_r1.options.server_address import WEB_PAGE
 from rag_r1.protocols import CachedDocuments, Document, Failure
 from rag_r1.protocols.actions import NO_ANSWER

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from rag_r1.options.declare import Count, Flag, PositiveCount, PositiveSeconds, Seconds, options, options_from
+from rag_r1.options.declare import options
+from rag_r1.options.from_config import options_from
 from rag_r1.options.server_address import FIRST_ANSWER_S, Address
+from rag_r1.options.types import Count, Flag, PositiveCount, PositiveSeconds, Seconds
 from rag_r1.protocols.retriever_query import MODES
 from rag_r1.tools.retrieval.wire import WIRES, WireFormat
 from rag_r1.tools.secret_option import bearer_header

@@ -13,8 +13,8 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from rag_r1.io.terminal_text import terminal_lines
+from rag_r1.options.arguments.parser import CommandParser
 from rag_r1.options.command_exit import command_main
-from rag_r1.options.command_parser import CommandParser
 from rag_r1.options.problems import PreflightReport
 from rag_r1.options.server_address import AN_ADDRESS, is_server_address
 from rag_r1.system.installation import setup_command, version_of

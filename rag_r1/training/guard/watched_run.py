@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.config.guard import GuardOptions
-from rag_r1.options.declare import options_from
+from rag_r1.options.from_config import options_from
 from rag_r1.options.problems import plain
 from rag_r1.training.config_facts import is_asynchronous
 from rag_r1.training.guard.signs import TrainingFacts

@@ -10,7 +10,7 @@ import httpx
 from omegaconf import DictConfig, OmegaConf
 
 from rag_r1.io.bounded_http import bounded_http_client, is_web_page
-from rag_r1.options.declare import read_options
+from rag_r1.options.from_config import read_options
 from rag_r1.options.problems import PreflightReport, error, first_line, is_unset, plain, warning
 from rag_r1.options.server_address import FIRST_ANSWER_S
 from rag_r1.tools.registry import DEFAULT_TOOL

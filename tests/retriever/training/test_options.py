@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rag_r1.config.recipes import RecipeError
-from rag_r1.options.argument_values import ArgumentsError
+from rag_r1.options.arguments.errors import ArgumentsError
 from rag_r1.options.command_line import read_arguments
 from rag_r1.retriever.training.options import TrainOptions, read_recipe, split_recipe
 

@@ -1,0 +1,71 @@
+"""The parser of command lines.
+
+Its errors are one sentence and the command that prints the help. `parse_all` does not stop at unknown or
+missing arguments: it adds them to `faults` and returns the others, which are then checked, too, so that one
+message contains all problems (rag_r1/options/wrong_arguments.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from rag_r1.options.suggestions import did_you_mean
+
+
+class CommandParser(argparse.ArgumentParser):
+    """argparse's parser with shorter errors. `faults` has the messages about unknown and missing arguments
+    that `parse_all` has found."""
+
+    def __init__(self, **keywords: Any):
+        super().__init__(**keywords)
+        self.faults: list[str] = []
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> argparse.Namespace:
+        """Return the arguments, by default those of the process. Ends it if an argument is wrong."""
+        parsed, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            self.error(self._unrecognized(unknown))
+        return parsed
+
+    def parse_all(self, words: Sequence[str]) -> argparse.Namespace:
+        """Return the arguments that can be parsed. Positional arguments may stand between flags.
+
+        Can be called once, since no argument is required afterwards. Ends the process if a flag has too few
+        or too many values.
+        """
+        # Made while arguments are required, since --help shows which are.
+        self.usage = self.format_usage().removeprefix("usage: ")
+        required = [action for action in self._actions if action.required]
+        for action in required:
+            action.required = False
+        parsed, unknown = self.parse_known_intermixed_args(words)
+        missing = [argparse._get_action_name(a) for a in required if getattr(parsed, a.dest, None) is None]
+        if missing:
+            self.faults.append(f"the following arguments are required: {', '.join(missing)}")
+        if unknown:
+            self.faults.append(self._unrecognized(unknown))
+        return parsed
+
+    def error(self, message: str) -> NoReturn:
+        """End the process with status 2."""
+        message = message.replace("ignored explicit argument", "it takes no value: leave out")
+        self.exit(2, f"{self.prog}: error: {message}\nsee {self.prog} --help\n")
+
+    def _match_argument(self, action: argparse.Action, arg_strings_pattern: str) -> int:
+        """Return how many words are values of an argument. The error that a flag has no value gets a
+        remedy."""
+        try:
+            return super()._match_argument(action, arg_strings_pattern)
+        except argparse.ArgumentError as error:
+            if action.nargs is None:
+                error.message += "; give a value that begins with - as FLAG=VALUE"
+            raise
+
+    def _unrecognized(self, words: Sequence[str]) -> str:
+        """Return the message about unknown words, with the known flag that is most similar to the first of
+        them, and to each further flag, if there is one."""
+        flags = [words[0], *(word for word in words[1:] if word.startswith("--"))]
+        hints = [did_you_mean(flag.partition("=")[0], self._option_string_actions) for flag in flags]
+        return "; ".join([f"unrecognized arguments: {' '.join(words)}", *filter(None, dict.fromkeys(hints))])
