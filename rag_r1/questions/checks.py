@@ -34,7 +34,7 @@ def check_start(spec: QuestionsSpec, *, asks_models: bool) -> PassagePool | None
             checks.run(load_with_prompt, "rag_r1_mq", spec.prompt)
         if spec.verification.similarity:
             checks.run(require_library)
-        attempts: list[Callable[[], None]] = [
+        attempts: list[Callable[[], object]] = [
             lambda: asyncio.run(try_servers(try_search(retriever_of(spec), pool)))
         ]
         flags = ("--base-url", "--teacher-model"), ("--reader-url", "--reader-model")
