@@ -98,7 +98,7 @@ def measure_index(loop: Loop, name: str, folder: Path, policy_url: str) -> None:
 
 def evaluate(loop: Loop, out: Path, url: str, policy_url: str) -> None:
     """Evaluate the agent as the loop does, with greedy decoding. Raises SystemExit if that fails."""
-    from examples.agentic_r.loop_inputs import eval_arguments
+    from examples.agentic_r.loop_settings import eval_arguments
     from rag_r1.evaluation import command
 
     args = eval_arguments(loop.agent, policy_url, url, loop.data / "val.parquet", out, "agentic")

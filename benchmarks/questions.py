@@ -29,7 +29,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from rag_r1.data.files.duplicates import question_key  # noqa: E402
-from rag_r1.questions.command import QuestionsArguments, make_questions  # noqa: E402
+from rag_r1.questions.arguments import QuestionsArguments  # noqa: E402
+from rag_r1.questions.command import make_questions  # noqa: E402
 from rag_r1.rollouts.command_run import run_command  # noqa: E402
 from rag_r1.runs.markdown import print_table  # noqa: E402
 from tests.fakes.late_questions import LATE, plain, senses  # noqa: E402

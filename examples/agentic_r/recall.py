@@ -1,4 +1,4 @@
-"""Measures the recall of an index in the misleading world, over its held-out facts.
+"""Measures the recall of a seed's indexes in the misleading world, over its held-out facts.
 
 Each fact is searched for once, with the query that the agent sends first: the entity's name, in the query
 mode for which the index's encoder was trained. The index is served by the real retrieval server.
@@ -12,18 +12,38 @@ from pathlib import Path
 
 import httpx
 
+from examples.agentic_r.loop_inputs import LoopInputs, worlds
 from examples.agentic_r.world import MisleadingWorld
 from rag_r1.demo.world import Question
+from rag_r1.io.atomic_files import write_json
 from rag_r1.io.bounded_http import bounded_http_client
 from rag_r1.protocols.retriever_query import Mode, build_retriever_query
 from rag_r1.runs.errors import RunError
 from rag_r1.tools.retrieval.local_server import retrieval_process
 
+#: The file in a seed's folder with the recall of its indexes.
+RECALL = "recall.json"
 #: The ranks up to which the recall is measured.
 KS = (1, 3)
 #: Number of queries in a request, and its time limit in seconds.
 _BATCH = 32
 _TIMEOUT_S = 60.0
+
+
+def measure_recall(inputs: LoopInputs, seed: int, rounds: int) -> None:
+    """Measure the recall of the held-out facts' passages and write it, unless it has been measured.
+
+    RECALL has it by index: `first`, `round 1`, and so on.
+    """
+    path = inputs.folder / RECALL
+    if path.exists():
+        return
+    data, _, test = worlds(seed)
+    recalls = {"first": recall_of(inputs.folder / "index", data.val, test, "plain")}
+    for number in range(1, rounds + 1):
+        index = inputs.folder / "loop" / f"round{number}" / "index" / "index"
+        recalls[f"round {number}"] = recall_of(index, data.val, test, "agentic")
+    write_json(path, recalls)
 
 
 def recall_of(index: Path, questions: list[Question], world: MisleadingWorld, mode: Mode) -> dict[str, float]:

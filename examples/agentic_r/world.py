@@ -132,7 +132,7 @@ def misleading_data(seed: int, train: int, val: int) -> tuple[DemoData, Misleadi
     The data has `train` questions about the first and `val` questions about the second, whose names never
     occur in training. Raises ValueError if a world has too few questions.
     """
-    # Large enough for the questions of loop_inputs.py; `draw_questions` refuses a world that is too small.
+    # Large enough for the questions of loop_settings.py; `draw_questions` refuses a world that is too small.
     worlds = [
         make_misleading_world(make_world(seed, split, people=people, places=places), seed)
         for split, people, places in (("train", 800, 250), ("test", 200, 45))

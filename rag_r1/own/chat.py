@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.own.artifacts import OwnArtifacts
-from rag_r1.serving.terminal.command import ChatArguments
+from rag_r1.serving.terminal.arguments import ChatArguments
 
 #: Address of the retrieval server that the printed command starts.
 _RETRIEVER_URL = "http://127.0.0.1:8000"

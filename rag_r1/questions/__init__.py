@@ -4,5 +4,5 @@
 `prompts.py` makes the requests, and `models.py` sends them to two models: the teacher writes a question, and
 the reader verifies it. `rules.py` has the checks that need no model, and `readings.py` interprets the
 reader's answers; both consist of pure functions. `run.py` runs all phases in a folder, so that an
-interrupted run can be resumed; `rows.py` and `card.py` write the results.
+interrupted run can be resumed, and `results/` writes the questions and their card.
 """

@@ -23,7 +23,6 @@ from typing import Any, TypeVar
 from rag_r1.data.files.near_duplicates import require_library
 from rag_r1.inference.client import EngineFailure, key_of
 from rag_r1.protocols import Protocol, load_with_prompt
-from rag_r1.questions.card import card_of, write_card
 from rag_r1.questions.documents import PassagePool, SourcePassage, read_pool
 from rag_r1.questions.drafts import Draft, Outcome
 from rag_r1.questions.forecast import forecast, forecast_lines
@@ -31,7 +30,8 @@ from rag_r1.questions.links import Links
 from rag_r1.questions.models import Reader, Teacher, open_endpoint
 from rag_r1.questions.prompts import Prompts
 from rag_r1.questions.readings import CHECKS, STANDALONE
-from rag_r1.questions.rows import without_duplicates, write_files
+from rag_r1.questions.results.card import card_of, write_card
+from rag_r1.questions.results.rows import without_duplicates, write_files
 from rag_r1.questions.rules import refused_by_rule, unreachable
 from rag_r1.questions.search import (
     QUERY_CHARS,

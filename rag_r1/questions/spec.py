@@ -84,7 +84,7 @@ class Verification:
     neighbours: int = 10
     #: Whether the reader also judges if the question makes sense by itself.
     standalone: bool = False
-    #: Similarity of wordings from which two questions are duplicates; 0: see `rows.without_duplicates`.
+    #: Similarity of wordings from which two questions are duplicates; 0: see results/rows.py.
     similarity: float = 0.8
 
     def __post_init__(self) -> None:

@@ -40,7 +40,7 @@ def recipe(tmp_path_factory) -> Path:
     (out / f"warm-{warm_start_hash()}").symlink_to(policy_path(PROTOCOL))
     ground = LoopInputs.make(out, 0)
     write_misleading_data(ground.folder / "few", protocol(), 0, scored=12, val=9)
-    plan = ground.plan("loop", 0)
+    plan = yaml.safe_load(ground.write_recipe("loop", 0).read_text())
     for section, name in (("data", "scored"), ("evaluation", "val")):
         plan[section]["questions"] = [str(ground.folder / "few" / f"{name}.parquet")]
     plan["agent"]["overrides"] += SMALL

@@ -13,7 +13,7 @@ import pytest
 from rag_r1.data.rows import QuestionRow, read_rows
 from rag_r1.demo.world import PROMPT_FILE, make_world
 from rag_r1.options.command_line import read_arguments
-from rag_r1.serving.terminal.command import ChatArguments
+from rag_r1.serving.terminal.arguments import ChatArguments
 from tests.e2e.left_behind import remaining_processes
 from tests.fakes.own_teacher import OwnTeacher, write_documents
 from tests.own.conftest import KINDS, MODEL

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from examples.agentic_r import recall
-from examples.agentic_r import run as miniature
-from examples.agentic_r.loop_inputs import LoopInputs, runs_hash
+from examples.agentic_r import loops, recall
+from examples.agentic_r.loop_inputs import LoopInputs
+from examples.agentic_r.loop_settings import runs_hash
+from examples.agentic_r.loops import finished_loops, run_arm
 from examples.agentic_r.markdown import claims_of, draw, markdown, variants_table
-from examples.agentic_r.run import finished_loops, run_arm
 from examples.agentic_r.warm_start import PROTOCOL, warm_start_hash
 from examples.common.small_encoder import make_encoder
 from rag_r1.demo.policy import policy_path
@@ -83,7 +83,7 @@ def test_the_control_begins_with_the_first_steps_of_its_loop(tmp_path, monkeypat
         started.append(words)
         return 1
 
-    monkeypatch.setattr(miniature, "run_child", run_child)
+    monkeypatch.setattr(loops, "run_child", run_child)
     ground = LoopInputs(tmp_path / "seed0", tmp_path / "policy", tmp_path / "encoder")
     with pytest.raises(RunError, match="loop is not finished"):
         run_arm(ground, "control", 0, 2)

@@ -31,7 +31,7 @@ DECLARED = {
     "rag-r1 sft": "rag_r1.sft.train_command:SftArguments",
     "rag-r1 passage-questions": "data_process.passage_questions.command:PassageQuestionsArguments",
     "rag-r1 corpus check": "rag_r1.corpus.command:CheckArguments",
-    "rag-r1 questions": "rag_r1.questions.command:QuestionsArguments",
+    "rag-r1 questions": "rag_r1.questions.arguments:QuestionsArguments",
     "rag-r1 retriever data": "rag_r1.retriever.data.arguments:DataArguments",
     "rag-r1 retriever train": "rag_r1.retriever.training.options:TrainOptions",
     "rag-r1 train": "rag_r1.training.command:TrainArguments",

@@ -11,7 +11,7 @@ import pytest
 from rag_r1.options.command_line import read_arguments
 from rag_r1.own.chat import chat_lines
 from rag_r1.own.plan_file import read_plan
-from rag_r1.serving.terminal.command import ChatArguments
+from rag_r1.serving.terminal.arguments import ChatArguments
 
 
 @pytest.mark.parametrize("skip", [True, False])

@@ -18,7 +18,7 @@ from rag_r1.explorer.runs.facts import runs_below
 from rag_r1.options.command_line import read_arguments
 from rag_r1.own.plan_file import PLAN
 from rag_r1.protocols import load_with_prompt
-from rag_r1.serving.terminal.command import ChatArguments
+from rag_r1.serving.terminal.arguments import ChatArguments
 from tests.fakes.own_policy import OwnPolicy
 from tests.fakes.own_teacher import OwnTeacher
 from tests.own.conftest import MODEL, PROMPT_FILE, Own

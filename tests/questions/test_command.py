@@ -17,7 +17,7 @@ from rag_r1.cli import main
 from rag_r1.data.rows import QuestionRow, read_rows
 from rag_r1.explorer.runs.facts import runs_below
 from rag_r1.inference.strict_replies import ATTEMPTS
-from rag_r1.questions.command import QuestionsArguments
+from rag_r1.questions.arguments import QuestionsArguments
 from rag_r1.questions.run import retriever_of, write_questions
 from rag_r1.questions.spec import ModelSpec, QuestionsSpec, Verification
 from rag_r1.runs.errors import RunError

@@ -13,18 +13,13 @@ import logging
 import sys
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
-
-from pydantic import model_validator
 
 from rag_r1.http_server.listening import take_token_of
 from rag_r1.options.command_exit import command_main
-from rag_r1.options.command_line import argument, read_arguments
-from rag_r1.options.server_address import Address
+from rag_r1.options.command_line import read_arguments
 from rag_r1.runs.errors import RunError
-from rag_r1.runs.start_checks import CHECK_ONLY
-from rag_r1.serving.arguments import ChatAgentArguments, refuse_unused, require_one_agent
 from rag_r1.serving.command import TOKEN_VARIABLE, check_extras, set_up_logs
+from rag_r1.serving.terminal.arguments import ChatArguments
 from rag_r1.serving.terminal.chat import TerminalChat
 from rag_r1.serving.terminal.client import ChatError, check_server
 
@@ -38,36 +33,6 @@ examples:
   rag-r1 chat --url http://127.0.0.1:8080
   rag-r1 chat --demo --ask "Where was Mara Torval born?"
 """
-
-
-class ChatArguments(ChatAgentArguments):
-    """`rag-r1 chat`: the agent, or the address of a server that runs already, and the questions."""
-
-    out: Path = argument(
-        "folder for logs, and for the index of --documents", "DIR", default=Path("outputs/chat")
-    )
-    url: Address | None = argument(
-        "address of a running `rag-r1 serve`; its token is taken from CHAT_TOKEN", "URL", default=None
-    )
-    ask: list[str] = argument(
-        "question to ask instead of typed ones; may be repeated, as one conversation",
-        "TEXT",
-        default=[],
-    )
-    check_only: bool = argument(CHECK_ONLY, default=False)
-
-    @model_validator(mode="after")
-    def _has_model(self) -> ChatArguments:
-        """Raise ValueError, which names the flags, unless the arguments select a server or one agent."""
-        if not all(question.strip() for question in self.ask):
-            raise ValueError("--ask is empty: give a question")
-        if self.url is None and self.model is None and not self.demo:
-            raise ValueError("give --url (of a running `rag-r1 serve`) or --model, or try --demo")
-        if self.url is None:
-            require_one_agent(self)
-        else:
-            refuse_unused(self, ChatAgentArguments.model_fields, "--url names a server with its own agent")
-        return self
 
 
 @command_main(RunError, ChatError, OSError)

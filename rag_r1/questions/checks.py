@@ -1,0 +1,49 @@
+"""Checks the files and servers of `rag-r1 questions` before the run, and reports all problems at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from rag_r1.corpus.inputs import check_first_rows
+from rag_r1.corpus.reader import Corpus
+from rag_r1.data.files.near_duplicates import require_library
+from rag_r1.protocols import load_with_prompt
+from rag_r1.questions.documents import PassagePool
+from rag_r1.questions.run import read_corpus, retriever_of
+from rag_r1.questions.search import try_search
+from rag_r1.questions.spec import QuestionsSpec
+from rag_r1.rollouts.server_check import ModelServer, check_replies
+from rag_r1.runs.start_checks import StartChecks, begin_checks, try_servers
+
+
+def check_start(spec: QuestionsSpec, *, asks_models: bool) -> PassagePool | None:
+    """Check the corpus, the prompt and all servers.
+
+    The models are asked only if `asks_models` is set and no proxy is used, which may know hosts that this
+    machine does not. Returns the corpus; None if its files are unknown. Raises StartError with all problems.
+    """
+    pool = None
+    with StartChecks() as checks:
+        checks.run_on_all(lambda paths: check_first_rows(Corpus(paths)), spec.corpus)
+        if spec.corpus and not checks.problems:  # else one fault of a file would be reported twice
+            pool = checks.run(read_corpus, spec)
+        checks.run(load_with_prompt, spec.protocol, None)
+        if spec.prompt is not None:  # a wrong protocol must not hide a fault of the prompt
+            checks.run(load_with_prompt, "rag_r1_mq", spec.prompt)
+        if spec.verification.similarity:
+            checks.run(require_library)
+        attempts: list[Callable[[], object]] = [
+            lambda: asyncio.run(try_servers(try_search(retriever_of(spec), pool)))
+        ]
+        flags = ("--base-url", "--teacher-model"), ("--reader-url", "--reader-model")
+        for model, (flag, model_flag) in zip((spec.teacher, spec.reader), flags, strict=True):
+            if model is not None and asks_models and not spec.limits.trust_env:
+                server = ModelServer(
+                    model.url, model.key_variable, model.model, flag=flag, model_flag=model_flag
+                )
+                attempts.append(partial(check_replies, server))
+        for attempt in begin_checks(*attempts):
+            checks.run(attempt)
+    return pool
