@@ -73,14 +73,14 @@ class KeyProblem(NamedTuple):
         return f"{' or '.join(filter(None, [', '.join(others), last]))}: {self.text}"
 
     def is_hidden(self, replaced: Set[str]) -> bool:
-        """Return whether placeholders stand for all keys or their sections, so that nothing is known."""
+        """Return whether each key, or its section, is wrong in the file, which is reported by itself."""
         parts = [key.split(".") for key in self.keys]
         return all(replaced & {section, f"{section}.{key}"} for section, key, *_ in parts)
 
 
 def find_problems(plan: LoopPlan) -> list[str]:
-    """Return all problems of a plan, each with its keys and remedy; [] if there are none. Problems of
-    sections and keys for which placeholders stand are left out."""
+    """Return all problems of a plan, each with its keys and remedy; [] if there are none. Problems that only
+    follow from a wrong section or key (`LoopPlan.replaced`) are left out."""
     checks = (_missing_files, _reserved_keys, _recipe_problems, _refused_options)
     problems = [problem for check in checks for problem in check(plan)]
     return [*dict.fromkeys(str(problem) for problem in problems if not problem.is_hidden(plan.replaced))]
