@@ -21,6 +21,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
+import psutil
+
 from rag_r1.runs.errors import RunError
 from rag_r1.system.child_processes import SAME_GROUP, SESSION, end, last_lines, start
 
@@ -126,19 +128,41 @@ def stop_session(process: subprocess.Popen) -> None:
 
 def stop_leftovers(out: Path) -> int:
     """End the processes that an earlier invocation with the same OUT left behind, and return their number.
-    The caller must hold the lock of OUT. Raises RunError if a process does not end."""
+    Their files and ports are free afterwards. The caller must hold the lock of OUT. Raises RunError if a
+    process does not end."""
     leftovers = find_leftovers(out)
+    unfinished = _processes(leftovers)
     for sign in (signal.SIGTERM, signal.SIGKILL):
-        for process in find_leftovers(out):
+        for pid in find_leftovers(out):
             with suppress(ProcessLookupError):
-                os.kill(process, sign)
+                os.kill(pid, sign)
         deadline = time.monotonic() + _END_S
-        while find_leftovers(out) and time.monotonic() < deadline:
+        while unfinished := [*filter(_is_running, {*unfinished, *_processes(find_leftovers(out))})]:
+            if time.monotonic() > deadline:
+                break
             time.sleep(0.2)
-    if remaining := find_leftovers(out):
-        ids = ", ".join(map(str, remaining))
+    if unfinished:
+        ids = ", ".join(map(str, sorted(process.pid for process in unfinished)))
         raise RunError(f"processes of an earlier run in {out} do not end: {ids}: end them, then start again")
     return len(leftovers)
+
+
+def _processes(pids: Sequence[int]) -> list[psutil.Process]:
+    """Return the processes with these ids that still exist."""
+    processes = []
+    for pid in pids:
+        with suppress(psutil.NoSuchProcess):
+            processes.append(psutil.Process(pid))
+    return processes
+
+
+def _is_running(process: psutil.Process) -> bool:
+    """Return whether a process has not ended. One that is ending loses its environment first, and its locks
+    and ports only after its memory, which takes a large training a good part of a second."""
+    try:
+        return process.is_running() and process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def find_leftovers(out: Path) -> list[int]:

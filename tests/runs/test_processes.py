@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -61,6 +62,27 @@ def test_what_a_killed_pipeline_has_left_behind_is_ended_and_nothing_else(tmp_pa
         for process in (parent, other):
             process.kill()
             process.wait()
+
+
+def test_the_files_of_leftovers_are_free_once_they_are_ended(tmp_path):
+    """A process of 400 MiB holds its lock for some 20 ms after its environment can no longer be read."""
+    lock = tmp_path / "lock"
+    code = f"""
+import fcntl, time
+file = open({str(lock)!r}, "w")
+fcntl.flock(file, fcntl.LOCK_EX)
+memory = b"1" * (400 << 20)
+print(flush=True)
+time.sleep(60)
+"""
+    with started(code, str(tmp_path / "out")) as holder:
+        try:
+            holder.stdout.readline()
+            assert processes.stop_leftovers(tmp_path / "out") == 1
+            with lock.open() as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        finally:
+            holder.kill()
 
 
 @pytest.fixture
