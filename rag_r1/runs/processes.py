@@ -130,39 +130,28 @@ def stop_leftovers(out: Path) -> int:
     """End the processes that an earlier invocation with the same OUT left behind, and return their number.
     Their files and ports are free afterwards. The caller must hold the lock of OUT. Raises RunError if a
     process does not end."""
-    leftovers = find_leftovers(out)
-    unfinished = _processes(leftovers)
+    leftovers = running = find_leftovers(out)
     for sign in (signal.SIGTERM, signal.SIGKILL):
-        for pid in find_leftovers(out):
+        for process in find_leftovers(out):
             with suppress(ProcessLookupError):
-                os.kill(pid, sign)
+                os.kill(process, sign)
         deadline = time.monotonic() + _END_S
-        while unfinished := [*filter(_is_running, {*unfinished, *_processes(find_leftovers(out))})]:
+        while running := sorted(filter(_is_running, {*running, *find_leftovers(out)})):
             if time.monotonic() > deadline:
                 break
             time.sleep(0.2)
-    if unfinished:
-        ids = ", ".join(map(str, sorted(process.pid for process in unfinished)))
+    if running:
+        ids = ", ".join(map(str, running))
         raise RunError(f"processes of an earlier run in {out} do not end: {ids}: end them, then start again")
     return len(leftovers)
 
 
-def _processes(pids: Sequence[int]) -> list[psutil.Process]:
-    """Return the processes with these ids that still exist."""
-    processes = []
-    for pid in pids:
-        with suppress(psutil.NoSuchProcess):
-            processes.append(psutil.Process(pid))
-    return processes
-
-
-def _is_running(process: psutil.Process) -> bool:
+def _is_running(process: int) -> bool:
     """Return whether a process has not ended. One that is ending loses its environment first, and its locks
     and ports only after its memory, which takes a large training a good part of a second."""
-    try:
-        return process.is_running() and process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-    except psutil.NoSuchProcess:
-        return False
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(process).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    return False
 
 
 def find_leftovers(out: Path) -> list[int]:
@@ -171,13 +160,11 @@ def find_leftovers(out: Path) -> list[int]:
     mark, target = f"{MARK}=/".encode(), os.path.realpath(os.fsencode(out))
     pids = []
     for folder in Path("/proc").glob("[0-9]*"):
-        if int(folder.name) == os.getpid():
-            continue
         try:
             # A zombie, which has ended and is not waited for, has no environment.
             variables = (folder / "environ").read_bytes().split(b"\0")
             folders = (text[len(mark) - 1 :] for text in variables if text.startswith(mark))
-            if target in map(os.path.realpath, folders):
+            if target in map(os.path.realpath, folders) and int(folder.name) != os.getpid():
                 pids.append(int(folder.name))
         except OSError:  # the process has ended meanwhile, or belongs to another user
             continue
