@@ -181,8 +181,8 @@ def _sources(args: HubArguments) -> tuple[QuestionFile | None, QuestionFile | No
 
 
 def read_protocol(name: str, prompt_file: str | None) -> Protocol:
-    """Load a protocol, with the prompt from a file if one is given. Raises StartError with the problems of
-    both."""
+    """Load a protocol, with the prompt of `prompt_file` unless that is None. Raises StartError with the
+    problems of both."""
     with StartChecks() as checks:
         protocol = checks.run(load_with_prompt, name, prompt_file)
         if protocol is None and prompt_file is not None:  # a wrong protocol must not hide a wrong prompt

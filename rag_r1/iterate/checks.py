@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -73,14 +72,14 @@ class KeyProblem(NamedTuple):
         return f"{' or '.join(filter(None, [', '.join(others), last]))}: {self.text}"
 
     def is_hidden(self, replaced: Set[str]) -> bool:
-        """Return whether placeholders stand for all keys or their sections, so that nothing is known."""
+        """Return whether each key, or its section, is wrong in the file, which is reported by itself."""
         parts = [key.split(".") for key in self.keys]
         return all(replaced & {section, f"{section}.{key}"} for section, key, *_ in parts)
 
 
 def find_problems(plan: LoopPlan) -> list[str]:
-    """Return all problems of a plan, each with its keys and remedy; [] if there are none. Problems of
-    sections and keys for which placeholders stand are left out."""
+    """Return all problems of a plan, each with its keys and remedy; [] if there are none. Problems that only
+    follow from a wrong section or key (`LoopPlan.replaced`) are left out."""
     checks = (_missing_files, _reserved_keys, _recipe_problems, _refused_options)
     problems = [problem for check in checks for problem in check(plan)]
     return [*dict.fromkeys(str(problem) for problem in problems if not problem.is_hidden(plan.replaced))]
@@ -89,40 +88,34 @@ def find_problems(plan: LoopPlan) -> list[str]:
 def _missing_files(plan: LoopPlan) -> Iterator[KeyProblem]:
     """Yield a problem for each file or folder that is missing or cannot be read. Questions are read to their
     end, since those of the data are used only after a training of hours."""
-    read = partial(_read_questions, skip_bad_rows=_skips_bad_rows(plan.evaluation.options))
-    for path in plan.evaluation.questions:
-        yield from _failure("evaluation.questions", read, path)
-    if plan.data is not None:
-        read = partial(_read_questions, skip_bad_rows=_skips_bad_rows(plan.data.options))
-        for path in plan.data.questions:
-            yield from _failure("data.questions", read, path)
-        check = partial(_check_corpus, skip_bad_rows=_skips_bad_rows(plan.index.options))
-        for path in plan.index.corpus:
-            yield from _failure("index.corpus", check, path)
-    yield from _failure("index.first", manifest_facts, plan.index.first)
+    protocol = load_protocol(FALLBACK_PROTOCOL)
+    for name, section in (("evaluation", plan.evaluation), ("data", plan.data)):
+        if section is None:
+            continue
+        for path in section.questions:
+            skips = _skips_bad_rows(section.options)
+            yield from _failure(f"{name}.questions", read_questions, [path], protocol, skip_bad_rows=skips)
+    for path in plan.index.corpus if plan.data is not None else ():
+        yield from _failure("index.corpus", _check_corpus, Path(path), _skips_bad_rows(plan.index.options))
+    yield from _failure("index.first", manifest_facts, Path(plan.index.first))
     if plan.has_fixed_served_agent:
         return
     if has_weights(Path(plan.agent.model)):
-        yield from _failure("agent.model", check_weights, plan.agent.model)
+        yield from _failure("agent.model", check_weights, Path(plan.agent.model))
     else:
         text = f"{plan.agent.model} is not the folder of a model: give one (hf download makes it)"
         yield KeyProblem(["agent.model"], text)
 
 
-def _failure(key: str, check: Callable[[Path], object], path: str) -> Iterator[KeyProblem]:
-    """Yield the problem of the path at this key, if it is not there or its check raises an error."""
+def _failure(key: str, check: Callable[..., object], *args: Any, **options: Any) -> Iterator[KeyProblem]:
+    """Yield the problem of what this key names, if its check raises an error."""
     try:
-        check(Path(path))
+        check(*args, **options)
     except FAULTS as error:
         yield KeyProblem([key], error_text(error))
 
 
-def _read_questions(path: Path, *, skip_bad_rows: bool) -> None:
-    """Raise DataError unless the file can be read to its end and has questions."""
-    read_questions([path], load_protocol(FALLBACK_PROTOCOL), skip_bad_rows=skip_bad_rows)
-
-
-def _check_corpus(path: Path, *, skip_bad_rows: bool) -> None:
+def _check_corpus(path: Path, skip_bad_rows: bool) -> None:
     """Raise DataError unless the first rows of the corpus are passages."""
     check_first_rows(Corpus([path]), skip_bad_rows)
 
@@ -188,9 +181,8 @@ def _refused_options(plan: LoopPlan) -> Iterator[KeyProblem]:
     if plan.data is not None:
         playing["data"] = commands.data_arguments
     # Wrong options must not hide the problems of protocol and keys.
-    without_options = StepCommands(
-        replace(plan, evaluation=replace(plan.evaluation, options={})), _PLACEHOLDER_URL
-    )
+    evaluation = replace(plan.evaluation, options={})
+    without_options = StepCommands(replace(plan, evaluation=evaluation), _PLACEHOLDER_URL)
     with suppress(ArgumentsError):
         yield from _agent_problems(without_options.evaluation_arguments(model, query, folder))
     for section, arguments in playing.items():

@@ -21,6 +21,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
+import psutil
+
 from rag_r1.runs.errors import RunError
 from rag_r1.system.child_processes import SAME_GROUP, SESSION, end, last_lines, start
 
@@ -126,19 +128,30 @@ def stop_session(process: subprocess.Popen) -> None:
 
 def stop_leftovers(out: Path) -> int:
     """End the processes that an earlier invocation with the same OUT left behind, and return their number.
-    The caller must hold the lock of OUT. Raises RunError if a process does not end."""
-    leftovers = find_leftovers(out)
+    Their files and ports are free afterwards. The caller must hold the lock of OUT. Raises RunError if a
+    process does not end."""
+    leftovers = running = find_leftovers(out)
     for sign in (signal.SIGTERM, signal.SIGKILL):
         for process in find_leftovers(out):
             with suppress(ProcessLookupError):
                 os.kill(process, sign)
         deadline = time.monotonic() + _END_S
-        while find_leftovers(out) and time.monotonic() < deadline:
+        while running := sorted(filter(_is_running, {*running, *find_leftovers(out)})):
+            if time.monotonic() > deadline:
+                break
             time.sleep(0.2)
-    if remaining := find_leftovers(out):
-        ids = ", ".join(map(str, remaining))
+    if running:
+        ids = ", ".join(map(str, running))
         raise RunError(f"processes of an earlier run in {out} do not end: {ids}: end them, then start again")
     return len(leftovers)
+
+
+def _is_running(process: int) -> bool:
+    """Return whether a process has not ended. One that is ending loses its environment first, and its locks
+    and ports only after its memory, which takes a large training a good part of a second."""
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(process).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    return False
 
 
 def find_leftovers(out: Path) -> list[int]:
@@ -147,13 +160,11 @@ def find_leftovers(out: Path) -> list[int]:
     mark, target = f"{MARK}=/".encode(), os.path.realpath(os.fsencode(out))
     pids = []
     for folder in Path("/proc").glob("[0-9]*"):
-        if int(folder.name) == os.getpid():
-            continue
         try:
             # A zombie, which has ended and is not waited for, has no environment.
             variables = (folder / "environ").read_bytes().split(b"\0")
             folders = (text[len(mark) - 1 :] for text in variables if text.startswith(mark))
-            if target in map(os.path.realpath, folders):
+            if target in map(os.path.realpath, folders) and int(folder.name) != os.getpid():
                 pids.append(int(folder.name))
         except OSError:  # the process has ended meanwhile, or belongs to another user
             continue

@@ -30,10 +30,9 @@ _SECTIONS = ("actor_rollout_ref", "algorithm", "critic", "data", "trainer")
 _BLOCKS = (
     *(*_SECTIONS, "distillation", "rag_r1", "reward", "transfer_queue", "trainer.v1", "critic.model"),
     *(f"actor_rollout_ref.{name}" for name in ("actor", "model", "ref", "rollout")),
-    *(
-        f"actor_rollout_ref.{name}"
-        for name in ("actor.checkpoint", "actor.optim", "rollout.checkpoint_engine")
-    ),
+    "actor_rollout_ref.actor.checkpoint",
+    "actor_rollout_ref.actor.optim",
+    "actor_rollout_ref.rollout.checkpoint_engine",
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 
 def wait_until(holds: Callable[[], object], seconds: float = 20.0) -> None:
@@ -12,3 +13,12 @@ def wait_until(holds: Callable[[], object], seconds: float = 20.0) -> None:
     while not holds():
         assert time.monotonic() < end, "it never became true"
         time.sleep(0.02)
+
+
+def is_running(process: int) -> bool:
+    """Whether the process is there and no zombie."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in ("Z", "X")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 
 from rag_r1.runs import processes
 from rag_r1.runs.errors import RunError
-from tests.fakes.waiting import wait_until
+from tests.fakes.waiting import is_running, wait_until
 
 #: Starts a process of its own in another session, tells its id, and waits.
 PARENT = """
@@ -33,14 +34,6 @@ def started(code: str, mark: str) -> subprocess.Popen:
     )
 
 
-def runs(process: int) -> bool:
-    try:
-        with open(f"/proc/{process}/stat") as stat:
-            return stat.read().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 def test_what_a_killed_pipeline_has_left_behind_is_ended_and_nothing_else(tmp_path):
     out = tmp_path / "out"
     parent, other = started(PARENT, str(out)), started("import time; time.sleep(60)", f"{out}-2")
@@ -55,12 +48,27 @@ def test_what_a_killed_pipeline_has_left_behind_is_ended_and_nothing_else(tmp_pa
         (tmp_path / "link").symlink_to(tmp_path)
         assert processes.find_leftovers(tmp_path / "link" / "out") == [child]
         assert processes.stop_leftovers(out) == 1
-        assert not runs(child) and runs(other.pid)
+        assert not is_running(child) and is_running(other.pid)
         assert processes.stop_leftovers(out) == 0
     finally:
         for process in (parent, other):
             process.kill()
             process.wait()
+
+
+def test_the_files_of_leftovers_are_free_once_they_are_ended(tmp_path):
+    """A process of 400 MiB holds its lock for some 20 ms after its environment can no longer be read."""
+    lock = tmp_path / "lock"
+    code = f"import fcntl, time; file = open({str(lock)!r}, 'w'); fcntl.flock(file, fcntl.LOCK_EX)"
+    code += "; memory = b'1' * (400 << 20); print(flush=True); time.sleep(60)"
+    with started(code, str(tmp_path / "out")) as holder:
+        holder.stdout.readline()
+        try:
+            assert processes.stop_leftovers(tmp_path / "out") == 1
+            with lock.open() as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        finally:
+            holder.kill()
 
 
 @pytest.fixture
@@ -88,10 +96,10 @@ def test_what_a_failed_command_leaves_in_its_session_is_ended_and_a_good_ones_se
     # A status of two digits: Python would take a file of the same size and second for the same one.
     with pytest.raises(RunError):
         processes.run_module(module(code % 33), log=tmp_path / "failed")
-    wait_until(lambda: not runs(int((tmp_path / "failed").read_text().split()[0])))
+    wait_until(lambda: not is_running(int((tmp_path / "failed").read_text().split()[0])))
     processes.run_module(module(code % 0), log=tmp_path / "good")
     child = int((tmp_path / "good").read_text().split()[0])
-    assert runs(child)
+    assert is_running(child)
     os.kill(child, signal.SIGKILL)
 
 
@@ -114,7 +122,7 @@ def test_a_command_is_ended_when_the_pipeline_is_interrupted(tmp_path, module):
 
     with pytest.raises(KeyboardInterrupt):
         processes.run_module(name, log=tmp_path / "log", watch=interrupt)
-    assert not runs(int(pid_file.read_text()))
+    assert not is_running(int(pid_file.read_text()))
 
 
 def test_a_program_that_is_not_there_is_named(tmp_path):

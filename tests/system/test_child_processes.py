@@ -26,6 +26,7 @@ from rag_r1.system.child_processes import (
     wait_until_ready,
 )
 from rag_r1.tools.retrieval.local_server import build_index
+from tests.fakes.waiting import is_running, wait_until
 
 ROOT = Path(__file__).parents[2]
 #: A command with a server that sleeps, and a process of that server's own.
@@ -40,30 +41,12 @@ with child_process(["-c", SERVER], os.environ, Path(sys.argv[1])) as process:
 """
 
 
-def is_running(pid: int) -> bool:
-    """Whether the process is there and no zombie."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state not in ("Z", "X")
-
-
 def children(pid: int) -> list[int]:
     """The processes that a process has started."""
     try:
         return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
     except OSError:
         return []
-
-
-def gone(pid: int) -> bool:
-    """Wait until a process has ended; false if it has not after a long time."""
-    for _ in range(1000):
-        if not is_running(pid):
-            return True
-        time.sleep(0.02)
-    return False
 
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="left out: reads /proc, which only Linux has")
@@ -90,9 +73,9 @@ def test_the_server_ends_with_the_command_whatever_ends_that(tmp_path, number):
             time.sleep(0.02)
         command.send_signal(number)
         command.wait(60)
-        assert gone(server)
+        wait_until(lambda: not is_running(server))
         if number != signal.SIGKILL:  # vLLM's own processes end with their server
-            assert all(map(gone, workers))
+            wait_until(lambda: not any(map(is_running, workers)))
         assert command.returncode == {signal.SIGTERM: 143}.get(number, command.returncode)
     finally:
         command.kill()
@@ -171,7 +154,7 @@ def test_a_killed_command_leaves_no_server_behind_and_none_has_its_keys(tmp_path
         assert "of-its-clients" in [one.get("RETRIEVAL_TOKEN") for one in output]
         command.kill()
         command.wait()
-        assert all(map(gone, left))
+        wait_until(lambda: not any(map(is_running, left)))
     finally:
         command.kill()
         command.wait()
@@ -270,7 +253,8 @@ def test_a_child_that_does_not_end_when_asked_is_killed_with_its_group(tmp_path,
     while not (said := log.read_text()).endswith("\n"):
         time.sleep(0.01)
     end(process, Ending(((signal.SIGINT, 0.1), (signal.SIGTERM, 0.1)), asks_group))
-    assert process.returncode == -signal.SIGKILL and gone(int(said))
+    assert process.returncode == -signal.SIGKILL
+    wait_until(lambda: not is_running(int(said)))
 
 
 @pytest.mark.usefixtures("interruptible")
