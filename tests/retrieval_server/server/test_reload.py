@@ -42,9 +42,9 @@ def open_index(place):
 
 
 @contextlib.asynccontextmanager
-async def client_of(places, root=None, **options):
+async def client_of(places, root=None, opener=open_index, **options):
     """A client of an app that serves ``places``, when it is ready."""
-    reloader = Reloader(places, open_index, root)
+    reloader = Reloader(places, opener, root)
     loaders = {name: reloader.loader(place) for name, place in places.items()}
     app = create_app(loaders, reloader=reloader, options=EngineOptions(**options))
     async with asgi_client(app) as client:
@@ -183,11 +183,7 @@ async def test_a_file_that_cannot_be_read_is_told_with_the_reason(wiki, error):
             raise source
         return source
 
-    reloader = Reloader(wiki, open_once)
-    app = create_app(reloader.loader(wiki["wiki"]), reloader=reloader)
-    async with asgi_client(app) as client:
-        while (await client.get("/ready")).status_code != 200:
-            await asyncio.sleep(0.005)
+    async with client_of(wiki, opener=open_once) as client:
         reason = (await client.post("/reload", json={})).json()["reason"]
         assert reason == "a file of it cannot be read (broken). The old index keeps serving."
 
