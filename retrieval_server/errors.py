@@ -91,7 +91,7 @@ class BadRowError(ValueError):
 
 
 class JsonLimitError(ValueError):
-    """A JSON text has more values or levels than it may have."""
+    """A JSON text has more values than it may have."""
 
 
 class ValueTooLargeError(ValueError):

@@ -25,7 +25,7 @@ _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 def read_json(data: bytes, max_values: int) -> Any:
     """Return the value of a JSON text in UTF-8.
 
-    Raises ValueError if it is malformed, and JsonLimitError if it exceeds a limit.
+    Raises JsonLimitError if it has more values, and ValueError if it is malformed or nested too deeply.
     """
     _check(data, max_values)
     # The bytes are decoded here, since `json` would also accept UTF-16, in which they would be counted
@@ -80,7 +80,7 @@ def json_kind(value: object) -> str:
 
 
 def _check(data: bytes, max_values: int) -> None:
-    """Raise JsonLimitError for a JSON text with more than `max_values` values or MAX_DEPTH levels."""
+    """Raise JsonLimitError for more than `max_values` values, and ValueError for more than MAX_DEPTH levels."""
     # Without escapes every quotation mark begins or ends a string, so every second part is outside strings.
     unescaped = data.replace(b"\\\\", b"").replace(b'\\"', b"")
     too_many = JsonLimitError(f"it has more than {max_values:,} values")
@@ -94,4 +94,4 @@ def _check(data: bytes, max_values: int) -> None:
     for bracket in outside.translate(None, _NO_BRACKETS):
         depth += 1 if bracket in _OPENING_BRACKETS else -1
         if depth > MAX_DEPTH:
-            raise JsonLimitError(f"it is nested more than {MAX_DEPTH} deep")
+            raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
