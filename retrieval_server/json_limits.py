@@ -80,7 +80,7 @@ def json_kind(value: object) -> str:
 
 
 def _check(data: bytes, max_values: int) -> None:
-    """Raise JsonLimitError for more than `max_values` values, and ValueError for more than MAX_DEPTH levels."""
+    """Raise JsonLimitError for more than `max_values` values, ValueError for more than MAX_DEPTH levels."""
     # Without escapes every quotation mark begins or ends a string, so every second part is outside strings.
     unescaped = data.replace(b"\\\\", b"").replace(b'\\"', b"")
     too_many = JsonLimitError(f"it has more than {max_values:,} values")

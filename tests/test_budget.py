@@ -50,7 +50,7 @@ from code_lines import PARTS, ROOT, LineCount, count_lines, count_part
 #: first step, single keys of settings files and plans, and faults of a sixth reading 155 (225). Arguments,
 #: checks and runs of `options` and `questions` in modules of their own took 40 lines of imports; the checks
 #: of `index serve` and limits of the retrieval server's requests have 115 lines of tests.
-BUDGETS = {"package": (46_950, 0.334), "tests": (66_180, 0.0575)}
+BUDGETS = {"package": (46_950, 0.334), "tests": (66_181, 0.0575)}
 
 
 @pytest.fixture(scope="module", params=PARTS)

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 from pydantic import model_validator
 
 from rag_r1.options.command_line import From0, From0Count, Positive, Share, argument
-from rag_r1.options.types import Constraint
 from rag_r1.options.server_address import Address
+from rag_r1.options.types import Constraint
 from rag_r1.protocols import protocol_names
 from rag_r1.questions.seeds import KINDS, KindName
 from rag_r1.questions.spec import ModelSpec, QuestionsSpec, RequestLimits, Verification
