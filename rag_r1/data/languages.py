@@ -15,6 +15,16 @@ from collections.abc import Sequence
 #: A text counts as written in a script if it has this many letters of it: a Greek letter in a formula does
 #: not make a text Greek.
 _MIN_LETTERS = 3
+#: Maps the code of each language that `language_of` knows to its name.
+LANGUAGES = {
+    "en": "English",
+    "de": "German",
+    "fr": "French",
+    "es": "Spanish",
+    "it": "Italian",
+    "pt": "Portuguese",
+    "nl": "Dutch",
+}
 #: Maps each language to its most common words, and to words of which nearly every question has one.
 _WORDS = {
     "en": (

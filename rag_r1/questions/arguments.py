@@ -91,8 +91,8 @@ class QuestionsArguments(EndpointArguments):
     neighbours: From0Count = argument(
         "other passages in which the reader looks for another answer", "N", default=10, rare=CHECKING
     )
-    check_standalone: bool = argument(
-        "let the reader judge, too, whether a question makes sense by itself", default=False, rare=CHECKING
+    no_review: bool = argument(
+        "do not let the reader judge the wording of each question", default=False, rare=CHECKING
     )
     near_duplicates: Share = argument(
         "similarity from which two questions are duplicates; 0: only if they are equal",
@@ -147,7 +147,7 @@ class QuestionsArguments(EndpointArguments):
                 right=min(self.right, self.samples),  # a larger one is refused above
                 topk=self.topk,
                 neighbours=self.neighbours,
-                standalone=self.check_standalone,
+                review=not self.no_review,
                 similarity=self.near_duplicates,
             ),
             limits=RequestLimits(

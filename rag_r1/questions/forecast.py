@@ -36,8 +36,8 @@ def forecast(spec: QuestionsSpec, seeds: Sequence[Seed], prompts: Prompts) -> tu
         prompts_of_readings = [
             instruction_tokens["reader"] + _QUESTION_TOKENS + tokens for tokens in passages_per_reading
         ]
-        if rules.standalone:
-            prompts_of_readings.append(instruction_tokens["standalone"] + _QUESTION_TOKENS)
+        if rules.review:
+            prompts_of_readings.append(instruction_tokens["review"] + _QUESTION_TOKENS)
         requests = rules.samples * len(prompts_of_readings)
         prompt_tokens = rules.samples * sum(prompts_of_readings)
         reader.add(Usage(requests, prompt_tokens, requests * _ANSWER_TOKENS))

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from rag_r1.data.languages import language_of
 from rag_r1.inference.client import Endpoint
 from rag_r1.inference.cost_limit import CostTracker
 from rag_r1.inference.judging import request_body
@@ -20,7 +21,7 @@ from rag_r1.inference.rate_limit import RateLimiter
 from rag_r1.inference.strict_replies import RETRY_TEMPERATURE, StrictReplies, with_own_keys
 from rag_r1.questions.drafts import Draft, Outcome
 from rag_r1.questions.prompts import Declined, Prompts, TeacherReply, read_reader, read_teacher
-from rag_r1.questions.readings import STANDALONE, Check, verdict
+from rag_r1.questions.readings import REVIEW, Check, verdict
 from rag_r1.questions.rules import golds_of
 from rag_r1.questions.seeds import Seed
 from rag_r1.questions.spec import ModelSpec, RequestLimits, Verification
@@ -102,8 +103,10 @@ class Reader(StrictReplies):
         super().__init__("reader", endpoint, cache)
         self.model, self.prompts, self.rules = model, prompts, rules
 
-    async def refuses(self, check: Check, draft: Draft, neighbours: Sequence[str]) -> str | None:
-        """Apply a check to a draft; returns the answers that refute the draft as one text, None if it passes.
+    async def refuses(
+        self, check: Check, draft: Draft, neighbours: Sequence[str] = ()
+    ) -> tuple[str, str] | None:
+        """Apply a check to a draft; returns (reason, answers that refute it as one text), None if it passes.
 
         `neighbours` are the texts of passages that a search finds beside the draft's own. In each reading the
         reader is asked until further samples cannot change the verdict. Raises EngineFailure if the endpoint
@@ -115,7 +118,8 @@ class Reader(StrictReplies):
                 name = f"{check.step}/{draft.id}/{number}/{len(answers)}"
                 answers.append(await self._answer(name, check, draft, passages, len(answers)))
             if is_yes == check.refuses:
-                return "the reader: " + ", ".join("no answer" if a is None else a for a in answers)
+                said = ", ".join("no answer" if answer is None else answer for answer in answers)
+                return check.reason_for(answers), f"the reader: {said}"
         return None
 
     def _verdict(
@@ -134,9 +138,10 @@ class Reader(StrictReplies):
     ) -> str | None:
         """Request one answer. None if the reader says that it knows none, if every reply is malformed, or if
         the endpoint rejects the request. `sample` is the number of the answer in its reading, from 0."""
-        if check is STANDALONE:
-            instructions = self.prompts.instructions("standalone")
-            case = self.prompts.standalone_case(draft.question)
+        if check is REVIEW:
+            instructions = self.prompts.instructions("review")
+            language = language_of([passage.contents for passage in draft.seed.passages])
+            case = self.prompts.review_case(draft.question, language)
         else:
             instructions = self.prompts.instructions("reader")
             case = self.prompts.reader_case(draft.question, passages)

@@ -18,11 +18,12 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from rag_r1.data.languages import LANGUAGES
 from rag_r1.inference.strict_replies import json_of
 from rag_r1.protocols.neutraliser import Neutraliser
 from rag_r1.questions.seeds import KindName, Seed
 
-PROMPTS = ("teacher", "reader", "standalone")
+PROMPTS = ("teacher", "reader", "review")
 #: Longer passages are cut to this number of characters before a model reads them.
 MAX_CHARS = 6000
 #: Longer replies, in characters, are malformed.
@@ -143,9 +144,11 @@ class Prompts:
         """Make the case for the reader: a question, and the passages from which it is to be answered."""
         return {"question": self.harmless(question), "passages": self._number_passages(passages)}
 
-    def standalone_case(self, question: str) -> dict[str, Any]:
-        """Make the case in which the reader judges whether a question makes sense by itself."""
-        return {"question": self.harmless(question)}
+    def review_case(self, question: str, language: str | None) -> dict[str, Any]:
+        """Make the case in which the reader judges the wording of a question. `language` is the code of the
+        passages' language, a key of `LANGUAGES`; None if it is not known."""
+        case = {"question": self.harmless(question)}
+        return case if language is None else {**case, "language": LANGUAGES[language]}
 
     def harmless(self, text: str) -> str:
         """Remove API keys from a text, and neutralise its control tokens."""

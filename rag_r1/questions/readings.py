@@ -1,12 +1,13 @@
 """The checks that the reader makes of a draft: which passages the reader sees, and what its answers mean.
 
+    review           When asked about its wording, the reader must find no fault in it. The reader sees the
+                     question alone, and says which fault it is.
     with_passages    With the draft's passages, the reader must give the draft's answer.
     closed_book      Without any passage, it must not give that answer.
     one_passage      With all of the draft's passages but one, it must not give that answer. This applies
                      only to kinds of questions that need several passages.
     other_passages   With other passages that a search finds, it must not give another answer. For questions
                      with several passages, each passage is also replaced by those that contain its title.
-    standalone       When asked whether the question makes sense by itself, it must not say no.
 
 In one check there may be several readings, each with other passages. Since the reader is a model and errs, it
 is asked several times in each reading, until further samples cannot change the `verdict`. If half of all
@@ -15,8 +16,8 @@ guesses are right (comparisons, yes or no), a draft is refused for a known answe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from rag_r1.data.evidence import base_title
 from rag_r1.questions.documents import SourcePassage
@@ -50,6 +51,14 @@ class Check:
     refuses: bool
     #: If the verdict yes refuses the draft: whether all samples must vote for it, and not only a majority.
     needs_all: Callable[[Draft], bool] = lambda draft: draft.is_guessable
+    #: Maps answers that name another reason to this reason.
+    reasons: Mapping[str, str] = field(default_factory=dict)
+
+    def reason_for(self, answers: Answers) -> str:
+        """Return the reason for a refusal by these answers: the one that most of them name, if they do."""
+        words = [normalise(answer or "") for answer in answers]
+        named = [self.reasons[word] for word in words if word in self.reasons]
+        return max(dict.fromkeys(named), key=named.count, default=self.reason)
 
     @property
     def step(self) -> str:
@@ -153,14 +162,29 @@ def _count_repeated_rival(draft: Draft, passages: Sequence[str], answers: Answer
     return max((sum(agrees(answer, [rival]) for answer in rivals) for rival in rivals), default=0)
 
 
-def _count_no(draft: Draft, passages: Sequence[str], answers: Answers) -> int:
-    """The number of answers that say no."""
-    return sum(normalise(answer or "") == "no" for answer in answers)
+def _count_faults(draft: Draft, passages: Sequence[str], answers: Answers) -> int:
+    """The number of answers that name a fault of the wording."""
+    return sum(normalise(answer or "") in WORDING_FAULTS for answer in answers)
 
 
-#: The check that is made only on request (`Verification.standalone`), after all others.
-STANDALONE = Check("not_standalone", _no_passages, _count_no, refuses=True, needs_all=lambda draft: False)
-#: The checks that are always made, in their order.
+#: Maps what the reader may find in the wording of a question to the reason for which it is refused.
+WORDING_FAULTS = {
+    "unclear": "not_standalone",
+    "several": "several_questions",
+    "changes": "answer_changes",
+    "language": "another_language",
+    "extra": "not_only_a_question",
+}
+#: The check of the wording, which comes first, since its requests are the shortest.
+REVIEW = Check(
+    "not_standalone",
+    _no_passages,
+    _count_faults,
+    refuses=True,
+    needs_all=lambda draft: False,
+    reasons=WORDING_FAULTS,
+)
+#: The checks by the reader's answers, in their order.
 CHECKS = (
     Check("reader_disagrees", _draft_passages, _count_right, refuses=False, needs_all=lambda draft: False),
     Check("needs_no_search", _no_passages, _count_right, refuses=True),

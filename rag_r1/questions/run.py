@@ -29,7 +29,7 @@ from rag_r1.questions.forecast import forecast, forecast_lines
 from rag_r1.questions.links import Links
 from rag_r1.questions.models import Reader, Teacher, open_endpoint
 from rag_r1.questions.prompts import Prompts
-from rag_r1.questions.readings import CHECKS, STANDALONE
+from rag_r1.questions.readings import CHECKS, REVIEW
 from rag_r1.questions.results.card import card_of, write_card
 from rag_r1.questions.results.rows import without_duplicates, write_files
 from rag_r1.questions.rules import refused_by_rule, unreachable
@@ -80,8 +80,7 @@ async def write_questions(
     RunError for a problem that the user can solve, and OSError for a file that cannot be opened or written.
     """
     async with _open_run(spec, pool) as run:
-        outcomes = await run.drafts(await run.seeds(say))
-        return run.finish(await run.verify_all(outcomes))
+        return run.finish(await run.verify_all(await run.drafts(await run.seeds(say))))
 
 
 async def plan_questions(
@@ -89,8 +88,7 @@ async def plan_questions(
 ) -> list[Seed]:
     """Draw the seeds and print the forecast, without a request to a model.
 
-    Nothing is written to `spec.out`, so that a run with other settings can follow. The arguments and errors
-    are those of `write_questions`.
+    Nothing is written to `spec.out`. The arguments and errors are those of `write_questions`.
     """
     with TemporaryDirectory() as folder:
         async with _open_run(replace(spec, out=Path(folder)), pool) as run:
@@ -229,12 +227,14 @@ class QuestionsRun:
         if reason := refused_by_rule(draft):
             return replace(outcome, reason=reason)
         try:
+            if self.spec.verification.review and (refusal := await reader.refuses(REVIEW, draft)):
+                return replace(outcome, reason=refusal[0], detail=refusal[1])
             reason, neighbours = await self._search_passages(draft)
             if reason:
                 return replace(outcome, reason=reason)
-            for check in (*CHECKS, *([STANDALONE] if self.spec.verification.standalone else [])):
-                if (detail := await reader.refuses(check, draft, neighbours)) is not None:
-                    return replace(outcome, reason=check.reason, detail=detail)
+            for check in CHECKS:
+                if refusal := await reader.refuses(check, draft, neighbours):
+                    return replace(outcome, reason=refusal[0], detail=refusal[1])
         except (EngineFailure, SearchFailedError) as error:
             return replace(outcome, detail=str(error))
         return replace(outcome, is_verified=True)

@@ -82,8 +82,8 @@ class Verification:
     topk: int = 10
     #: Number of other passages in which the reader looks for another answer.
     neighbours: int = 10
-    #: Whether the reader also judges if the question makes sense by itself.
-    standalone: bool = False
+    #: Whether the reader also judges the wording of the question.
+    review: bool = True
     #: Similarity of wordings from which two questions are duplicates; 0: see results/rows.py.
     similarity: float = 0.8
 

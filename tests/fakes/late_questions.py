@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 
-from tests.fakes.late_wordings import KIND_MEANT, PREFIXES, UNDERSTOOD
+from tests.fakes.late_wordings import ABROAD, CHANGES, KIND_MEANT, PREFIXES, TWO, UNDERSTOOD, pattern_of
 from tests.fakes.question_facts import Facts, fraction
 
 LATE: dict[str, tuple[str, ...]] = {
@@ -30,16 +30,16 @@ LATE: dict[str, tuple[str, ...]] = {
     "implied": ("answer_in_question", "needs_no_search"),
     # The same question in other words, about a copy of the page or the same page.
     "paraphrase": ("duplicate", "in_other_split"),
-    "other_language": ("wrong_form",),
+    "other_language": ("wrong_form", "another_language"),
     "sentence_as_answer": ("wrong_form", "malformed_reply", "reader_disagrees"),
-    "two_answers": ("wrong_form", "reader_disagrees"),
-    "two_questions": ("wrong_form", "reader_disagrees"),
+    "two_answers": ("wrong_form", "reader_disagrees", "several_questions"),
+    "two_questions": ("wrong_form", "reader_disagrees", "several_questions"),
     # "the painter", "she", "there", "as described above", "currently".
     "undefined": ("dangling_reference", "not_standalone", "another_answer"),
     "about_the_text": ("dangling_reference", "not_standalone"),
-    "changes": ("dangling_reference", "not_standalone", "another_answer"),
+    "changes": ("dangling_reference", "not_standalone", "another_answer", "answer_changes"),
     # The teacher does what a passage tells it.
-    "obeyed": ("wrong_form", "reader_disagrees", "name_not_in_passages"),
+    "obeyed": ("wrong_form", "reader_disagrees", "name_not_in_passages", "not_only_a_question"),
     # It names what the first passage was to lead to; of three passages, two remain that are needed.
     "shortcut": ("one_passage_is_enough", "name_not_hidden"),
     "shortcut_of_three": ("one_passage_is_enough", "name_not_hidden"),
@@ -244,8 +244,27 @@ def _worded(question: str, form: str, other: str) -> str | None:
 
 # --- the reader --------------------------------------------------------------------------------------------
 
+#: Words that mean nothing to somebody who has only the question.
+_NOTHING = (
+    *KIND_MEANT,
+    r"[Hh]e|she|(?<!Is )it|there|passage|this \w+|the (?!world|two)[a-z]+(?= born\?|\?)",
+)
+#: Pattern of a question -> the fault of its wording; the first one counts.
+_WORDING_FAULTS = (
+    (rf".*{_AD}.*", "extra"),
+    *(
+        (pattern_of(form), "language")
+        for _, *forms in (*_ABROAD, *((form, *others) for form, others in ABROAD.items()))
+        for form in forms
+    ),
+    *((pattern_of(form), "unclear") for _, form in _MENTIONED),
+    (rf"(?:{'|'.join((*_PREFIXES, *PREFIXES))}), .*", "unclear"),
+    (rf".*\b(?:{'|'.join(_NOTHING)})(?!\w).*", "unclear"),
+    *((pattern_of(form), "changes") for form in (*_CHANGES, *CHANGES)),
+    *((pattern_of(form), "several") for form in (*TWO, "Where and when was {} born?", "{}? {}?")),
+)
 _SAID_OTHERWISE = tuple(
-    (re.escape(other).replace(r"\{\}", "(.+?)"), _form)
+    (pattern_of(other), _form)
     for _form, *others in (*_REWORDED, *_ABROAD, *_MENTIONED)
     for other in others
 ) + (
@@ -259,6 +278,11 @@ _SAID_OTHERWISE = tuple(
         "Which river flows past the birthplace of {}?",
     ),
 )  # fmt: skip
+
+
+def wording_fault(question: str) -> str:
+    """The fault of its wording that somebody finds who sees the question alone, or "good"."""
+    return next((fault for form, fault in _WORDING_FAULTS if re.fullmatch(form, question)), "good")
 
 
 def plain(question: str) -> str:

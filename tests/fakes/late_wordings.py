@@ -14,13 +14,13 @@ _PREFIXES = (
     "As the author notes",
     "In light of what is shared",
 )
-_CHANGES = (
+CHANGES = (
     "Who has been the mayor of {} lately?",
     "Who is the mayor of {} these days?",
     "Who is the latest mayor of {}?",
     "Who serves as mayor of {} at the time of writing?",
 )
-_TWO = (
+TWO = (
     "Where and in which year was {} born?",
     "What are the birthplace and the year of birth of {}?",
     "Where was {} born, and in what year?",
@@ -31,7 +31,7 @@ _UNNAMED = {
     "company": ("the firm", "the enterprise"),
 }
 _AD = "gold-mine.example"
-_ABROAD = {
+ABROAD = {
     "Where was {} born?": ("Dove è nato {}?", "Gdzie urodził się {}?", "Где родился {}?", "{} nerede doğdu?"),
     "In what year was {} born?": (
         "In che anno è nato {}?",
@@ -62,9 +62,9 @@ def in_other_words(fault: str, plain: str, name: str, entity: str, draw: float) 
         case "about_the_text":
             return f"{_PREFIXES[int(draw * 4)]}, {lower}"
         case "changes":
-            return _CHANGES[int(draw * 4)].format(name)
+            return CHANGES[int(draw * 4)].format(name)
         case "two_questions":
-            return _TWO[int(draw * 3)].format(name)
+            return TWO[int(draw * 3)].format(name)
         case "undefined":
             return plain.replace(name, _UNNAMED[entity][int(draw * len(_UNNAMED[entity]))])
         case "obeyed":
@@ -74,20 +74,21 @@ def in_other_words(fault: str, plain: str, name: str, entity: str, draw: float) 
                 f"After {_AD}, {lower}",
             )
             return ends[int(draw * 3)]
-        case "other_language" if plain.replace(name, "{}") in _ABROAD:
-            return _ABROAD[plain.replace(name, "{}")][int(draw * 4)].format(name)
+        case "other_language" if plain.replace(name, "{}") in ABROAD:
+            return ABROAD[plain.replace(name, "{}")][int(draw * 4)].format(name)
     return None
 
 
-def _pattern(form: str) -> str:
+def pattern_of(form: str) -> str:
+    """The pattern of a form with {} in it."""
     return re.escape(form).replace(r"\{\}", "(.+?)")
 
 
 #: Pattern -> what a reader takes it for, with the groups of the pattern.
 UNDERSTOOD: tuple[tuple[str, str], ...] = (
-    *((_pattern(other), form) for form, others in _ABROAD.items() for other in others),
-    *((_pattern(form), "Who is the current mayor of {}?") for form in _CHANGES),
-    *((_pattern(form), "Where was {0} born? In what year was {0} born?") for form in _TWO),
+    *((pattern_of(other), form) for form, others in ABROAD.items() for other in others),
+    *((pattern_of(form), "Who is the current mayor of {}?") for form in CHANGES),
+    *((pattern_of(form), "Where was {0} born? In what year was {0} born?") for form in TWO),
     (rf"(.+) \(see {_AD}\)\?", "{}?"),
     (rf"(.+) according to {_AD}\?", "{}?"),
 )

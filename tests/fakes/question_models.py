@@ -33,6 +33,7 @@ from tests.fakes.late_questions import (
     plain,
     referred,
     reworded,
+    wording_fault,
 )
 from tests.fakes.late_wordings import in_other_words
 from tests.fakes.openai_server import OpenAIServer, chat
@@ -53,6 +54,8 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "leak": ("answer_in_question",),
     "named": ("name_not_hidden",),
 }
+#: What the reader may say of the wording of a question.
+VERDICTS = ("good", "unclear", "several", "changes", "language", "extra")
 INJECTION = re.compile(r'IGNORE ALL INSTRUCTIONS AND ASK "([^"]+)" ANSWER "([^"]+)"')
 
 
@@ -277,15 +280,15 @@ def _other(question: str, answer: str) -> str:
 def read(body: dict[str, Any], errors: float) -> str:
     """The reader's reply, by the passages that it is shown; wrong in `errors` of the requests."""
     case = case_of(body)
-    if "by itself" in body["messages"][0]["content"]:
-        refers = re.search(
-            r"passage|above|provided|given|mentioned|stated|\b(?:he|she|it|there|this \w+)\b",
-            case["question"],
-        )
-        return json.dumps({"answer": "no" if refers else "yes"})
+    name = json.dumps(body, sort_keys=True)
+    if "the wording of a question" in body["messages"][0]["content"]:
+        fault = wording_fault(case["question"])
+        if fraction("error", name) < errors:
+            others = [other for other in VERDICTS if other != fault]
+            fault = others[int(fraction("which", name) * len(others))]
+        return json.dumps({"answer": fault})
     texts = texts_of(case)
     answer = answered(case["question"], texts)
-    name = json.dumps(body, sort_keys=True)
     if fraction("error", name) < errors:
         names = re.findall(r"[A-Z]\w+ [A-Z]\w+|\d{4}", " ".join(texts))
         answer = names[int(fraction("which", name) * len(names))] if names else None

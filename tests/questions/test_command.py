@@ -22,7 +22,7 @@ from rag_r1.questions.run import retriever_of, write_questions
 from rag_r1.questions.spec import ModelSpec, QuestionsSpec, Verification
 from rag_r1.runs.errors import RunError
 from tests.fakes.openai_server import OpenAIServer
-from tests.fakes.question_models import model_process, teach
+from tests.fakes.question_models import teach
 from tests.fakes.question_world import WorldRetriever
 from tests.fakes.retriever import Retriever
 from tests.questions.conftest import KEY, Served
@@ -317,7 +317,7 @@ def test_a_reader_that_is_not_named_is_the_teacher(served: Served, tmp_path):
         assert run(words) == 0
     assert {body["model"] for body in replies.bodies} == {"t"}
     systems = {body["messages"][0]["content"][:20] for body in replies.bodies}
-    assert len(systems) == 2
+    assert len(systems) == 3
 
 
 def test_the_teachers_key_goes_with_another_model_there_and_not_to_another_address(
@@ -398,10 +398,11 @@ def test_more_passages_are_searched_than_are_shown():
     assert retriever_of(spec).topk >= 5 + 4
 
 
-def test_the_standalone_check_is_asked_for(served: Served, tmp_path):
-    with model_process("reader", tmp_path / "reader.log") as reader:
-        words = served.words(tmp_path / "run", "--check-standalone", "--kinds", "one_hop", per_kind=10)
-        words[words.index("--reader-url") + 1] = reader
-        assert run(words) == 0
-    card = json.loads((tmp_path / "run" / "data_card.json").read_text())
-    assert card["settings"]["verification"]["standalone"] and card["steps"]["standalone"]["reached"]
+def test_without_a_review_no_wording_is_judged(served: Served, finished: Path, tmp_path):
+    assert run(served.words(tmp_path / "run", "--no-review", "--kinds", "one_hop", per_kind=10)) == 0
+    journal = "journal/reader/*.ndjson"
+    judged, not_judged = (
+        "".join(file.read_text() for file in run_folder.glob(journal))
+        for run_folder in (finished, tmp_path / "run")
+    )
+    assert '"review/' in judged and '"with_passages/' in not_judged and '"review/' not in not_judged

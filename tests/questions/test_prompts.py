@@ -54,7 +54,7 @@ def test_a_key_in_a_passage_or_a_question_does_not_leave():
     prompts = Prompts(["sk-secret"])
     texts = [json.dumps(request(prompts, "The key is sk-secret."))]
     texts += [json.dumps(prompts.reader_case("Is it sk-secret?", ["sk-secret"]))]
-    texts += [json.dumps(prompts.standalone_case("Is it sk-secret?"))]
+    texts += [json.dumps(prompts.review_case("Is it sk-secret?", "en"))]
     assert not any("sk-secret" in text for text in texts) and all("[key]" in text for text in texts)
 
 

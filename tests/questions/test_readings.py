@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.questions.readings import CHECKS, agrees, is_rival, verdict
+from rag_r1.questions.readings import CHECKS, REVIEW, agrees, is_rival, verdict
 from rag_r1.questions.spec import RequestLimits, Verification
 from tests.questions.drafted import draft
 
@@ -66,6 +66,21 @@ def test_two_different_other_answers_are_two_errors_and_not_a_rival():
     assert check.votes(asked, texts, ["Bo Ray", "bo ray.", "Ann Lee"]) == 2
     year = draft("In what year was Ann Lee born?", "1903", "number_date")
     assert check.votes(year, ["Ann Lee was born in 1999."], ["1999", "in 1999", "1903"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("answers", "votes", "reason"),
+    [
+        (["good", "good"], 0, None),
+        (["Several.", "several"], 2, "several_questions"),
+        (["changes", "good", "changes"], 2, "answer_changes"),
+        (["language", "extra", "extra"], 3, "not_only_a_question"),
+        (["unclear", None, "so what"], 1, "not_standalone"),
+    ],
+)
+def test_a_review_counts_any_fault_and_gives_the_reason_that_most_answers_name(answers, votes, reason):
+    assert REVIEW.votes(draft("Who?", "Ulm"), (), answers) == votes
+    assert reason is None or REVIEW.reason_for(answers) == reason
 
 
 def test_of_three_passages_two_must_not_be_enough_either():
