@@ -6,7 +6,7 @@ The corpus is the demo's invented world with copies of pages, common knowledge, 
 the index (tests/fakes/question_world.py). Teacher and reader are processes that only see the requests
 (tests/fakes/question_models.py): the teacher plants faults at a known rate, and a share (--errors) of the
 reader's replies is wrong. With --late half of the faults are of kinds that were written after the
-verification was frozen (tests/fakes/late_questions.py).
+verification was frozen (tests/fakes/late_questions.py; third: tests/fakes/third_questions.py).
 
 The teacher's log tells which fault a question has, and the corpus tells whether the world itself makes it
 faulty (a rival, a copy, a lost passage). The yield, tokens and cost in the data card are compared with the
@@ -37,8 +37,11 @@ from tests.fakes.late_questions import LATE, plain, senses  # noqa: E402
 from tests.fakes.question_facts import Facts  # noqa: E402
 from tests.fakes.question_models import FAULTS, answer_by, model_process  # noqa: E402
 from tests.fakes.question_world import WorldRetriever, is_lost, make_corpus  # noqa: E402
+from tests.fakes.third_questions import THIRD  # noqa: E402
 
 DUPLICATES = ("duplicate", "in_other_split")
+#: All kinds of faults that were written after the verification was frozen.
+ALL_LATE = LATE | THIRD
 #: Least share of faulty questions that must be refused for the right reason: of all, and of the late kinds.
 REFUSED_BAR, LATE_BAR = 0.95, 0.85
 #: Largest share of good questions that may be lost.
@@ -80,8 +83,17 @@ def read_planted(rows: Sequence[dict[str, str]], log: Path, out: Path) -> list[P
     world = list(senses([row["contents"] for row in rows if not row["id"].endswith("-copy")]))
     judged, wordings, by_question = [], [], defaultdict[str, list[int]](list)
     for seed in outcomes(out):
-        entry = entries.get((seed["kind"], tuple(texts[name] for name in seed["passages"])))
+        named = tuple(texts[name] for name in seed["passages"])
+        entry = entries.get((seed["kind"], named)) or next(
+            (  # a question that was kept although it names fewer passages than its seed has
+                entry
+                for entry in entries.values()
+                if entry["question"] == seed.get("question", "") and set(named) < set(entry["passages"])
+            ),
+            None,
+        )
         if entry is None:
+            assert seed.get("reason"), "the teacher's log has every question that is kept"
             continue
         fault, right_reasons = fault_and_reasons(entry, world)
         if any(map(is_lost, entry["passages"])):
@@ -126,8 +138,8 @@ def fault_and_reasons(entry: dict[str, Any], world: Sequence[Facts]) -> tuple[st
         people = world[0].having(trade=about.get("trade", name) or "", year=about.get("year", name) or "")
         rivers = {world[0].get("river", world[0].get("birthplace", person)) for person in people}
         fault = fault if len(rivers) > 1 else "good"
-    right_reasons = (FAULTS | LATE).get(fault, ())
-    if fault in ("malformed", "refusal", "strange_reply"):
+    right_reasons = (FAULTS | ALL_LATE).get(fault, ())
+    if fault in ("malformed", "refusal", "strange_reply", "odd_reply"):
         return fault, right_reasons
     # Two senses of a name may give different answers.
     answers = {answer_by(entry["question"], facts) for facts in world} - {None}
@@ -146,17 +158,17 @@ def report(judged: Sequence[Planted]) -> tuple[float, float | None, float]:
     for draft in judged:
         by_fault[draft.fault].append(draft)
     rows = []
-    for fault, drafts in sorted(by_fault.items(), key=lambda item: (item[0] in LATE, item[0])):
+    for fault, drafts in sorted(by_fault.items(), key=lambda item: (item[0] in ALL_LATE, item[0])):
         wrong = Counter(draft.reason or "kept" for draft in drafts if not draft.is_judged_right)
         otherwise = ", ".join(f"{count} {reason}" for reason, count in wrong.most_common())
-        name = f"{fault} (late)" if fault in LATE else fault
+        name = f"{fault} (late)" if fault in ALL_LATE else fault
         rows.append((name, len(drafts), len(drafts) - wrong.total(), otherwise or "–"))
     print_table(("planted", "drafts", "as it should be", "otherwise"), rows, "lrrl")
     faulty = [draft for draft in judged if not draft.is_good]
-    late = [draft for draft in faulty if draft.fault in LATE]
+    late = [draft for draft in faulty if draft.fault in ALL_LATE]
     if late:
         print_faulty("late", late)
-        shares = [share_right(drafts) for fault, drafts in by_fault.items() if fault in LATE]
+        shares = [share_right(drafts) for fault, drafts in by_fault.items() if fault in ALL_LATE]
         print(f"late, each kind counted the same: {sum(shares) / len(shares):.1%} of {len(shares)} kinds")
     print_faulty("faulty", faulty)
     good = [draft for draft in judged if draft.is_good]
@@ -214,8 +226,9 @@ def main() -> int:
         "--late",
         nargs="?",
         const="first",
-        choices=["first", "again"],
-        help="with the late kinds of faults; again: in the wordings that were written after the repair",
+        choices=["first", "again", "third"],
+        help="with late kinds of faults; again: in wordings that were written after the repair of their "
+        "rules; third: those that were written after the reader judged wordings",
     )
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)

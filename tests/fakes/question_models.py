@@ -5,10 +5,11 @@
 
 They know no world and no seed: by regular expressions they read the sentences of the demo's world, and two
 more (`SENTENCES`), from the passages that a prompt quotes. Both fail at known rates, which depend on a hash
-of the request alone: the teacher makes the faults of `FAULTS`, with `--late` also those of late_questions.py,
-each of which the log names, and the reader gives a wrong answer to `--errors` of the requests. The log has a
-line for each request that was answered: `{"request": sha256, "prompt_tokens", "completion_tokens"}`, and the
-teacher's also `{"kind", "passages", "fault", "question"}`. The address is printed when it is ready.
+of the request alone: the teacher makes the faults of `FAULTS`, with `--late` also those of late_questions.py
+or third_questions.py, each of which the log names, and the reader gives a wrong answer to `--errors` of the
+requests. The log has a line for each request that was answered: `{"request": sha256, "prompt_tokens",
+"completion_tokens"}`, and the teacher's also `{"kind", "passages", "fault", "question"}`. The address is
+printed when it is ready.
 """
 
 from __future__ import annotations
@@ -38,6 +39,14 @@ from tests.fakes.late_questions import (
 from tests.fakes.late_wordings import in_other_words
 from tests.fakes.openai_server import OpenAIServer, chat
 from tests.fakes.question_facts import CAPITALS, COMMON, Facts, fraction
+from tests.fakes.third_questions import (
+    THIRD,
+    THIRD_WEIGHTS,
+    third_answer,
+    third_plain,
+    third_question,
+    third_review,
+)
 
 ROOT = Path(__file__).parents[2]
 #: Fault of the teacher -> the reasons for which it should be refused.
@@ -73,7 +82,8 @@ def texts_of(case: dict[str, Any]) -> list[str]:
 def planted(case: dict[str, Any], late: str | None = None) -> tuple[str | None, Any]:
     """What goes wrong with a seed in all attempts, and the reply: one of the faults that can be made of its
     passages, in `RATE` of the seeds; with `late`, half of them of the late kinds, and some of the good
-    questions in other words; with `again` the late ones in their second wordings."""
+    questions in other words; with `again` the late ones in their second wordings, with `third` those of the
+    third round."""
     name, kind, texts, task = json.dumps(case, sort_keys=True), case["kind"], texts_of(case), case["task"]
     good = _good(kind, texts, task)
 
@@ -82,8 +92,10 @@ def planted(case: dict[str, Any], late: str | None = None) -> tuple[str | None, 
 
     if fraction("faulty", name) < RATE:
         if late and fraction("late", name) < LATE_SHARE:
-            for fault in drawn(LATE, LATE_WEIGHTS):
-                if made := late_question(fault, kind, texts, good):
+            is_third = late == "third"
+            make = third_question if is_third else late_question
+            for fault in drawn(THIRD, THIRD_WEIGHTS) if is_third else drawn(LATE, LATE_WEIGHTS):
+                if made := make(fault, kind, texts, good):
                     return fault, again(fault, texts, good, made) if late == "again" else made
         for fault in drawn(FAULTS, WEIGHTS):
             if made := _faulty(fault, kind, texts, task):
@@ -282,7 +294,7 @@ def read(body: dict[str, Any], errors: float) -> str:
     case = case_of(body)
     name = json.dumps(body, sort_keys=True)
     if "the wording of a question" in body["messages"][0]["content"]:
-        fault = wording_fault(case["question"])
+        fault = third_review(case["question"]) or wording_fault(case["question"])
         if fraction("error", name) < errors:
             others = [other for other in VERDICTS if other != fault]
             fault = others[int(fraction("which", name) * len(others))]
@@ -306,8 +318,8 @@ def answered(question: str, texts: Sequence[str]) -> str | None:
 
 def answer_by(question: str, facts: Facts) -> str | None:
     """The answer that facts give, or that everybody knows."""
-    question = plain(question)
-    if (late := late_answer(question, facts)) is not None:
+    question = plain(third_plain(question) or question)
+    if (late := third_answer(question, facts) or late_answer(question, facts)) is not None:
         return late
     if match := re.fullmatch(r"(.+\?) (.+\?)", question):
         answers = [answer_by(part, facts) for part in match.groups()]
@@ -374,7 +386,9 @@ def main() -> None:
     parser.add_argument("role", choices=["teacher", "reader"])
     parser.add_argument("--log", type=Path, required=True)
     parser.add_argument("--errors", type=float, default=0.03)
-    parser.add_argument("--late", choices=["first", "again"], help="the teacher has the late faults, too")
+    parser.add_argument(
+        "--late", choices=["first", "again", "third"], help="the teacher has the late faults, too"
+    )
     parser.add_argument("--delay-s", type=float, default=0.0)
     args = parser.parse_args()
     with args.log.open("a", buffering=1) as log:
