@@ -162,9 +162,10 @@ def _count_repeated_rival(draft: Draft, passages: Sequence[str], answers: Answer
     return max((sum(agrees(answer, [rival]) for answer in rivals) for rival in rivals), default=0)
 
 
-def _count_faults(draft: Draft, passages: Sequence[str], answers: Answers) -> int:
-    """The number of answers that name a fault of the wording."""
-    return sum(normalise(answer or "") in WORDING_FAULTS for answer in answers)
+def _count_repeated_fault(draft: Draft, passages: Sequence[str], answers: Answers) -> int:
+    """The number of answers that name the same fault of the wording, since an error seldom repeats itself."""
+    words = [normalise(answer or "") for answer in answers]
+    return max(map(words.count, WORDING_FAULTS))
 
 
 #: Maps what the reader may find in the wording of a question to the reason for which it is refused.
@@ -179,7 +180,7 @@ WORDING_FAULTS = {
 REVIEW = Check(
     "not_standalone",
     _no_passages,
-    _count_faults,
+    _count_repeated_fault,
     refuses=True,
     needs_all=lambda draft: False,
     reasons=WORDING_FAULTS,
