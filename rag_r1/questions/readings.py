@@ -2,7 +2,8 @@
 
     review           When asked about its wording, the reader must find no fault in it. The reader sees the
                      question alone, and says which fault it is.
-    with_passages    With the draft's passages, the reader must give the draft's answer.
+    with_passages    With the draft's passages, the reader must give the draft's answer, and not a longer name
+                     that the draft's answer is a part of, since exact match would refuse the whole name.
     closed_book      Without any passage, it must not give that answer.
     one_passage      With all of the draft's passages but one, it must not give that answer. This applies
                      only to kinds of questions that need several passages.
@@ -16,6 +17,7 @@ guesses are right (comparisons, yes or no), a draft is refused for a known answe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -32,6 +34,8 @@ Answers = Sequence[str | None]
 Passages = tuple[str, ...]
 #: A right answer of the reader may have so many words more than the gold answer.
 _MAX_EXTRA_WORDS = 4
+#: Words that are no part of a name, though an answer may begin with them.
+_BEFORE_NAMES = frozenset("a an the in on at by from of to near for with and it is was".split())
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,23 @@ def agrees(answer: str | None, golds: Sequence[str]) -> bool:
         return normalise(answer) == normalise(golds[0])
     longest = max(len(normalise(gold).split()) for gold in golds) + _MAX_EXTRA_WORDS
     return len(answer.split()) <= longest and bool(cover_exact_match(answer, golds, ordered=True))
+
+
+def is_part_of_name(golds: Sequence[str], answer: str | None, passages: Sequence[str]) -> bool:
+    """Whether the reader's answer has a name of which a gold answer is a part, as in "Karlen" for Karlen Ford.
+
+    A name is a gold answer with a capitalised word before or after it that stands so in the passages. Numbers
+    and dates have no such names.
+    """
+    if answer is None or re.search(r"\d", golds[0]):
+        return False
+    names = [
+        name
+        for gold in map(re.escape, golds)
+        for name in re.findall(rf"\b(?:[A-Z]\w+ {gold}\b|{gold} [A-Z]\w+)", answer)
+        if name not in golds and name.split()[0].lower() not in _BEFORE_NAMES
+    ]
+    return any(name in text for name in names for text in passages)
 
 
 def is_rival(draft: Draft, passages: Sequence[str], answer: str | None) -> bool:
@@ -151,6 +172,12 @@ def _count_right(draft: Draft, passages: Sequence[str], answers: Answers) -> int
     return sum(agrees(answer, draft.golds) for answer in answers)
 
 
+def _count_whole_and_right(draft: Draft, passages: Sequence[str], answers: Answers) -> int:
+    """The number of answers that agree with the draft's, and do not give a longer name."""
+    right = [answer for answer in answers if agrees(answer, draft.golds)]
+    return sum(not is_part_of_name(draft.golds, answer, passages) for answer in right)
+
+
 def _count_repeated_rival(draft: Draft, passages: Sequence[str], answers: Answers) -> int:
     """The number of answers that agree on one rival.
 
@@ -187,7 +214,13 @@ REVIEW = Check(
 )
 #: The checks by the reader's answers, in their order.
 CHECKS = (
-    Check("reader_disagrees", _draft_passages, _count_right, refuses=False, needs_all=lambda draft: False),
+    Check(
+        "reader_disagrees",
+        _draft_passages,
+        _count_whole_and_right,
+        refuses=False,
+        needs_all=lambda draft: False,
+    ),
     Check("needs_no_search", _no_passages, _count_right, refuses=True),
     Check("one_passage_is_enough", _ablated_passages, _count_right, refuses=True),
     Check("another_answer", _neighbour_passages, _count_repeated_rival, refuses=True),

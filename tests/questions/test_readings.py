@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.questions.readings import CHECKS, REVIEW, agrees, is_rival, verdict
+from rag_r1.questions.readings import CHECKS, REVIEW, agrees, is_part_of_name, is_rival, verdict
 from rag_r1.questions.spec import RequestLimits, Verification
 from tests.questions.drafted import draft
 
@@ -47,6 +47,24 @@ def test_a_verdict_asks_on_while_the_rest_can_change_it():
 )
 def test_an_answer_agrees_with_a_gold_and_a_few_words_more(answer, golds, agree):
     assert agrees(answer, golds) is agree
+
+
+@pytest.mark.parametrize(
+    ("golds", "answer", "is_part"),
+    [
+        (["Karlen"], "Karlen Ford", True),
+        (["Ford"], "in Karlen Ford", True),
+        (["Karlen Ford"], "The town Karlen Ford", False),
+        (["Karlen"], "In Karlen", False),
+        (["Karlen", "Karlen Ford"], "Karlen Ford", False),
+        (["1903"], "May 1903", False),
+        (["Karlen"], "Karlen Castle", False),
+        (["Karlen"], None, False),
+    ],
+)
+def test_a_part_of_a_name_is_told_from_the_name_that_stands_in_the_passages(golds, answer, is_part):
+    text = "In Karlen Ford, where Ann Lee was born in May 1903, there is a bridge. In Karlen was another."
+    assert is_part_of_name(golds, answer, [text]) is is_part
 
 
 def test_another_answer_must_stand_in_what_was_shown_and_not_in_the_question():
