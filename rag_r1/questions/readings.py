@@ -82,7 +82,7 @@ def agrees(answer: str | None, golds: Sequence[str]) -> bool:
 
 
 def is_part_of_name(golds: Sequence[str], answer: str | None, passages: Sequence[str]) -> bool:
-    """Whether the reader's answer has a name of which a gold answer is a part, as in "Karlen" for Karlen Ford.
+    """Whether the reader gives a name of which a gold answer is a part, as "Karlen" is of Karlen Ford.
 
     A name is a gold answer with a capitalised word before or after it that stands so in the passages. Numbers
     and dates have no such names.
