@@ -24,7 +24,9 @@ MAX_SHARING = 4
 #: Longer titles, in words, are not looked for.
 _MAX_WORDS = 6
 _WORD = re.compile(r"\w[\w'’.\-]*\w|\w")
-_NAME = re.compile(r"\b[A-ZÀ-ÖØ-Þ][\w'’\-]+(?: [A-ZÀ-ÖØ-Þ][\w'’\-]+)+")
+#: Two or more capitalised words. Their length is limited, since a long word with many hyphens, which may be
+#: hostile, would be read to its end from each of them.
+_NAME = re.compile(r"\b[A-ZÀ-ÖØ-Þ][\w'’\-]{1,40}(?: [A-ZÀ-ÖØ-Þ][\w'’\-]{1,40})+")
 _ADDRESS = re.compile(r"https?://[^\s<>\"')\]]+")
 
 
