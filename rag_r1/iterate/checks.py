@@ -8,6 +8,8 @@ index build` are checked by that program when it runs.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
@@ -34,10 +36,13 @@ from rag_r1.rollouts.requests import read_questions
 from rag_r1.rollouts.search_check import FALLBACK_PROTOCOL
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import FAULTS, StartError
+from rag_r1.system.child_processes import last_lines, server_environment
 from rag_r1.training.composition import check_composition
 
 #: Stands for the retrieval server's address, which is not known yet.
 _PLACEHOLDER_URL = "http://127.0.0.1:8000"
+#: The encoder that needs no download.
+_BUNDLED_ENCODER = "minilm"
 #: Options that the loop sets for each command that plays the agent. With `check_only` none would do its work.
 _SET_FOR_AGENT = {"data", "questions", "model", "protocol", "retriever_url", "out", "overrides", "check_only"}
 #: Options that the loop sets, by section of the plan.
@@ -193,11 +198,35 @@ def _refused_options(plan: LoopPlan) -> Iterator[KeyProblem]:
     if plan.retriever is None:
         return
     try:
-        commands.retriever_options(folder, None, folder)
+        start = commands.retriever_options(folder, None, folder).model
     except RecipeError as error:
         yield KeyProblem(["retriever.recipe"], str(error))
     except ArgumentsError as error:
         yield KeyProblem(["retriever.recipe", "retriever.options"], str(error))
+    else:
+        yield from _index_problems(plan, start)
+
+
+def _index_problems(plan: LoopPlan, encoder: str) -> Iterator[KeyProblem]:
+    """Yield the problem of options that `rag-r1 index build` refuses for an encoder like that of a retriever.
+
+    The retrieval server is another program, which is run to check them if that is on this machine. Nothing is
+    checked with an encoder that would have to be fetched.
+    """
+    assert plan.retriever is not None  # else no index is built
+    launcher, python = plan.retriever.machine
+    is_this_machine = not launcher and python == sys.executable
+    is_here = encoder == _BUNDLED_ENCODER or Path(encoder).is_dir()
+    has_corpus = all(Path(path).exists() for path in plan.index.corpus)
+    reserved = {*map(option_name, plan.index.options)} & _RESERVED_OPTIONS["index"]
+    if not (is_this_machine and is_here and has_corpus) or reserved:
+        return
+    command = [*StepCommands(plan, _PLACEHOLDER_URL).index(Path(encoder), Path("OUT")), "--check-only"]
+    check = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=server_environment()
+    )
+    if check.returncode:
+        yield KeyProblem(["index.options"], " ".join(last_lines(check.stderr).split()))
 
 
 def _agent_problems(args: EvalArguments | DataArguments) -> Iterator[KeyProblem]:

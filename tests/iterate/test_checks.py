@@ -25,6 +25,15 @@ def assert_begin(messages: list[str], starts: list[str]) -> None:
     assert [line[: len(start)] for line, start in zip(messages, starts, strict=True)] == starts
 
 
+@pytest.mark.slow  # the retrieval server's program is started
+def test_what_the_build_of_the_index_would_refuse_is_told_before_the_first_step(loop, capsys):
+    del loop.plan["retriever"]["python"]
+    loop.plan["retriever"]["options"] = {"model": "minilm"}
+    loop.plan["index"]["options"] = {"preset": "smal"}
+    [first, *_] = problems(loop, capsys)
+    assert first.startswith("index.options: ") and "--preset" in first and "smal" in first
+
+
 def test_wrong_keys_and_values_of_all_sections_are_told_together(loop, capsys):
     loop.plan["agent"] |= {"modle": "x", "start": "last", "overrides": "a=1"}
     loop.plan["retriever"]["processes"] = 0
