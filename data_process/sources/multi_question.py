@@ -7,9 +7,9 @@ in one prompt. Their gold answers are a list of aliases for each question, and a
 The text of a row asks all questions and says how to answer. There is one gold answer for each combination of
 aliases, so that exact match works as it does for single questions: all parts must be right, in order. The
 number of combinations grows quickly. If there are more than `COMBINATIONS`, only the first aliases of each
-question are combined; in addition the k-th aliases of all questions are joined, so that each alias is still
-in a gold answer at its place, which is all that the reward term `each_answer` needs. `part_answers` keeps all
-aliases.
+question are combined; in addition the k-th aliases of all questions are joined, so that each of the first 255
+aliases is still in a gold answer at its place, which is all that the reward term `each_answer` needs.
+`part_answers` keeps all aliases, and a row with a single question has them all as gold answers.
 """
 
 from __future__ import annotations
@@ -67,10 +67,13 @@ def join(questions: Sequence[Question], own_id: str | None = None) -> Question:
 
 
 def combinations(answers: Sequence[Sequence[str]]) -> list[str]:
-    """Return the joined gold answers, such as `a1; a2`: at least one and at most `COMBINATIONS`.
+    """Return the joined gold answers, such as `a1; a2`: at least one, and of several questions at most
+    `COMBINATIONS`.
 
     `answers` has the aliases of the answer to each question.
     """
+    if len(answers) == 1:
+        return list(answers[0])
     longest = max_aliases = max(map(len, answers))
     if prod(map(len, answers)) <= COMBINATIONS:
         return ["; ".join(parts) for parts in product(*answers)]

@@ -369,6 +369,11 @@ def test_joined_answers_are_bounded_and_begin_with_the_first_of_each(answers):
     assert [set(place) for place in places] == [set(aliases) for aliases in answers], "no alias is lost"
 
 
+def test_a_single_question_keeps_all_of_its_answers_however_many():
+    aliases = [f"alias {number}" for number in range(2 * COMBINATIONS)]
+    assert combinations([aliases]) == aliases
+
+
 def test_questions_that_are_joined_keep_their_titles_steps_hops_and_all_aliases():
     counts = {"hops": 2, "supporting_titles": ["x", "y"], "step_answers": ["Byron", "Ada"]}
     first = Question("Who?", ("Ada", "A."), "1", metadata=counts)

@@ -24,13 +24,17 @@ def local_server(args: ChatAgentArguments) -> Iterator[RunningServer]:
 
         def run_server() -> None:
             """Run the server in this thread; an error before it answers becomes the result of `started`."""
-            fault: object = "its server ended"
+            cause: BaseException | None = None
             try:
                 asyncio.run(serve(args, launched, listener, started.set_result, drain_s=1))
             except BaseException as error:
-                fault = error
+                if started.done():
+                    raise  # the thread prints it
+                cause = error
             if not started.done():
-                started.set_exception(RunError(f"the chat could not begin: {fault}"))
+                fault = RunError(f"the chat could not begin: {cause or 'its server ended'}")
+                fault.__cause__ = cause
+                started.set_exception(fault)
 
         thread = threading.Thread(target=run_server, daemon=True)
         thread.start()
