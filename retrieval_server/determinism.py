@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from enum import Enum
+from enum import StrEnum
 
 #: The largest difference between the scores of a query alone and in a batch under the guarantee `order`.
 TIE = 1e-6
 
 
-class Determinism(str, Enum):
+class Determinism(StrEnum):
     """What holds for the answer to a query, whatever else is in its batch; the strongest guarantee first."""
 
     #: The same ids and the same bits of every score.
@@ -29,9 +29,6 @@ class Determinism(str, Enum):
     ORDER = "order"
     #: Neither, since the model computes in 16 or 8 bits, and scores differ by their rounding errors.
     NONE = "none"
-
-    def __str__(self) -> str:
-        return self.value
 
     @property
     def meaning(self) -> str:

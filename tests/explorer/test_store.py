@@ -103,6 +103,17 @@ def test_broken_lines_are_counted_and_named_and_the_others_are_read(read, tmp_pa
     ]
 
 
+def test_behind_damaged_gzip_data_what_is_appended_is_read_and_the_damage_is_named_once(read, tmp_path):
+    path = write(tmp_path / "a.jsonl.gz", [record("a")])
+    path.write_bytes(path.read_bytes() + b"this is no gzip data")
+    store = read(tmp_path)
+    for name in ("b", "c"):
+        write(path, [record(name)], append=True)
+        store.refresh()
+    (state,) = store.files()
+    assert ids(store) == ["a", "b", "c"] and len(state.faults) == 1
+
+
 HOSTILE = [
     "'; DROP TABLE trajectories; --",
     "<script>alert(1)</script>",

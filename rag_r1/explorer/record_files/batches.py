@@ -85,12 +85,14 @@ class BatchReader:
             self._states[state.file_id] = replace(state)
             state.add_fault(f"{path.name}: it cannot be read further ({error})")
         except zlib.error as error:
+            # It does not pass. Reading goes on behind the damage with the members that will be appended.
             state.add_fault(f"{path.name}: it cannot be read further ({error})")
+            state.base, state.offset = status.st_size, 0
         state.size, state.head = status.st_size, head
 
     def _add(self, line: Line, state: FileState) -> None:
         """Add the row of a line, if it has a record, and advance the state of its file."""
-        row = _row_of(line.data, state)
+        row = _row_or_fault(line.data, state)
         state.base, state.offset = line.next
         # Of a gzip file only whole members count, since offsets are in unpacked bytes.
         axis = 0 if state.path.endswith(".gz") else 1
@@ -111,7 +113,7 @@ class BatchReader:
         return batch
 
 
-def _row_of(data: bytes | None, state: FileState) -> dict[str, Any] | None:
+def _row_or_fault(data: bytes | None, state: FileState) -> dict[str, Any] | None:
     """Make the row of a line; None if the line is empty, or broken, which is counted as a fault."""
     state.lines += 1
     if data is not None and not data.strip():
