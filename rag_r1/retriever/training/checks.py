@@ -49,8 +49,12 @@ def _check_first_passage(corpus: Path) -> None:
 
 
 def _count_rows(path: Path, options: TrainOptions) -> int:
-    """Return the number of rows of a file. Raises RunError for the first one that cannot be used."""
-    return sum(1 for _ in usable_rows([path], options.mode, options.negatives, options.rank_weight > 0))
+    """Return the number of rows of a file. Raises RunError for the first one that cannot be used, and if
+    there are none."""
+    count = sum(1 for _ in usable_rows([path], options.mode, options.negatives, options.rank_weight > 0))
+    if not count:
+        raise no_rows([path])
+    return count
 
 
 def no_rows(paths: Sequence[Path]) -> RunError:
@@ -60,9 +64,7 @@ def no_rows(paths: Sequence[Path]) -> RunError:
 
 
 def check_batch(rows: int, options: TrainOptions) -> None:
-    """Raise RunError if there are no rows, or fewer than a batch needs."""
-    if not rows:
-        raise no_rows(options.rows)
+    """Raise RunError if there are fewer rows than a batch needs."""
     if rows < options.batch_size:
         message = f"{rows} rows are fewer than a batch of {options.batch_size}"
         raise RunError(f"{message}: give --batch-size {rows} or less, or more rows")
