@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import shutil
 from unittest.mock import Mock
+
+import huggingface_hub
 
 from rag_r1.retriever.training import command
 from rag_r1.retriever.training.command import main
-from tests.retriever.small_training import files, row, write_lines
+from tests.retriever.small_training import files, row, tiny_bert, write_lines
 
 
 def test_eight_planted_problems_are_reported_in_one_run(tmp_path, capsys):
@@ -27,6 +29,26 @@ def test_eight_planted_problems_are_reported_in_one_run(tmp_path, capsys):
         assert [name for name in named if name not in message] == [] and "8 problems" in message
 
 
+def test_a_model_that_cannot_be_loaded_is_refused_by_its_file_or_its_name_on_the_hub(
+    tmp_path, capsys, monkeypatch
+):
+    rows, corpus = files(tmp_path)
+    words = ["--rows", str(rows), "--corpus", str(corpus), "--negatives", "2", "--batch-size", "2"]
+    words += ["--out", str(tmp_path / "out"), "--check-only", "--model"]
+    whole = tiny_bert(tmp_path / "whole")
+    for file in ("model.safetensors", "tokenizer.json", "config.json", "modules.json"):
+        broken = shutil.copytree(whole, tmp_path / file.partition(".")[0])
+        (broken / file).unlink() if file.startswith("model.") else (broken / file).write_text("[")
+        assert main([*words, str(broken)]) == 1, file
+        message = capsys.readouterr().err
+        assert str(broken) in message and file.replace("model.", "*.") in message
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", Mock(side_effect=OSError("404")))
+    assert main([*words, "nosuch/encoder"]) == 1
+    assert "nosuch/encoder" in capsys.readouterr().err
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", Mock(return_value=whole))
+    assert main([*words, "owner/encoder"]) == 0
+
+
 def test_a_model_in_the_folder_of_an_unknown_user_is_named(tmp_path, capsys):
     rows, corpus = files(tmp_path)
     words = ["--rows", str(rows), "--corpus", str(corpus), "--negatives", "2", "--batch-size", "2"]
@@ -37,9 +59,7 @@ def test_a_model_in_the_folder_of_an_unknown_user_is_named(tmp_path, capsys):
 
 def test_check_only_names_what_would_be_trained_and_writes_nothing(tmp_path, capsys, monkeypatch):
     rows, corpus = files(tmp_path)
-    model, out = tmp_path / "model", tmp_path / "out"
-    model.mkdir()
-    (model / "modules.json").write_text(json.dumps([]))
+    model, out = tiny_bert(tmp_path / "model"), tmp_path / "out"
     words = ["--rows", str(rows), "--corpus", str(corpus), "--negatives", "2", "--model", str(model)]
     words += ["--out", str(out), "--check-only"]
     assert main([*words, "--batch-size", "12"]) == 0
