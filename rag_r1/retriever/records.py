@@ -170,6 +170,12 @@ def read_records(kind: type[Record], *paths: str | Path) -> Iterator[Record]:
     return (record for path in paths for record, _ in read_with_offsets(kind, Path(path)))
 
 
+def check_records(kind: type[Record], path: Path) -> None:
+    """Read a file to its end. Raises RunError as `read_records` does, and for a file without a record."""
+    if not sum(1 for _ in read_records(kind, path)):
+        raise RunError(f"{path} is empty: give a file each of whose lines is {_line_kind(kind)}")
+
+
 def read_with_offsets(kind: type[Record], path: Path) -> Iterator[tuple[Record, int]]:
     """Yield each record of a file with its byte offset, at which `record_at` can read it again. Raises
     RunError as `read_records` does."""
