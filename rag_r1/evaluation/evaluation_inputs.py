@@ -9,7 +9,7 @@ from functools import partial
 from rag_r1.data.annotations import Annotations, read_answerable, read_supporting, with_supporting
 from rag_r1.data.evidence import GoldEvidence
 from rag_r1.data.files.bad_rows import BadRows
-from rag_r1.evaluation.eval_arguments import EvalArguments
+from rag_r1.evaluation.eval_arguments import EvalArguments, PolicyArguments
 from rag_r1.evaluation.target import check_tokens
 from rag_r1.evaluation.validation_limits import validation_limits
 from rag_r1.io.errors import DataError
@@ -20,8 +20,18 @@ from rag_r1.runs.start_checks import StartChecks
 
 
 def prepare_evaluation(args: EvalArguments) -> RunSetup:
-    """Read the questions, and check the keys, the files and the model's tokenizer. With --card, the gold
-    passages of --supporting are added to the rows. Raises RunError."""
+    """Do what `prepare_policy` does. With --card, add the gold passages of --supporting to the rows. Raises
+    RunError."""
+    run_setup, supporting = prepare_policy(args)
+    if args.card and supporting is not None:
+        rows = with_supporting(run_setup.questions.rows, supporting)
+        run_setup = replace(run_setup, questions=replace(run_setup.questions, rows=rows))
+    return run_setup
+
+
+def prepare_policy(args: PolicyArguments) -> tuple[RunSetup, Annotations[GoldEvidence] | None]:
+    """Read the questions, and check the keys, the files and the model's tokenizer. Returns them with the
+    content of --supporting. Raises RunError."""
     answerable, supporting = read_annotations(args)
     check_index(args)
     run_setup = prepare(args, validation_limits(args.protocol), validation=True)
@@ -31,27 +41,24 @@ def prepare_evaluation(args: EvalArguments) -> RunSetup:
         for annotations in (answerable, supporting):
             if annotations is not None:
                 annotations.check_rows(rows)
-        if args.card and supporting is not None:
-            rows = with_supporting(rows, supporting)
-            run_setup = replace(run_setup, questions=replace(run_setup.questions, rows=rows))
     except DataError as error:
         raise RunError(str(error)) from error
-    return run_setup
+    return run_setup, supporting
 
 
-def file_checks(args: EvalArguments) -> list[Callable[[], object]]:
-    """Return the checks of the files that only `prepare_evaluation` reads, for `all_problems`."""
+def file_checks(args: PolicyArguments) -> list[Callable[[], object]]:
+    """Return the checks of the files that only `prepare_policy` reads, for `all_problems`."""
     return [partial(check, args) for check in (read_annotations, check_index)]
 
 
-def check_index(args: EvalArguments) -> None:
+def check_index(args: PolicyArguments) -> None:
     """Raise RunError for an --index without a readable manifest."""
     if args.index is not None:
         manifest_facts(args.index)
 
 
 def read_annotations(
-    args: EvalArguments,
+    args: PolicyArguments,
 ) -> tuple[Annotations[bool] | None, Annotations[GoldEvidence] | None]:
     """Return the content of --answerable and of --supporting, None for a missing flag. Raises RunError for
     bad rows that are not to be skipped, and StartError with all problems of the files."""

@@ -22,7 +22,9 @@ from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from rag_r1.data.files.row_files import refuse_utf16
 from rag_r1.io.atomic_files import write_lines
+from rag_r1.io.errors import DataError
 from rag_r1.io.ordinary_files import open_ordinary
 from rag_r1.protocols.actions import well_formed
 from rag_r1.runs.errors import RunError
@@ -168,16 +170,25 @@ def read_records(kind: type[Record], *paths: str | Path) -> Iterator[Record]:
     return (record for path in paths for record, _ in read_with_offsets(kind, Path(path)))
 
 
+def check_records(kind: type[Record], path: Path) -> None:
+    """Read a file to its end. Raises RunError as `read_records` does, and for a file without a record."""
+    if not sum(1 for _ in read_records(kind, path)):
+        raise RunError(f"{path} is empty: give a file each of whose lines is {_line_kind(kind)}")
+
+
 def read_with_offsets(kind: type[Record], path: Path) -> Iterator[tuple[Record, int]]:
     """Yield each record of a file with its byte offset, at which `record_at` can read it again. Raises
     RunError as `read_records` does."""
     offset = 0
     try:
         with open_ordinary(path) as file:
+            refuse_utf16(path, file, f"files each of whose lines is {_line_kind(kind)}")
             for number, line in enumerate(file, 1):
                 if line.strip():
                     yield _parse(kind, line, f"{path}, line {number}"), offset
                 offset += len(line)
+    except DataError as error:
+        raise RunError(str(error)) from error
     except OSError as error:
         message = f"{path} cannot be read ({error.strerror})"
         raise RunError(f"{message}: give a file each of whose lines is {_line_kind(kind)}") from error

@@ -80,6 +80,12 @@ def test_a_line_that_is_no_json_and_a_file_that_is_not_there_are_told(tmp_path):
         list(read_records(TrainingRow, tmp_path / "none.jsonl"))
 
 
+def test_a_file_in_utf_16_is_refused_with_the_command_that_converts_it(tmp_path):
+    (tmp_path / "rows.jsonl").write_text(json.dumps(PUBLISHED), encoding="utf-16")
+    with pytest.raises(RunError, match="rows.jsonl is not UTF-8 but UTF-16.*iconv"):
+        list(read_records(TrainingRow, tmp_path / "rows.jsonl"))
+
+
 def test_published_scores_are_read(tmp_path):
     local = {"id": "q1", "round_index": 1, "docid_score": {"17": 85, "4": 0}}
     final = {

@@ -69,7 +69,7 @@ def open_rows(
             yield _parquet_rows(path, columns)
             return
         with _open_bytes(path) as file:
-            _refuse_utf16(path, file)
+            refuse_utf16(path, file)
             delimiter = next((mark for suffix, mark in _DELIMITERS.items() if name.endswith(suffix)), None)
             if delimiter is None:
                 yield None, _json_rows(path, file, within)
@@ -107,17 +107,17 @@ def _open_bytes(path: Path) -> Iterator[BinaryIO]:
             yield file
 
 
-def _refuse_utf16(path: Path, file: BinaryIO) -> None:
+def refuse_utf16(path: Path, file: BinaryIO, accepted: str = ACCEPTED) -> None:
     """Check the encoding of the file, and leave it at its beginning. Raises DataError, with the command that
     converts the file, if it is UTF-16 or UTF-32, which spreadsheets write, and for a file that only begins
-    like these."""
+    like these; `accepted` are the files to give instead."""
     begin = file.read(1024)
     file.seek(0)
     if (encoding := _wide_encoding(begin[:4])) is not None:
         try:
             codecs.getincrementaldecoder(encoding)().decode(begin)
         except UnicodeDecodeError as error:
-            raise DataError(f"{path} is not text: give another file. Accepted are {ACCEPTED}") from error
+            raise DataError(f"{path} is not text: give another file. Accepted are {accepted}") from error
         convert = f"iconv -f {encoding} -t UTF-8"
         file_name = quote(str(path))
         is_gzip = path.name.lower().endswith(".gz")

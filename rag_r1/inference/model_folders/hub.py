@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from rag_r1.io.atomic_files import first_line_of
@@ -19,11 +20,16 @@ def is_hub_name(name: str) -> bool:
     return _NAME.fullmatch(os.fspath(name)) is not None and not Path(name).exists()
 
 
-def local_model(name: str) -> Path:
+def local_model(
+    name: str,
+    patterns: Sequence[str] | None = None,
+    alternative: str = "serve the model yourself and give --base-url",
+) -> Path:
     """Return the folder of a model, which is given by that folder or by a Hub name.
 
     A folder is returned even if it does not exist, since `model_folder` reports what is wrong with it. A
-    model on the Hub is downloaded unless it is in the cache. Raises RunError if the download fails.
+    model on the Hub is downloaded unless it is in the cache; with `patterns`, only the files that match one.
+    Raises RunError, whose message ends with `alternative`, if the download fails.
     """
     if not is_hub_name(name):
         return Path(os.path.expanduser(name))  # that of pathlib raises RuntimeError for an unknown user
@@ -31,11 +37,11 @@ def local_model(name: str) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(name, ignore_patterns=_UNUSED_FILES))
+        return Path(snapshot_download(name, allow_patterns=patterns, ignore_patterns=_UNUSED_FILES))
     # RuntimeError is raised by hf_xet, which downloads large files, the others by huggingface_hub and httpx.
     except (OSError, ValueError, RuntimeError, httpx.HTTPError) as error:
         raise RunError(
             f"{name} is not a folder here, and the Hub does not give it ({first_line_of(error)}): check the "
             f"name and the network, download it where there is one (`hf download {name} --local-dir DIR`), "
-            "or serve the model yourself and give --base-url"
+            f"or {alternative}"
         ) from error

@@ -26,9 +26,9 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 
+from rag_r1.evaluation.evaluation_inputs import file_checks, prepare_policy
 from rag_r1.evaluation.judge import check_judge
 from rag_r1.evaluation.target import resolve_model
-from rag_r1.evaluation.validation_limits import validation_limits
 from rag_r1.io.atomic_files import write_json
 from rag_r1.options.command_exit import ExitStatus
 from rag_r1.retriever.data.arguments import DataArguments
@@ -48,7 +48,7 @@ from rag_r1.retriever.selection.scores import ScoreFiles
 from rag_r1.rollouts.checks import all_problems
 from rag_r1.rollouts.command_run import read_and_run
 from rag_r1.rollouts.search_check import check_search
-from rag_r1.rollouts.session import RunSetup, check_only, prepare
+from rag_r1.rollouts.session import RunSetup, check_only
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import begin_checks
 
@@ -84,12 +84,13 @@ async def make_data(args: DataArguments) -> int:
         *([partial(check_judge, args)] if has_judge else []),
     )
     check_played = partial(check_trajectories, args.trajectories)
-    with all_problems(args, {}, [finish_model, finish_search, *finish_judge, check_played]):
+    checks = [finish_model, finish_search, *finish_judge, check_played, *file_checks(args)]
+    with all_problems(args, {}, checks):
         check_played()
         for finish in finish_judge:
             finish()
         args = finish_model()
-        run_setup = prepare(args, validation_limits(args.protocol), validation=True)
+        run_setup, _ = prepare_policy(args)
         budget = run_setup.setup.budget
         if budget.paths > 1 or budget.max_state is not None:
             raise RunError("continuations need rag_r1.agent.paths=1 and no max_state: leave these keys out")

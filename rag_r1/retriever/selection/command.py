@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import read_arguments
 from rag_r1.options.out_folder import check_out_file
 from rag_r1.retriever.records import (
     CorrectnessRecord,
-    Record,
     RelevanceRecord,
     RoundsRecord,
-    read_records,
+    TrainingRow,
+    check_records,
     write_records,
 )
 from rag_r1.retriever.selection.arguments import SelectArguments
@@ -34,7 +33,8 @@ example:
 
 @command_main(RunError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command. Returns 0 when the rows are written, and 1 after an error, which is printed."""
+    """Run the command. Returns 0 when the rows are written, and 1 after an error, which is printed, or if no
+    row was selected; then --out is left as it was."""
     args = read_arguments(
         SelectArguments,
         arguments,
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     files = ScoreFiles(args.candidates, args.relevance, args.correctness, args.dataset or "")
     args.out.parent.mkdir(parents=True, exist_ok=True)
     selection = RowSelection(args.rule(args.seed))
-    write_records(args.out, selection.select(files.rounds()))
+    write_records(args.out, _some_rows(selection, files))
     for line in (*selection.lines(), f"training rows: {args.out}"):
         print(line)
     return 0
@@ -60,12 +60,18 @@ def _check_start(args: SelectArguments) -> None:
     --out."""
     with StartChecks() as checks:
         checks.run(check_out_file, args.out)
-        checks.run(_count_records, RoundsRecord, args.candidates)
-        checks.run(_count_records, RelevanceRecord, args.relevance)
-        checks.run(_count_records, CorrectnessRecord, args.correctness)
+        kinds = (RoundsRecord, RelevanceRecord, CorrectnessRecord)
+        for kind, path in zip(kinds, (args.candidates, args.relevance, args.correctness), strict=True):
+            if path is not None:
+                checks.run(check_records, kind, path)
 
 
-def _count_records(kind: type[Record], path: Path | None) -> int:
-    """Return the number of records of a file, or 0 without a file. Raises RunError for the first line that is
-    not such a record."""
-    return 0 if path is None else sum(1 for _ in read_records(kind, path))
+def _some_rows(selection: RowSelection, files: ScoreFiles) -> Iterator[TrainingRow]:
+    """Yield the selected rows. Raises RunError, with the reasons, if there are none."""
+    yield from selection.select(files.rounds())
+    if not selection.rows:
+        reasons = "; ".join(line.strip() for line in selection.lines()[1:]) or "the files have no rounds"
+        remedy = (
+            "give the scores of more questions, or another rule (--utility, --least-relevance, --negatives)"
+        )
+        raise RunError(f"no training row was selected ({reasons}): {remedy}")

@@ -11,7 +11,10 @@ from pathlib import Path
 
 from rag_r1.corpus.inputs import passages_of
 from rag_r1.corpus.reader import Corpus
-from rag_r1.inference.model_folders import check_weights
+from rag_r1.inference.model_folders import check_weights, has_weights, local_model
+from rag_r1.inference.tokenizer import check_tokenizer
+from rag_r1.io.atomic_files import first_line_of
+from rag_r1.io.bounded_json import read_json_file
 from rag_r1.io.errors import DataError
 from rag_r1.options.out_folder import check_out
 from rag_r1.protocols.retriever_query import Mode
@@ -21,6 +24,11 @@ from rag_r1.retriever.training.encoder_settings import settings_of_index
 from rag_r1.retriever.training.options import TrainOptions
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import StartChecks, check_packages
+
+#: What to do about a folder of which files are missing or broken.
+_REMEDY = "copy or download the model again, or give another"
+#: The files of a model on the Hub without its weights.
+_SMALL_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken")
 
 
 def check_start(options: TrainOptions) -> int:
@@ -33,13 +41,57 @@ def check_start(options: TrainOptions) -> int:
         for path in options.corpus:
             checks.run(_check_first_passage, path)
         index = checks.run(settings_of_index, options.index) if options.index else {}
-        if (folder := checks.run(model_folder, options.model)) is not None:
-            checks.run(check_weights, folder)
+        checks.run(_check_files, options.model)
         if index is not None:  # otherwise the pooling may be named in the index that could not be read
             checks.run(check_model, options.model, options.pooling or index.get("pooling"))
         if not checks.problems:
             checks.run(check_batch, sum(counts), options)
     return sum(counts)
+
+
+def _check_files(name: str) -> None:
+    """Check the weights, the configuration and the tokenizer of a model in a folder or on the Hub, from which
+    the small files are fetched. Raises StartError with all problems, and RunError if there is no such
+    model."""
+    folder = model_folder(name)
+    if is_fetched := folder is None:
+        folder = local_model(name, _SMALL_FILES, "give a folder with --model")
+    transformer = _transformer_folder(folder)
+    with StartChecks() as checks:
+        if not is_fetched:
+            checks.run(check_weights, transformer or folder)
+            if transformer is not None and not has_weights(transformer):
+                files = "config.json, and *.safetensors or pytorch_model*.bin"
+                checks.add(RunError(f"--model {transformer} holds no model ({files}): {_REMEDY}"))
+        if transformer is not None and (transformer / "config.json").exists():
+            if checks.run(_check_config, transformer):
+                checks.run(check_tokenizer, transformer, "--model", _REMEDY)
+
+
+def _transformer_folder(folder: Path) -> Path | None:
+    """Return the folder with the transformer of a model; None if sentence-transformers' modules.json begins
+    with another kind of module. Raises RunError if that file cannot be used."""
+    path = folder / "modules.json"
+    if not path.is_file():
+        return folder
+    try:
+        first = read_json_file(path)[0]
+        return folder / first["path"] if first["type"].endswith(".Transformer") else None
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise RunError(f"{path} does not list modules with `type` and `path`: {_REMEDY}") from error
+
+
+def _check_config(folder: Path) -> bool:
+    """Return True if transformers can use the config.json of a model, and raise RunError otherwise."""
+    from transformers import AutoConfig
+
+    try:
+        AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except Exception as error:  # that of a model's own class may raise anything
+        raise RunError(
+            f"{folder / 'config.json'} cannot be used: {first_line_of(error)}: {_REMEDY}"
+        ) from error
+    return True
 
 
 def _check_first_passage(corpus: Path) -> None:
@@ -49,8 +101,12 @@ def _check_first_passage(corpus: Path) -> None:
 
 
 def _count_rows(path: Path, options: TrainOptions) -> int:
-    """Return the number of rows of a file. Raises RunError for the first one that cannot be used."""
-    return sum(1 for _ in usable_rows([path], options.mode, options.negatives, options.rank_weight > 0))
+    """Return the number of rows of a file. Raises RunError for the first one that cannot be used, and if
+    there are none."""
+    count = sum(1 for _ in usable_rows([path], options.mode, options.negatives, options.rank_weight > 0))
+    if not count:
+        raise no_rows([path])
+    return count
 
 
 def no_rows(paths: Sequence[Path]) -> RunError:
@@ -60,9 +116,7 @@ def no_rows(paths: Sequence[Path]) -> RunError:
 
 
 def check_batch(rows: int, options: TrainOptions) -> None:
-    """Raise RunError if there are no rows, or fewer than a batch needs."""
-    if not rows:
-        raise no_rows(options.rows)
+    """Raise RunError if there are fewer rows than a batch needs."""
     if rows < options.batch_size:
         message = f"{rows} rows are fewer than a batch of {options.batch_size}"
         raise RunError(f"{message}: give --batch-size {rows} or less, or more rows")

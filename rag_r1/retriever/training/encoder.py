@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rag_r1.inference.model_folders import is_hub_name
 from rag_r1.io.atomic_files import atomic_file
 from rag_r1.retriever.training.encoder_settings import (
     MAX_LENGTH,
@@ -79,8 +80,9 @@ def model_folder(name: str) -> Path | None:
     folder = Path(os.path.expanduser(name))  # that of pathlib raises RuntimeError for an unknown user
     if folder.is_dir():
         return folder
-    if folder.is_absolute() or name.startswith((".", "~")) or name.count("/") != 1:
-        raise RunError(f"--model {name} does not exist: give a folder, or a name on the Hub (owner/name)")
+    if not is_hub_name(name):
+        fault = "is a file" if folder.exists() else "does not exist"
+        raise RunError(f"--model {name} {fault}: give a folder, or a name on the Hub (owner/name)")
     return None
 
 

@@ -19,10 +19,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from rag_r1.config.recipes import RecipeError, find_file
+from rag_r1.config.recipes import KINDS, RecipeError, find_file, kind_of
 from rag_r1.options.arguments.errors import ArgumentsError
 from rag_r1.options.command_line import Above0, Arguments, From0, Positive, argument
-from rag_r1.options.settings_file import read_settings, split_files
+from rag_r1.options.settings_file import SettingsError, read_settings, split_files
 from rag_r1.options.types import Constraint
 from rag_r1.protocols.retriever_query import Mode
 from rag_r1.runs.start_checks import CHECK_ONLY
@@ -152,12 +152,16 @@ def split_recipe(arguments: Sequence[str], prog: str) -> tuple[list[str], dict[s
 
 
 def read_recipe(name: str) -> dict[str, Any]:
-    """Return the options in a shipped recipe or a file. Raises RecipeError if the file cannot be read, and
-    for unknown keys and wrong values."""
+    """Return the options in a shipped recipe or a file. Raises RecipeError if the file cannot be read, for
+    the recipe of another command, and for unknown keys and wrong values."""
     path = find_file(name, ".yaml")
     try:
         options = read_settings(path, TrainOptions)
     except ArgumentsError as error:
+        command = KINDS.get(kind_of(path) or "") if isinstance(error, SettingsError) else None
+        if command not in (None, KINDS["retriever"]):
+            fault = f"--recipe {path} is not a recipe for `{KINDS['retriever']}`: take `{command}`"
+            raise RecipeError(fault) from error
         raise RecipeError(f"--recipe {error}") from error
     if "recipe" in options:
         raise RecipeError(f"--recipe {path}: unknown key recipe: a recipe has none of its own")

@@ -61,6 +61,18 @@ def test_the_checks_refuse_an_agent_whose_trajectories_cannot_be_continued(finis
     assert "continuations need rag_r1.agent.paths=1 and no max_state" in capsys.readouterr().err
 
 
+def test_the_checks_name_each_file_about_the_questions_that_cannot_be_used(finished, tmp_path, capsys):
+    answerable = tmp_path / "answerable.json"
+    flags = {"answerable": answerable, "supporting": tmp_path / "none.jsonl", "index": tmp_path / "none"}
+    assert command.main(finished[0].words(tmp_path / "out", "--check-only", **flags)) == 1
+    message = capsys.readouterr().err
+    assert "3 problems" in message and all(str(path) in message for path in flags.values())
+    answerable.write_text('["of no question"]')
+    words = finished[0].words(tmp_path / "out", "--check-only", answerable=answerable)
+    assert command.main(words) == 1
+    assert "names none of the run's questions" in capsys.readouterr().err
+
+
 def test_a_run_without_a_card_is_refused(finished, tmp_path, capsys):
     world, out = finished
     shutil.copytree(out / "trajectories", tmp_path / "run")

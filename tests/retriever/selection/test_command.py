@@ -108,11 +108,21 @@ def test_rows_have_the_thoughts_of_the_candidates_if_those_know_them(tmp_path):
     ]
 
 
-def test_a_round_with_a_score_missing_gives_no_row(tmp_path, capsys):
+def test_if_no_round_gives_a_row_the_reason_is_told_and_the_old_rows_stay(tmp_path, capsys):
+    (tmp_path / "train.jsonl").write_text("before")
     write_lines(tmp_path / "correctness.jsonl", correctness("q1", "p3"), correctness("q2", "p3"))
     write_lines(tmp_path / "relevance.jsonl", relevance("q1", {"p3": 90}, NAMES[:-1]))
-    assert main(words(tmp_path, "correctness", "relevance")) == 0
-    assert "left out: 2 rounds, a score is missing" in capsys.readouterr().out
+    assert main(words(tmp_path, "correctness", "relevance")) == 1
+    assert "left out: 2 rounds, a score is missing" in capsys.readouterr().err
+    assert (tmp_path / "train.jsonl").read_text() == "before"
+
+
+def test_each_empty_file_is_named(tmp_path, capsys):
+    for name in ("candidates", "correctness", "relevance"):
+        write_lines(tmp_path / f"{name}.jsonl")
+    assert main([*words(tmp_path, "candidates", "correctness", "relevance"), "--check-only"]) == 1
+    message = capsys.readouterr().err
+    assert "3 problems" in message and "relevance.jsonl is empty" in message
 
 
 def test_a_round_that_is_there_twice_is_an_error(tmp_path, capsys):

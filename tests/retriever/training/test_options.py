@@ -93,6 +93,12 @@ def test_a_recipe_that_cannot_be_used_is_named(tmp_path, text, words):
         read_recipe(str(recipe))
 
 
+@pytest.mark.parametrize(("name", "command"), [("demo/grpo", "train"), ("rag_r1/sft/demo", "sft")])
+def test_of_the_recipe_of_another_command_that_command_is_named(name, command):
+    with pytest.raises(RecipeError, match=f"take `rag-r1 {command}`"):
+        read_recipe(name)
+
+
 def test_a_file_of_settings_may_name_the_recipe_and_replaces_its_options(tmp_path):
     (tmp_path / "own.yaml").write_text("model: a\nepochs: 3\nseed: 7\n")
     settings = tmp_path / "run.yaml"
