@@ -60,25 +60,23 @@ done
 platform=${RAG_R1_PLATFORM:-cpu}
 if [ -z "${RAG_R1_PLATFORM:-}" ] && nvidia-smi -L 2>/dev/null | grep -q GPU; then platform=gpu; fi
 
-demo=${DEMO:-0}
+demo=${DEMO:-0} problems=()
 if [ "$demo" != 1 ]; then
   if [ ${#given[@]} -eq 0 ] && [ "$platform" = gpu ]; then
     fail "this machine has a GPU, so choose what to train: ${missing[*]} are not set" \
       "MODEL=<model> DATA=<folder of parquet files> RETRIEVER_URL=http://<host>:<port> bash $door" \
       "or DEMO=1 bash $door for the embedded demo, on the CPU" "see bash $door --help"
   elif [ ${#given[@]} -gt 0 ] && [ ${#missing[@]} -gt 0 ]; then
-    fail "${given[*]} given, but not ${missing[*]}" \
-      "set MODEL, DATA and RETRIEVER_URL for a training of your own, or none of them for the demo" \
-      "see bash $door --help"
+    problems+=("${given[*]} given, but not ${missing[*]}: set all three for a training of your own, or none for the demo")
   elif [ ${#given[@]} -eq 0 ]; then
     demo=1
   fi
 fi
 
 # An installation takes minutes. What can be seen without one is checked before the first; later, with all else,
-# by the preflight.
-if [ ! -x "${VENV:-$root/.venv}/bin/rag-r1" ] && ! command -v rag-r1 >/dev/null; then
-  problems=() before='' flags='--recipe --check-only --supervise --leave-model --hours --estimate'
+# by the preflight, which a missing variable keeps from running.
+if [ ${#problems[@]} -gt 0 ] || { [ ! -x "${VENV:-$root/.venv}/bin/rag-r1" ] && ! command -v rag-r1 >/dev/null; }; then
+  before='' flags='--recipe --check-only --supervise --leave-model --hours --estimate'
   if [ "$demo" = 1 ]; then flags='--recipe --check-only --seed --out --timeout'; fi
   for argument in "$@"; do
     case $argument in
@@ -89,14 +87,14 @@ if [ ! -x "${VENV:-$root/.venv}/bin/rag-r1" ] && ! command -v rag-r1 >/dev/null;
     before=$argument
   done
   if [ "$demo" != 1 ]; then
-    if [[ -e $MODEL || $MODEL == [./~]* ]] && [ ! -f "$MODEL/config.json" ]; then
+    if [[ -e ${MODEL:=} || $MODEL == [./~]* ]] && [ ! -f "$MODEL/config.json" ]; then
       problems+=("MODEL=$MODEL is not a model folder: there is no config.json in it")
     fi
     for file in train test; do
-      [[ $DATA == *://* || "$*" == *data.*_files=* || -f $DATA/$file.parquet ]] ||
+      [[ -z ${DATA:=} || $DATA == *://* || "$*" == *data.*_files=* || -f $DATA/$file.parquet ]] ||
         problems+=("DATA=$DATA has no $file.parquet: make it with a script in data_process/")
     done
-    [[ $RETRIEVER_URL == http?(s)://* ]] ||
+    [[ -z ${RETRIEVER_URL:=} || $RETRIEVER_URL == http?(s)://* ]] ||
       problems+=("RETRIEVER_URL must be an address such as http://127.0.0.1:8000")
   fi
   [ ${#problems[@]} -eq 0 ] || fail "nothing was started" "${problems[@]}" "see bash $door --help"

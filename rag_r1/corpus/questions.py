@@ -69,7 +69,7 @@ def read_questions(paths: Sequence[Path]) -> CorpusQuestions:
     questions = CorpusQuestions()
     locations: dict[tuple[str, str], str] = {}
     for path in map(Path, paths):
-        earlier_questions = len(questions.questions)
+        earlier_questions, bad = len(questions.questions), BadRows()
         for number, row, parse in _rows(path):
             location = f"{path}, row {number}"
             try:
@@ -79,13 +79,14 @@ def read_questions(paths: Sequence[Path]) -> CorpusQuestions:
                 if question.key in locations:
                     raise ValueError(f"its id {question.id[:80]!r} is also that of {locations[question.key]}")
             except ValueError as error:
-                questions.bad.add(location, error)
+                bad.add(location, error)
                 continue
             locations[question.key] = location
             questions.questions.append(question)
         if len(questions.questions) == earlier_questions:
-            reasons = "; ".join(questions.bad.first) or "it has no rows"
+            reasons = "; ".join(bad.first) or "it has no rows"
             raise DataError(f"no usable question in {path}: {reasons}. Accepted are {ACCEPTED}")
+        questions.bad += bad
     return questions
 
 

@@ -3,16 +3,18 @@
 A command passes `read_arguments` the function that checks its files and servers. If arguments are wrong, this
 function is called with the correct ones, so that one message can name a wrong flag and a missing file. In
 place of a wrong or missing argument it gets the default. A required argument has no default and becomes an
-empty list, or UNKNOWN. A check that needs an UNKNOWN value is skipped (`StartChecks`,
-rag_r1/runs/start_checks.py), and any other use of it raises UnknownValueError.
+empty list, or UNKNOWN. Of a list with wrong items it gets the others. A check that needs an UNKNOWN value is
+skipped (`StartChecks`, rag_r1/runs/start_checks.py), and any other use of it raises UnknownValueError.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Annotated, Any, get_origin
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
 
 from rag_r1.io.atomic_files import error_text
 from rag_r1.io.unknown_value import UNKNOWN, needs_unknown
@@ -30,14 +32,15 @@ def right_arguments(
     for name, field in fields_of(cls).items():
         if name in values and name not in wrong_names:
             try:
-                kind = Annotated[field.annotation, *field.metadata, None]  # it needs at least one item
-                read_values[name] = TypeAdapter(kind).validate_python(values[name])
+                read_values[name] = _validated(field, values[name])
                 continue
             except ValidationError:
                 wrong_names.add(name)
         if field.is_required():
             wrong_names.add(name)
             read_values[name] = [] if get_origin(field.annotation) is list else UNKNOWN
+        if right_items := _right_items(field, values.get(name)):
+            read_values[name] = right_items
     names = {field.validation_alias or name: name for name, field in cls.model_fields.items()}
     right_names = {names[name] for name in read_values if name not in wrong_names}
     args = cls.model_construct(right_names, **read_values)
@@ -50,6 +53,23 @@ def right_arguments(
             if not needs_unknown(error):
                 faults.append(str(error))
     return args, list(_other_problems(faults, wrong_names)), wrong_names
+
+
+def _validated(field: FieldInfo, value: Any) -> Any:
+    """Return the validated value of a field. Raises ValidationError."""
+    kind = Annotated[field.annotation, *field.metadata, None]  # it needs at least one item
+    return TypeAdapter(kind).validate_python(value)
+
+
+def _right_items(field: FieldInfo, value: Any) -> list[Any]:
+    """Return the validated items of a list without the wrong ones. There are none if the field takes no
+    list."""
+    items: list[Any] = []
+    if get_origin(field.annotation) is list and isinstance(value, list):
+        for item in value:
+            with suppress(ValidationError):
+                items += _validated(field, [item])
+    return items
 
 
 def problems_beside(check: Callable[[Any], object], args: Any, wrong_names: Iterable[str]) -> list[str]:

@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rag_r1.inference.model_folders import is_hub_name
 from rag_r1.io.unknown_value import needs_unknown
 from rag_r1.options.out_folder import check_out
 from rag_r1.protocols import load_protocol
@@ -25,6 +24,7 @@ from rag_r1.rollouts.engine_factory import TokenUnit
 from rag_r1.rollouts.requests import read_questions
 from rag_r1.rollouts.search_check import FALLBACK_PROTOCOL, check_search
 from rag_r1.rollouts.server_check import ModelServer, check_replies
+from rag_r1.rollouts.session import reward_of
 from rag_r1.runs.start_checks import FAULTS, StartChecks, StartError, begin_checks
 
 
@@ -53,7 +53,8 @@ def start_problems(
     args: RolloutArguments, defaults: Mapping[str, Any], extra_checks: Sequence[Callable[[], Any]] = ()
 ) -> list[str]:
     """Return all problems of the arguments and of the files that they name, and those that the extra checks
-    find. Only the extra checks send requests to servers. The parameters are those of `all_problems`."""
+    find. Only the extra checks send requests to servers, but a tokenizer may be fetched from the Hub. The
+    parameters are those of `all_problems`."""
     checks = StartChecks()
     plain = args.changed(protocol=FALLBACK_PROTOCOL, prompt=None, overrides=[])  # with valid parts alone
     for command_check in extra_checks:
@@ -64,12 +65,23 @@ def start_problems(
         checks.run(config_of, plain.changed(prompt=args.prompt), defaults)
     for override in args.overrides:
         checks.run(config_of, plain.changed(overrides=[override]), defaults)
+    checks.run(_check_reward, plain.changed(overrides=list(filter(_sets_reward, args.overrides))), defaults)
     for path in args.questions:
         checks.run(_check_questions, args, path, plain.protocol)
-    if args.tokenizer is not None and not is_hub_name(args.tokenizer):
+    if args.tokenizer is not None:
         checks.run(TokenUnit.of, args.tokenizer)
     checks.run(check_out, args.out)
     return checks.problems
+
+
+def _sets_reward(override: str) -> bool:
+    """Return whether an override gives the list of rewards."""
+    return override.lstrip("+").startswith("rag_r1.reward=")
+
+
+def _check_reward(args: RolloutArguments, defaults: Mapping[str, Any]) -> None:
+    """Read the reward terms and --term. Raises ValueError or StartError if they cannot be used."""
+    reward_of(args, config_of(args, defaults))
 
 
 def _check_questions(args: RolloutArguments, path: Path, protocol: str) -> None:

@@ -27,7 +27,7 @@ from rag_r1.inference.client import Endpoint, EndpointOptions
 from rag_r1.inference.cost_limit import CostTracker
 from rag_r1.inference.rate_limit import RateLimiter
 from rag_r1.options.import_path import add_working_directory
-from rag_r1.rewards import RewardSum
+from rag_r1.rewards import RewardSum, find_term
 from rag_r1.rollouts.arguments import EndpointArguments, RolloutArguments, config_of, keys_of
 from rag_r1.rollouts.engine_factory import TokenUnit, agent_setup, engine_maker
 from rag_r1.rollouts.requests import QuestionSet, questions_hash, read_questions
@@ -106,7 +106,7 @@ def prepare_agent(
 def _prepare_setup(args: RolloutArguments, defaults: Mapping[str, Any], *, validation: bool) -> RunSetup:
     """Do the work of `prepare`, but also raise ValueError."""
     config, tokens, setup = prepare_agent(args, defaults, validation=validation)
-    reward, correctness = _reward_of(args, config)
+    reward, correctness = reward_of(args, config)
     questions = read_questions(
         args.questions, config.protocol, skip_bad_rows=args.skip_bad_rows, limit=args.limit
     )
@@ -114,11 +114,12 @@ def _prepare_setup(args: RolloutArguments, defaults: Mapping[str, Any], *, valid
     return RunSetup(questions, config, tokens, setup, retriever, reward, correctness)
 
 
-def _reward_of(args: RolloutArguments, config: RagR1Config) -> tuple[RewardSum, CorrectnessRule]:
+def reward_of(args: RolloutArguments, config: RagR1Config) -> tuple[RewardSum, CorrectnessRule]:
     """Return the reward terms of every record, and the rule that decides which answers are right. Without a
     key rag_r1.reward, the terms are the default ones and --term. Raises ValueError."""
     entries = [dict(entry) for entry in config.reward]
     if "rag_r1.reward" not in keys_of(args):
+        find_term(args.term, "--term")
         terms = dict.fromkeys([*_DEFAULT_TERMS, args.term])
         entries = [{"term": term, "weight": float(term == args.term)} for term in terms]
     reward = RewardSum.from_config(entries, config.protocol)

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic_settings import CliPositionalArg
 
@@ -24,6 +25,9 @@ from rag_r1.options.subcommands import run
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks
 from rag_r1.system.installation import version
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 _MODULE = "rag_r1.training.recipes_command"
 #: Subcommand -> its function, and its help.
@@ -81,23 +85,37 @@ class ShowArguments(Arguments):
 
 
 def show_recipe(arguments: Sequence[str]) -> int:
-    """Print a recipe. Raises RunError if no recipe has the name, if the recipe cannot be composed, or if
+    """Print a recipe. Raises StartError if no recipe has the name, if the recipe cannot be composed, or if
     there are overrides without --composed."""
-    args = read_arguments(ShowArguments, arguments, prog="rag-r1 recipes show", description="Show a recipe.")
-    if not args.composed:
-        if args.overrides:
-            raise RunError(f"{args.overrides[0]}: a recipe is shown with changes by --composed: add it")
-        print(text_of(find_file(args.name, ".yaml")), end="")
-        return 0
-    recipe = Recipe.find(args.name)
+    args = read_arguments(
+        ShowArguments, arguments, prog="rag-r1 recipes show", description="Show a recipe.", check=_shown_text
+    )
+    print(_shown_text(args), end="")
+    return 0
+
+
+def _shown_text(args: ShowArguments) -> str:
+    """Return the text of the recipe. Raises StartError with all faults of the arguments."""
+    with StartChecks() as checks:
+        if args.overrides and not args.composed:
+            checks.add(RunError(f"{args.overrides[0]}: a recipe is shown with changes by --composed: add it"))
+        text = checks.run(_text, args.name, args.overrides if args.composed else None)
+    assert text is not None  # StartChecks has raised otherwise
+    return text
+
+
+def _text(name: str, overrides: Sequence[str] | None) -> str:
+    """Return a recipe's file or, with overrides, all that the recipe builds on. Raises RunError."""
+    if overrides is None:
+        return text_of(find_file(name, ".yaml"))
+    recipe = Recipe.find(name)
     if kind_of(recipe.path) in ("retriever", "iterate"):
-        raise RunError(f"{args.name} builds on nothing: leave out --composed")
+        raise RunError(f"{name} builds on nothing: leave out --composed")
     from omegaconf import OmegaConf
 
     from rag_r1.training.composition import check_composition
 
-    print(OmegaConf.to_yaml(check_composition(recipe, args.overrides)), end="")
-    return 0
+    return OmegaConf.to_yaml(check_composition(recipe, overrides))
 
 
 class TableArguments(Arguments):
@@ -119,36 +137,65 @@ example, for two GPUs:
 
 
 def print_recipe_table(arguments: Sequence[str]) -> int:
-    """Print the tables of the recipes' READMEs, or the rows of one recipe with overrides. Raises RunError
-    for arguments that do not go together, and for a recipe that cannot be composed."""
+    """Print the tables of the recipes' READMEs, or the rows of one recipe with overrides. Raises StartError
+    naming all arguments that are wrong or do not go together, or if a recipe cannot be composed."""
     description = "Compose recipes, and print their dtype, adapters, learning rates and calculated memory."
+    prog = "rag-r1 recipes table"
     args = read_arguments(
-        TableArguments, arguments, prog="rag-r1 recipes table", description=description, epilog=_TABLE_EPILOG
+        TableArguments,
+        arguments,
+        prog=prog,
+        description=description,
+        epilog=_TABLE_EPILOG,
+        check=_check_table,
     )
-    if args.recipe is None and (args.overrides or args.size):
-        raise RunError("changes and --size are for one recipe: name it with --recipe")
-    from rag_r1.training.composition import check_composition, check_overrides, check_training, compose_recipe
-    from rag_r1.training.preflight.memory.shape import SHAPES
+    from rag_r1.training.composition import compose_recipe
     from rag_r1.training.preflight.memory.table import memory_table
     from rag_r1.training.recipe_table import memory_for, recipe_row, recipe_table, recipe_tables, size_for
 
-    if args.recipe is None:
+    checked = _check_table(args)
+    if checked is None:
         for folder, text in recipe_tables(lambda name, changes: compose_recipe(Recipe.find(name), changes)):
             print(f"## {folder or 'demo'}\n\n{text}\n", flush=True)
         return 0
-    recipe = Recipe.find(args.recipe)
-    config = check_composition(recipe, args.overrides)
-    if kind_of(recipe.path) != "sft":
-        check_training(recipe, config)
-    if args.overrides:
-        check_overrides(recipe, args.overrides)  # the table is calculated from their values
+    recipe, config = checked
     sizes = (args.size or size_for(recipe.name)).split(",")
-    if unknown := [size for size in sizes if size not in SHAPES]:
-        raise RunError(f"--size {unknown[0]}: the sizes that are known are {', '.join(SHAPES)}")
     print(recipe_table([recipe_row(recipe.name, config, size) for size in sizes]))
     if len(sizes) == 1:
         print(f"\n{memory_table(memory_for(recipe.name, config, sizes[0]))}")
     return 0
+
+
+def _check_table(args: TableArguments) -> tuple[Recipe, DictConfig] | None:
+    """Return the recipe and its configuration; None without --recipe. Raises StartError."""
+    with StartChecks() as checks:
+        if args.size is not None:
+            checks.run(_check_sizes, args.size)
+        if args.recipe is None:
+            if args.overrides or args.size:
+                checks.add(RunError("changes and --size are for one recipe: name it with --recipe"))
+            return None
+        checked = checks.run(_configuration, args.recipe, args.overrides)
+    return checked
+
+
+def _check_sizes(sizes: str) -> None:
+    """Raise RunError if a size is not known."""
+    from rag_r1.training.preflight.memory.shape import SHAPES
+
+    if unknown := [size for size in sizes.split(",") if size not in SHAPES]:
+        raise RunError(f"--size {','.join(unknown)}: the sizes that are known are {', '.join(SHAPES)}")
+
+
+def _configuration(name: str, overrides: Sequence[str]) -> tuple[Recipe, DictConfig]:
+    """Return a recipe and its configuration. Raises RunError if there is no such recipe for a training, or an
+    override is wrong."""
+    from rag_r1.training.composition import check_overrides, check_training, compose_valid
+
+    recipe = Recipe.find(name)
+    if kind_of(recipe.path) != "sft":
+        check_training(recipe, compose_valid(recipe, overrides)[0])
+    return recipe, check_overrides(recipe, overrides)  # the table is calculated from their values
 
 
 class CopyArguments(Arguments):
@@ -223,12 +270,21 @@ class PathArguments(Arguments):
 
 
 def print_paths(arguments: Sequence[str]) -> int:
-    """Print the paths of the named files, or of the folder of all recipes. Raises RunError for a name that
-    is not a file of the recipes."""
+    """Print the paths of the named files, or of the folder of all recipes. Raises StartError with all names
+    that are not files of the recipes."""
     description = "Print where the recipes are, or some of them."
-    args = read_arguments(PathArguments, arguments, prog="rag-r1 recipes path", description=description)
-    print(*([find_file(name, ".yaml") for name in args.names] or [RECIPES]), sep="\n")
+    args = read_arguments(
+        PathArguments, arguments, prog="rag-r1 recipes path", description=description, check=_paths
+    )
+    print(*(_paths(args) or [RECIPES]), sep="\n")
     return 0
+
+
+def _paths(args: PathArguments) -> list[Path]:
+    """Return the paths of the named files. Raises StartError."""
+    with StartChecks() as checks:
+        paths = [checks.run(find_file, name, ".yaml") for name in args.names]
+    return [path for path in paths if path is not None]
 
 
 if __name__ == "__main__":

@@ -122,7 +122,7 @@ def finished_model(stage: Path) -> Path:
 
 def check_stage_overrides(overrides: Sequence[str], stages: int) -> None:
     """Raise StartError naming every override that is not key=value or belongs to a stage that does not
-    exist."""
+    exist. `stages` is their number, or 0 if it is not known."""
     with StartChecks() as checks:
         for override in overrides:
             checks.run(_check_stage_override, override, stages)
@@ -130,7 +130,7 @@ def check_stage_overrides(overrides: Sequence[str], stages: int) -> None:
 
 def _check_stage_override(override: str, stages: int) -> None:
     match = _ONE_STAGE.fullmatch(override)
-    if match and not 1 <= int(match[1]) <= stages:
+    if match and stages and not 1 <= int(match[1]) <= stages:
         raise RunError(f"{override}: there is no stage {match[1]}, only 1 to {stages}")
     if not is_override(match[2] if match else override):
         raise RunError(f"{override} is not key=value or ~key (or stage1:key=value)")

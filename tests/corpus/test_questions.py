@@ -84,6 +84,14 @@ def test_evidence_of_another_shape_makes_a_row_unusable(tmp_path, row, message):
     assert read.bad.first[0].startswith(f"{path}, row 2: ") and message in read.bad.first[0]
 
 
+def test_a_file_without_a_usable_question_is_named_with_its_own_rows_alone(tmp_path):
+    first = written(tmp_path / "a.jsonl", [QUESTION, {}])
+    second = written(tmp_path / "b.jsonl", [{}])
+    with pytest.raises(DataError) as refused:
+        read_questions([first, second])
+    assert f"{second}, row 1: " in str(refused.value) and str(first) not in str(refused.value)
+
+
 def test_tables_are_read_too(tmp_path):
     row = {"id": "1", **QUESTION, "supporting_titles": ["Ulm"]}
     pq.write_table(pa.Table.from_pylist([row]), tmp_path / "p.parquet")

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import model_validator
+from pydantic_settings import CliPositionalArg
 
 from rag_r1.options.arguments.errors import ArgumentsError
 from rag_r1.options.command_line import (
@@ -120,6 +121,15 @@ def test_a_required_flag_that_is_misspelled_is_named_beside_the_missing_one(caps
     message = refusal(capsys, "--recipee", "x", "--loa", "2")
     assert "required: --recipe; unrecognized arguments: --recipee; did you mean --recipe?" in message
     assert "--loa" not in message
+
+
+def test_required_words_without_a_flag_are_named(capsys):
+    class Move(Arguments):
+        source: CliPositionalArg[str] = argument("what is moved", "FROM")
+        to: CliPositionalArg[Path] = argument("where to", "TO")
+
+    assert refusal(capsys, cls=Move) == "bake: error: the following arguments are required: FROM, TO"
+    assert refusal(capsys, "x", cls=Move) == "bake: error: the following arguments are required: TO"
 
 
 def test_the_flag_that_is_meant_is_named_once(capsys):

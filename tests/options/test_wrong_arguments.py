@@ -16,6 +16,7 @@ from rag_r1.runs.start_checks import StartChecks
 
 class Post(Arguments):
     letters: list[Path] = argument("what is posted", ("FILE", ...))
+    copies: list[Positive] = argument("of each letter", "N", default=[])
     to: Path = argument("where to", "BOX")
     stamps: Positive = argument("on each", default=1)
     weight: float = argument("of each", default=0.02)
@@ -40,6 +41,12 @@ def test_the_check_has_the_right_values_and_the_defaults_of_the_wrong_ones(capsy
     [args] = seen
     assert args.letters == [Path("a"), Path("b")] and args.to == Path("box")
     assert args.stamps == 1 and args.weight == 0.5
+
+
+def test_a_wrong_item_of_a_list_leaves_the_others_to_the_check(capsys):
+    seen = []
+    message = refused("--to box --letters x --copies 3 --copies many --copies 1", capsys, seen.append)
+    assert "'many'" in message and seen[0].copies == [3, 1]
 
 
 def test_a_check_that_needs_a_missing_argument_is_left_out_and_the_others_are_made(capsys):

