@@ -86,6 +86,14 @@ def test_a_missing_model_is_one_problem_beside_those_of_the_files(tmp_path, caps
     assert "3 problems" in message and "give --model" in message and "--documents no/such" in message
 
 
+@pytest.mark.parametrize("main", [command.main, terminal.main])
+def test_all_wrong_keys_are_named_before_the_demo_starts(main, tmp_path, capsys):
+    keys = ["rag_r1.retriever.topk=x", "rag_r1.agent.paths=3", "trainer.x=1"]
+    assert main(["--demo", "--out", str(tmp_path / "out"), "--check-only", *keys]) == 1
+    message = capsys.readouterr().err
+    assert [key for key in keys if key.partition("=")[0] not in message] == []
+
+
 def test_the_terminal_takes_a_server_or_an_agent(capsys):
     for words in ([], ["--url", "http://x", "--demo"]):
         with pytest.raises(SystemExit):
