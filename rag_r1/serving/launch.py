@@ -89,11 +89,12 @@ def _check_agent(
 def _check_without_model(
     args: ChatAgentArguments, checks: Sequence[Callable[[], Any]], start_checks: StartChecks
 ) -> None:
-    """Check everything but the model, which is missing or the demo's."""
+    """Check everything but the model, which is missing or the demo's. The search is only tried if its address
+    was given, since a chat with a wrong --url needs none."""
     evaluation = start_checks.run(to_eval_arguments, args.model_copy(update={"model": "?"}))
     if evaluation is not None:
         start_checks.add(StartError(start_problems(evaluation, {}, checks)))
-        if args.documents is None and not args.demo:
+        if "retriever_url" in args.model_fields_set and args.documents is None:
             start_checks.run(check_search, evaluation, {})
 
 
