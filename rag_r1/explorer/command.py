@@ -26,7 +26,7 @@ from rag_r1.http_server import listening
 from rag_r1.io.atomic_files import write_text
 from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
-from rag_r1.options.command_line import Arguments, Port, argument, read_arguments
+from rag_r1.options.command_line import Arguments, Filled, HostName, Port, argument, read_arguments
 from rag_r1.options.out_folder import check_out_file
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks, check_packages
@@ -59,7 +59,7 @@ class ViewArguments(Arguments):
     """The arguments of `rag-r1 view`."""
 
     paths: CliPositionalArg[list[Path]] = argument("run folder, folder of runs, or file of records", "PATH")
-    host: str = argument(
+    host: Filled = argument(
         "address to listen on; 127.0.0.1: this machine only; 0.0.0.0: the whole network", default="127.0.0.1"
     )
     port: Port = argument("port to listen on; 0: a free one", default=8090)
@@ -73,7 +73,7 @@ class ViewArguments(Arguments):
         "FILTERS",
         default="",
     )
-    allowed_host: list[str] = argument(
+    allowed_host: list[HostName] = argument(
         "further name under which browsers reach this server, such as that of a proxy; may be repeated",
         "NAME",
         default=[],

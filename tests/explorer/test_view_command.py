@@ -80,6 +80,13 @@ def test_flags_that_would_have_no_effect_are_refused(tmp_path, capsys, words):
     assert ended.value.code == 2 and all(word in message for word in words if word.startswith("--"))
 
 
+def test_an_empty_host_and_an_address_in_place_of_a_name_are_named(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main([str(tmp_path), "--host", "", "--allowed-host", "http://a"])
+    message = capsys.readouterr().err
+    assert "--host" in message and "--allowed-host" in message
+
+
 def test_a_path_that_does_not_exist_is_named(tmp_path, capsys):
     assert main([str(tmp_path / "nothing")]) == 1
     assert str(tmp_path / "nothing") in capsys.readouterr().err
