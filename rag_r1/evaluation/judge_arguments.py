@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import model_validator
 
-from rag_r1.options.command_line import Above0, Arguments, From0, Positive, argument
+from rag_r1.options.command_line import Above0, Arguments, From0, Positive, Variable, argument
 from rag_r1.options.server_address import Address
 from rag_r1.rollouts.agent_arguments import JUDGE
 from rag_r1.rollouts.arguments import json_body
@@ -17,7 +17,7 @@ class JudgeArguments(Arguments):
         "chat endpoint of a judge of the answers, up to and with /v1", "URL", default=None, rare=JUDGE
     )
     judge_model: str | None = argument("name of the judge at its endpoint", "NAME", default=None, rare=JUDGE)
-    judge_api_key_env: str = argument(
+    judge_api_key_env: Variable = argument(
         "environment variable with the API key of the judge", "NAME", default="OPENAI_API_KEY", rare=JUDGE
     )
     judge_body: str = argument(

@@ -26,7 +26,7 @@ from rag_r1.http_server import listening
 from rag_r1.io.atomic_files import write_text
 from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
-from rag_r1.options.command_line import Arguments, Port, argument, read_arguments
+from rag_r1.options.command_line import Arguments, Filled, HostName, Port, argument, read_arguments
 from rag_r1.options.out_folder import check_out_file
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks, check_packages
@@ -59,7 +59,7 @@ class ViewArguments(Arguments):
     """The arguments of `rag-r1 view`."""
 
     paths: CliPositionalArg[list[Path]] = argument("run folder, folder of runs, or file of records", "PATH")
-    host: str = argument(
+    host: Filled = argument(
         "address to listen on; 127.0.0.1: this machine only; 0.0.0.0: the whole network", default="127.0.0.1"
     )
     port: Port = argument("port to listen on; 0: a free one", default=8090)
@@ -73,7 +73,7 @@ class ViewArguments(Arguments):
         "FILTERS",
         default="",
     )
-    allowed_host: list[str] = argument(
+    allowed_host: list[HostName] = argument(
         "further name under which browsers reach this server, such as that of a proxy; may be repeated",
         "NAME",
         default=[],
@@ -114,6 +114,10 @@ def _check_start(args: ViewArguments) -> None:
             checks.run(_check_path, path)
         if args.export is not None:
             checks.run(check_out_file, args.export, "--export")
+            checks.run(_check_records, args.paths)
+            filters = parse_qsl(args.select, keep_blank_values=True)
+            for name in dict.fromkeys(name for name, _ in filters):
+                checks.run(_check_filter, [item for item in filters if item[0] == name])
         else:
             checks.run(listening.check_port, args.host, args.port)
             checks.run(listening.token_of, TOKEN_VARIABLE)
@@ -132,28 +136,46 @@ def _check_path(path: Path) -> None:
         )
 
 
+def _check_records(paths: Sequence[Path]) -> None:
+    """Raise RunError if no path, all of which exist, has records."""
+    if all(path.exists() for path in paths) and not Sources(paths).files():
+        raise _no_trajectories(paths)
+
+
+def _no_trajectories(paths: Sequence[Path]) -> RunError:
+    """Return the error about paths whose records cannot be exported, since there are none."""
+    return RunError(f"no trajectories in {', '.join(map(str, paths))}: give a run's folder")
+
+
+def _check_filter(items: Sequence[tuple[str, str]]) -> None:
+    """Raise RunError if a filter of --select, given as (name, value), cannot be used."""
+    from rag_r1.evaluation.failure_causes import CAUSES
+    from rag_r1.explorer.filters import FilterError, selection_of
+
+    try:
+        causes = (*CAUSES, "none")
+        if unknown := [value for name, value in items if name == "cause" and value not in causes]:
+            raise FilterError(f"cause: must be one of {', '.join(causes)}, not {unknown[0][:50]!r}")
+        selection_of(items)
+    except FilterError as error:
+        raise RunError(f"--select: {error}") from error
+
+
 def _export(args: ViewArguments, out: Path) -> int:
     """Write the static page to the file `out`; returns 0. Raises RunError if nothing can be selected, or the
     cache cannot be used."""
     # Imported in functions, because they need optional packages, and `--help` must work without them.
-    from rag_r1.evaluation.failure_causes import CAUSES
     from rag_r1.explorer.export import export_page, select_trajectories
     from rag_r1.explorer.filters import FilterError, selection_of
 
     try:
-        filters = parse_qsl(args.select, keep_blank_values=True)
-        causes = (*CAUSES, "none")
-        if unknown := [value for name, value in filters if name == "cause" and value not in causes]:
-            raise FilterError(f"cause: must be one of {', '.join(causes)}, not {unknown[0][:50]!r}")
-        selection = selection_of(filters)
+        selection = selection_of(parse_qsl(args.select, keep_blank_values=True))
         with _open_store(args.paths) as store:
             store.refresh()
             with store.cache.connection() as connection:
                 tids, total = select_trajectories(connection, selection)
                 if not total and not args.select:
-                    raise RunError(
-                        f"no trajectories in {', '.join(map(str, args.paths))}: give a run's folder"
-                    )
+                    raise _no_trajectories(args.paths)
                 out.absolute().parent.mkdir(parents=True, exist_ok=True)
                 write_text(out, export_page(connection, store.title, tids), private=True)
     except FilterError as error:

@@ -67,6 +67,18 @@ From0 = Annotated[float, Field(ge=0, allow_inf_nan=False), Constraint("a number 
 From0Count = Annotated[int, Field(ge=0), Constraint("a whole number of at least 0")]
 Share = Annotated[float, Field(ge=0, le=1), Constraint("a number from 0 to 1")]
 Port = Annotated[int, Field(ge=0, le=65535), Constraint("a port, 0 to 65535")]
+Filled = Annotated[str, Field(pattern=r"\S"), Constraint("a text that is not empty")]
+HostName = Annotated[
+    str,
+    Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$"),
+    Constraint("the name of a host alone, without scheme, port and path"),
+]
+#: Wrong values are not repeated, since a user may give the key itself.
+Variable = Annotated[
+    str,
+    Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"),
+    Constraint("the name of an environment variable", is_shown=False),
+]
 
 
 def is_override(word: str) -> bool:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import model_validator
 
-from rag_r1.options.command_line import From0, From0Count, Positive, Share, argument
+from rag_r1.options.command_line import From0, From0Count, Positive, Share, Variable, argument
 from rag_r1.options.server_address import Address
 from rag_r1.options.types import Constraint
 from rag_r1.protocols import protocol_names
@@ -32,7 +32,7 @@ class QuestionsArguments(EndpointArguments):
     out: Path = argument("folder of the run; run again, the command goes on where it was interrupted", "DIR")
     base_url: Address = argument("address of the teacher's endpoint, up to and with /v1", "URL")
     teacher_model: str = argument("name of the teacher at its endpoint", "NAME")
-    api_key_env: str = argument(
+    api_key_env: Variable = argument(
         "environment variable with the teacher's key", "NAME", default="OPENAI_API_KEY", rare=MODEL_SERVER
     )
     reader_url: Address | None = argument(
@@ -41,7 +41,7 @@ class QuestionsArguments(EndpointArguments):
     reader_model: str | None = argument(
         "name of the reader at its endpoint (default: the teacher reads)", "NAME", default=None
     )
-    reader_api_key_env: str = argument(
+    reader_api_key_env: Variable = argument(
         "environment variable with the key of --reader-url", "NAME", default=READER_KEY, rare=READER
     )
     reader_body: str = argument(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from rag_r1.options.command_line import Arguments, CheckedOverrides, Positive, argument
+from rag_r1.options.command_line import Arguments, CheckedOverrides, Positive, Variable, argument
 from rag_r1.options.server_address import Address
 from rag_r1.protocols import protocol_names
 
@@ -41,7 +41,7 @@ class AgentSelection(Arguments):
         default=None,
         rare=MODEL_SERVER,
     )
-    api_key_env: str = argument(
+    api_key_env: Variable = argument(
         "environment variable with the key of the model's server",
         "NAME",
         default="OPENAI_API_KEY",

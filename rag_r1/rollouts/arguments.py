@@ -181,6 +181,15 @@ def config_of(args: RolloutArguments, defaults: Mapping[str, Any]) -> RagR1Confi
     return settings
 
 
+def check_paths(args: RolloutArguments, paths: int) -> None:
+    """Raise ValueError if the `paths` of an episode are several, but greedy and therefore equal."""
+    if paths > 1 and getattr(args, "temperature", 1) == 0:
+        raise ValueError(
+            "rag_r1.agent.paths above 1 needs a --temperature above 0, which `rag-r1 eval` has: greedy paths "
+            "are equal, and a chat plays one path"
+        )
+
+
 def block_of(args: RolloutArguments, defaults: Mapping[str, Any]) -> dict[str, Any]:
     """Return the unchecked block rag_r1 of this run. The flags come first; the command's `defaults`, which
     are grouped by section, replace them, and the overrides replace both. Raises ValueError for an override

@@ -19,7 +19,7 @@ from typing import Any
 from rag_r1.io.unknown_value import needs_unknown
 from rag_r1.options.out_folder import check_out
 from rag_r1.protocols import load_protocol
-from rag_r1.rollouts.arguments import RolloutArguments, config_of
+from rag_r1.rollouts.arguments import RolloutArguments, check_paths, config_of
 from rag_r1.rollouts.engine_factory import TokenUnit
 from rag_r1.rollouts.requests import read_questions
 from rag_r1.rollouts.search_check import FALLBACK_PROTOCOL, check_search
@@ -64,7 +64,9 @@ def start_problems(
     if args.prompt is not None:
         checks.run(config_of, plain.changed(prompt=args.prompt), defaults)
     for override in args.overrides:
-        checks.run(config_of, plain.changed(overrides=[override]), defaults)
+        config = checks.run(config_of, plain.changed(overrides=[override]), defaults)
+        if config is not None:
+            checks.run(check_paths, args, config.validation_agent.paths)
     checks.run(_check_reward, plain.changed(overrides=list(filter(_sets_reward, args.overrides))), defaults)
     for path in args.questions:
         checks.run(_check_questions, args, path, plain.protocol)

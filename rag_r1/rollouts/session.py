@@ -28,7 +28,7 @@ from rag_r1.inference.cost_limit import CostTracker
 from rag_r1.inference.rate_limit import RateLimiter
 from rag_r1.options.import_path import add_working_directory
 from rag_r1.rewards import RewardSum, find_term
-from rag_r1.rollouts.arguments import EndpointArguments, RolloutArguments, config_of, keys_of
+from rag_r1.rollouts.arguments import EndpointArguments, RolloutArguments, check_paths, config_of, keys_of
 from rag_r1.rollouts.engine_factory import TokenUnit, agent_setup, engine_maker
 from rag_r1.rollouts.requests import QuestionSet, questions_hash, read_questions
 from rag_r1.rollouts.response_format import requires_token_ids, response_format
@@ -95,11 +95,7 @@ def prepare_agent(
     tokens = TokenUnit.of(args.tokenizer)
     limits = RowLimits(args.max_prompt_tokens, args.max_response_tokens, args.max_context_tokens)
     setup = agent_setup(config, tokens, limits, validation=validation)
-    if setup.budget.paths > 1 and getattr(args, "temperature", 1) == 0:
-        raise ValueError(
-            "rag_r1.agent.paths above 1 needs a --temperature above 0, which `rag-r1 eval` has: greedy paths "
-            "are equal, and a chat plays one path"
-        )
+    check_paths(args, setup.budget.paths)
     return config, tokens, setup
 
 

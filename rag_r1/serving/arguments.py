@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.options.arguments.errors import ArgumentsError
-from rag_r1.options.command_line import Above0, From0Count, Port, Positive, argument
+from rag_r1.options.command_line import Above0, Filled, From0Count, HostName, Port, Positive, argument
 from rag_r1.options.types import Constraint
 from rag_r1.rollouts.agent_arguments import (
     LIMITS,
@@ -78,7 +78,7 @@ class ChatAgentArguments(AgentSelection, EpisodeTokens, _ModelArguments):
     out: Path = argument(
         "folder for logs, and for the index of --documents", "DIR", default=Path("outputs/serve")
     )
-    name: str = argument("name of the model in the API", default="rag-r1", rare=SERVER)
+    name: Filled = argument("name of the model in the API", default="rag-r1", rare=SERVER)
     in_flight: Positive = argument("most chats answered at a time", "N", default=32, old="concurrency")
     queue: From0Count = argument(
         "most chats that wait; a further one is refused with Retry-After", "N", default=64, rare=SERVER
@@ -95,11 +95,11 @@ class ChatAgentArguments(AgentSelection, EpisodeTokens, _ModelArguments):
 class ServeArguments(ChatAgentArguments):
     """`rag-r1 serve`: the agent, and the address to listen on."""
 
-    host: str = argument(
+    host: Filled = argument(
         "address to listen on; 127.0.0.1: this machine only; 0.0.0.0: the whole network", default="127.0.0.1"
     )
     port: Port = argument("port to listen on; 0: a free one", default=8080)
-    allowed_host: list[str] = argument(
+    allowed_host: list[HostName] = argument(
         "further name under which browsers reach this server, such as that of a proxy, beside addresses, "
         "localhost and the name of the machine; may be repeated",
         "NAME",

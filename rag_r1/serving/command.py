@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
-from rag_r1.http_server.listening import bind_socket, check_port, take_token_of, warn_without_token
+from rag_r1.http_server.listening import bind_socket, check_port, take_token_of, token_of, warn_without_token
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import read_arguments
 from rag_r1.runs.errors import RunError
@@ -49,8 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ServeArguments, arguments, prog=COMMAND, description=_DESCRIPTION, epilog=_EPILOG, check=_check_start
     )
     set_up_logs(logging.INFO)
-    token = take_token_of(TOKEN_VARIABLE)
     _check_start(args)
+    token = take_token_of(TOKEN_VARIABLE)
     # Imported here, because these modules need extras, which `--help` does not.
     from rag_r1.serving.http_server import RunningServer, serve
     from rag_r1.serving.launch import launch_agent
@@ -72,11 +72,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check_start(args: ServeArguments) -> None:
-    """Check arguments, packages and port, and if these are right also the servers. Raises StartError or
-    RunError with all problems that were found."""
+    """Check arguments, packages, port and token, and if these are right also the servers. Raises StartError
+    or RunError with all problems that were found."""
     from rag_r1.serving.launch import check_launch
 
-    check_launch(args, [partial(check_extras, COMMAND, args), partial(check_port, args.host, args.port)])
+    port_check = partial(check_port, args.host, args.port)
+    token_check = partial(token_of, TOKEN_VARIABLE)
+    check_launch(args, [partial(check_extras, COMMAND, args), port_check, token_check])
 
 
 def check_extras(command: str, args: ChatAgentArguments) -> None:

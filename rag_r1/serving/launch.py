@@ -57,16 +57,13 @@ class LaunchedAgent:
 
 def check_launch(args: ChatAgentArguments, checks: Sequence[Callable[[], Any]] = ()) -> None:
     """Check the arguments and the servers that run already, before anything is started. `checks` are further
-    checks of the command. For the demo, which has its own model and search, only --out and `checks` are
-    checked. Raises StartError with all problems.
+    checks of the command. The demo has its own model and search, which are not checked. Raises StartError
+    with all problems.
 
     Documents are read if something else is wrong, and with --check-only. Otherwise the start reads them."""
     checks = [partial(check_out, args.out), *checks]
     with StartChecks() as start_checks:
-        if args.demo:
-            for check in checks:
-                start_checks.run(check)
-        elif args.model is None:  # the arguments are wrong already
+        if args.demo or args.model is None:  # without --demo, the arguments are wrong already
             _check_without_model(args, checks, start_checks)
         else:
             _check_agent(args, checks, start_checks)
@@ -92,11 +89,12 @@ def _check_agent(
 def _check_without_model(
     args: ChatAgentArguments, checks: Sequence[Callable[[], Any]], start_checks: StartChecks
 ) -> None:
-    """Check everything but the model, which is missing."""
+    """Check everything but the model, which is missing or the demo's. The search is only tried if its address
+    was given, since a chat with a wrong --url needs none."""
     evaluation = start_checks.run(to_eval_arguments, args.model_copy(update={"model": "?"}))
     if evaluation is not None:
         start_checks.add(StartError(start_problems(evaluation, {}, checks)))
-        if args.documents is None:
+        if "retriever_url" in args.model_fields_set and args.documents is None:
             start_checks.run(check_search, evaluation, {})
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -46,19 +46,18 @@ class Message(BaseModel):
     """One message of a conversation. Keys other than these two are ignored."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[str, Field(max_length=MAX_CHARACTERS)] | list[ContentPart] | None = None
+    content: str | list[ContentPart] | None = None
 
     @property
     def text(self) -> str:
-        """The whole text of the message. Raises ValueError if a part of its content is not text, or if the
-        parts together are too long."""
-        if not isinstance(self.content, list):
-            return self.content or ""
-        if any(part.type != "text" for part in self.content):
+        """The whole text of the message. Raises ValueError if a part of its content is not text, or if it is
+        too long."""
+        parts = self.content if isinstance(self.content, list) else []
+        if any(part.type != "text" for part in parts):
             raise ValueError("messages may contain text only")
-        text = "\n".join(part.text for part in self.content)
+        text = self.content if isinstance(self.content, str) else "\n".join(part.text for part in parts)
         if len(text) > MAX_CHARACTERS:
-            raise ValueError(f"the parts of a message may have at most {MAX_CHARACTERS} characters together")
+            raise ValueError(f"a message may have at most {MAX_CHARACTERS} characters, not {len(text)}")
         return text
 
 

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from retrieval_server.cluster.ray_options import check_cluster
+from retrieval_server.cluster.ray_options import RayOptions, check_cluster
 from retrieval_server.encode.model_folder import check_model, check_weights, is_hub_name, resolve_model
 from retrieval_server.encode.options import check_device
 from retrieval_server.errors import UserError, UserErrors, check_all
@@ -203,7 +203,18 @@ def _check_rest(command: ServeCommand) -> None:
         checks.append(partial(_refuse_unused_encoder, [folder for _, folder in command.index]))
     if command.serve == "ray":
         checks.append(partial(check_cluster, command.ray.ray_address))
+    else:
+        checks.append(partial(_refuse_unused_ray, command.ray))
     check_all(*checks)
+
+
+def _refuse_unused_ray(given: RayOptions) -> None:
+    """Raise UserError if options of Ray are given, which have no effect without --serve ray."""
+    default = RayOptions()
+    names = [name for name in RayOptions.model_fields if getattr(given, name) != getattr(default, name)]
+    if names:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in names)
+        raise UserError(f"without --serve ray, nothing runs on Ray: add it, or leave out {flags}.")
 
 
 def _refuse_unused_encoder(folders: Sequence[Path]) -> None:

@@ -35,6 +35,14 @@ def test_a_selection_that_is_empty_or_wrong_is_one_sentence(tmp_path, capsys, se
     assert line.startswith("error: --select") and not (tmp_path / "page.html").exists()
 
 
+def test_all_wrong_filters_and_missing_records_are_found_by_check_only(tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    words = [str(tmp_path / "empty"), "--export", str(tmp_path / "page.html"), "--check-only"]
+    assert main([*words, "--select", "cause=nope&rigth=1&right=maybe"]) == 1
+    message = capsys.readouterr().err
+    assert [word for word in ("empty", "cause:", "'rigth'", "right:") if word not in message] == []
+
+
 def test_a_page_that_cannot_have_all_that_is_selected_says_so(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(export, "MAX_TRAJECTORIES", 2)
     write(tmp_path / "a.jsonl", [record("a"), record("b"), record("c")])
@@ -64,6 +72,7 @@ def test_a_record_that_changes_while_a_page_is_written_is_one_sentence(tmp_path,
 )
 def test_a_broken_cache_is_one_sentence(tmp_path, capsys, monkeypatch, module, name, words):
     monkeypatch.chdir(tmp_path)
+    write(tmp_path / "a.jsonl", [record("a")])
     monkeypatch.setattr(module, name, lambda *unused: duckdb.connect("/proc/cannot/be"))
     assert main([str(tmp_path), *words]) == 1
     (line,) = capsys.readouterr().err.splitlines()
@@ -78,6 +87,13 @@ def test_flags_that_would_have_no_effect_are_refused(tmp_path, capsys, words):
         main([str(tmp_path), *words])
     message = capsys.readouterr().err
     assert ended.value.code == 2 and all(word in message for word in words if word.startswith("--"))
+
+
+def test_an_empty_host_and_an_address_in_place_of_a_name_are_named(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main([str(tmp_path), "--host", "", "--allowed-host", "http://a"])
+    message = capsys.readouterr().err
+    assert "--host" in message and "--allowed-host" in message
 
 
 def test_a_path_that_does_not_exist_is_named(tmp_path, capsys):

@@ -10,6 +10,8 @@ from rag_r1.demo.loopback import LoopbackServer
 class WebPage(LoopbackServer):
     """Its `asked` are the paths of all requests."""
 
+    status = 200
+
     def __enter__(self) -> WebPage:
         self.asked: list[str] = []
         return super().__enter__()
@@ -19,4 +21,6 @@ class WebPage(LoopbackServer):
 
     async def page(self, request: web.Request) -> web.Response:
         self.asked.append(request.path)
-        return web.Response(text="<!doctype html><title>Welcome</title>", content_type="text/html")
+        return web.Response(
+            text="<!doctype html><title>Welcome</title>", content_type="text/html", status=self.status
+        )

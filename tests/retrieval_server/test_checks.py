@@ -177,6 +177,7 @@ def test_an_encoder_whose_files_are_not_whole_is_refused_before_the_work(
         ("serve WEB --replay PATH/none --encoder PATH/empty", "and there is no index: leave it out"),
         ("serve RAY nohost:1", "--ray-address nohost:1: nothing answers there ("),
         ("serve RAY head..x:1", "--ray-address head..x:1: nothing answers there ("),
+        ("serve WEB --replay PATH/none --ray-address auto --replica-cpus 2", "--ray-address, --replica-cpus"),
         ("serve RAY head", "--ray-address head: give local, auto or the HOST:PORT"),
         ("serve RAY head:65536", "--ray-address head:65536: give local, auto or the HOST:PORT"),
     ],

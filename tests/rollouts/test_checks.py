@@ -136,6 +136,14 @@ def test_a_wrong_key_hides_no_dead_search_unless_it_says_how_to_search(name, key
     assert (f"retrieval server answers at {DEAD} " in said) == asks
 
 
+def test_several_greedy_paths_are_named_beside_another_wrong_key(tmp_path, capsys):
+    main, server = COMMANDS["eval"]
+    keys = ["rag_r1.agent.paths=3", "rag_r1.agnt=1"]
+    assert main([*server, "--questions", __file__, "--out", str(tmp_path / "out"), *keys]) == 1
+    message = capsys.readouterr().err
+    assert "rag_r1.agent.paths" in message and "rag_r1.agnt" in message
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_web_pages_in_place_of_both_servers_are_named(name, tmp_path, capsys):
     main, server = COMMANDS[name]

@@ -29,6 +29,10 @@ from tests.fakes.json_server import JsonStub
         (["--model", "m", "--port", "99999"], "--port"),
         (["--model", "m", "--concurrency", "0"], "--in-flight"),
         (["--model", "m", "rag_r1.agent"], "is not key=value"),
+        (["--demo", "--host", ""], "--host"),
+        (["--demo", "--name", " "], "--name"),
+        (["--demo", "--allowed-host", "chat.example.org:80"], "--allowed-host"),
+        (["--model", "m", "--api-key-env", "the key"], "--api-key-env"),
     ],
 )
 def test_wrong_arguments_are_named(words, said, capsys):
@@ -86,11 +90,23 @@ def test_a_missing_model_is_one_problem_beside_those_of_the_files(tmp_path, caps
     assert "3 problems" in message and "give --model" in message and "--documents no/such" in message
 
 
+@pytest.mark.parametrize("main", [command.main, terminal.main])
+def test_a_wrong_token_and_all_wrong_keys_are_named_before_the_demo_starts(
+    main, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setenv("CHAT_TOKEN", "no token")
+    keys = ["rag_r1.retriever.topk=x", "rag_r1.agent.paths=3", "trainer.x=1"]
+    assert main(["--demo", "--out", str(tmp_path / "out"), "--check-only", *keys]) == 1
+    message = capsys.readouterr().err
+    assert [key for key in ["CHAT_TOKEN", *keys] if key.partition("=")[0] not in message] == []
+
+
 def test_the_terminal_takes_a_server_or_an_agent(capsys):
-    for words in ([], ["--url", "http://x", "--demo"]):
+    for words in ([], ["--url", "127.0.0.1:80"], ["--url", "http://x", "--demo"]):
         with pytest.raises(SystemExit):
             terminal.main(words)
-    assert "--url names a server" in capsys.readouterr().err
+    message = capsys.readouterr().err
+    assert "--url names a server" in message and "retrieval server" not in message
 
 
 @pytest.mark.parametrize("main", [command.main, terminal.main])

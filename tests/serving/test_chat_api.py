@@ -155,7 +155,7 @@ def test_tags_in_a_question_or_its_history_are_neutralised(chat, policy):
         (question(temperature=-1), 400, "temperature"),
         (question(model="other"), 404, "only model"),
         (question("long " * 6_000), 400, "shorten"),
-        (question("long " * 7_000), 400, "at most 32000"),
+        (question("long " * 7_000), 400, "at most 32000 characters, not 35000"),
         (question([{"type": "text", "text": "long " * 3_500}] * 2), 400, "at most 32000"),
         (question([{"type": "text", "text": "long " * 7_000}]), 400, "at most 32000"),
         (question([{"text": "What?"}]), 400, "type: Field required"),

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from rag_r1.demo.policy import PROTOCOLS
-from rag_r1.options.command_line import Above0, Arguments, Positive, Share, argument, is_override
+from rag_r1.options.command_line import Above0, Arguments, Positive, Share, Variable, argument, is_override
 from rag_r1.options.server_address import Address
 from rag_r1.options.types import Constraint
 from rag_r1.runs.start_checks import CHECK_ONLY
@@ -50,7 +50,7 @@ class PipelineArguments(Arguments):
         default=None,
     )
     teacher_model: str | None = argument("name of the teacher's model at --teacher-url", "NAME", default=None)
-    api_key_env: str = argument(
+    api_key_env: Variable = argument(
         "environment variable with the endpoint's key", "NAME", default="OPENAI_API_KEY"
     )
     sft_epochs: Positive = argument("passes over the SFT samples", "N", default=2)

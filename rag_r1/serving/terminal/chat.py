@@ -54,6 +54,8 @@ class TerminalChat:
                 raise ChatError(f"the input is not {error.encoding} text: convert it with `iconv`") from error
             if line == "/new":
                 self.messages = []
+            elif line.startswith("/") and line[1:].isalpha():
+                print_error(f"no command {line}: the only one is /new, which begins a new conversation")
             elif line:
                 self.answer(line)
 

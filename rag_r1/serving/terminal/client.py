@@ -45,17 +45,19 @@ def check_server(url: str, token: str | None = None) -> None:
     try:
         with bounded_http_client(_HEALTH_S, _authorization(token)) as client:
             answer = client.get(f"{url}/health")
-            is_refused = not is_web_page(answer.headers) and client.get(f"{url}/v1/models").status_code == 401
+            is_refused = answer.status_code == 401  # also of a proxy, which answers with a web page
+            if not is_web_page(answer.headers):
+                is_refused |= client.get(f"{url}/v1/models").status_code == 401
     except httpx.TimeoutException as error:
         raise _unreachable(url, f"no answer within {_HEALTH_S:g} s") from error
     except (httpx.NetworkError, httpx.ProtocolError, httpx.DecodingError) as error:
         raise _unreachable(url, f"{type(error).__name__}: {error}") from error
     except (httpx.HTTPError, httpx.InvalidURL, OSError):
         return
-    if is_web_page(answer.headers):
-        raise ChatError(web_page_fault("chat", url, "--url"))
     if is_refused:
         raise ChatError(_token_fault(url))
+    if is_web_page(answer.headers):
+        raise ChatError(web_page_fault("chat", url, "--url"))
 
 
 def _authorization(token: str | None) -> dict[str, str]:

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
-from rag_r1.http_server.listening import take_token_of
+from rag_r1.http_server.listening import take_token_of, token_of
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import read_arguments
 from rag_r1.runs.errors import RunError
@@ -44,11 +44,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments,
         prog="rag-r1 chat",
         description=_DESCRIPTION,
-        check=lambda args: _check_start(args, take_token_of(TOKEN_VARIABLE)),
+        check=_check_start,
     )
     set_up_logs(logging.WARNING)
+    _check_start(args)
     token = take_token_of(TOKEN_VARIABLE)
-    _check_start(args, token)
     if args.check_only:
         print("all checks passed: the chat would begin")
         return 0
@@ -61,13 +61,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return TerminalChat(running.url, None).chat(args.ask)
 
 
-def _check_start(args: ChatArguments, token: str | None) -> None:
-    """Check the arguments or the server. Raises StartError, RunError or ChatError with all problems."""
+def _check_start(args: ChatArguments) -> None:
+    """Check the arguments, or the token and the server. Raises StartError, RunError or
+    ChatError with all problems."""
     if args.url is not None:
-        return check_server(args.url.rstrip("/"), token)
+        return check_server(args.url.rstrip("/"), token_of(TOKEN_VARIABLE))
     from rag_r1.serving.launch import check_launch
 
-    check_launch(args, [partial(check_extras, "rag-r1 chat", args)])
+    check_launch(args, [partial(check_extras, "rag-r1 chat", args), partial(token_of, TOKEN_VARIABLE)])
 
 
 if __name__ == "__main__":

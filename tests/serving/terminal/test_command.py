@@ -104,6 +104,19 @@ def test_a_server_that_is_away_is_an_error_with_its_address(capsys):
     assert "no chat answers at http://127.0.0.1:9 (connection refused)" in capsys.readouterr().err
 
 
+def test_a_refusal_as_a_web_page_is_about_the_token(capsys):
+    with WebPage() as page:
+        page.status = 401
+        assert main(["--url", page.url]) == 1
+    assert "CHAT_TOKEN" in capsys.readouterr().err
+
+
+def test_an_unknown_command_is_not_asked_as_a_question(capsys):
+    session, out = terminal("http://127.0.0.1:9", "/nope")
+    assert session.chat() == 0
+    assert "/nope" in (said := capsys.readouterr().err) and "/new" in said and session.messages == []
+
+
 @pytest.mark.parametrize(("status", "kind"), [(200, "text/html"), (404, "text/plain")])
 def test_a_server_that_is_no_chat_is_an_error_with_its_address_and_flag(capsys, status, kind):
     with OpenAIServer(lambda body: web.Response(text="<p>x</p>", status=status, content_type=kind)) as server:
