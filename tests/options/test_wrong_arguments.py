@@ -19,6 +19,7 @@ class Post(Arguments):
     to: Path = argument("where to", "BOX")
     stamps: Positive = argument("on each", default=1)
     weight: float = argument("of each", default=0.02)
+    again: bool = argument("twice", default=False)
 
     @model_validator(mode="after")
     def _light(self) -> Post:
@@ -60,6 +61,12 @@ def test_stray_words_are_reported_beside_a_missing_argument(capsys):
     message = refused("--stamps 2 stray --stampps 3", capsys, lambda args: None)
     assert "2 problems" in message and "required: --letters, --to" in message
     assert "unrecognized arguments: stray --stampps 3; did you mean --stamps?" in message
+
+
+def test_a_flag_with_too_few_or_too_many_values_hides_no_other_problem(capsys):
+    message = refused("--to --again=yes --letters --stamps x --agai=no", capsys, lambda args: None)
+    assert "5 problems" in message and "required" not in message
+    assert all(told in message for told in ("--to: ", "'yes'", "'no'", "--letters: ", "--stamps: "))
 
 
 def test_what_mentions_a_wrong_flag_follows_from_it(capsys):
