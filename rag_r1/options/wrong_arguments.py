@@ -2,9 +2,9 @@
 
 A command passes `read_arguments` the function that checks its files and servers. If arguments are wrong, this
 function is called with the correct ones, so that one message can name a wrong flag and a missing file. In
-place of a wrong or missing argument it gets the default. A required argument has no default and becomes an
-empty list, or UNKNOWN. A check that needs an UNKNOWN value is skipped (`StartChecks`,
-rag_r1/runs/start_checks.py), and any other use of it raises UnknownValueError.
+place of a wrong or missing argument it gets the default, and of a list the items that are right. A required
+argument has no default and becomes an empty list, or UNKNOWN. A check that needs an UNKNOWN value is skipped
+(`StartChecks`, rag_r1/runs/start_checks.py), and any other use of it raises UnknownValueError.
 """
 
 from __future__ import annotations
@@ -28,13 +28,18 @@ def right_arguments(
     wrong_names = set(known_wrong)
     read_values: dict[str, Any] = {}
     for name, field in fields_of(cls).items():
-        if name in values and name not in wrong_names:
+        if name in values:
+            kind = TypeAdapter(Annotated[field.annotation, *field.metadata, None])  # it needs at least one item
             try:
-                kind = Annotated[field.annotation, *field.metadata, None]  # it needs at least one item
-                read_values[name] = TypeAdapter(kind).validate_python(values[name])
-                continue
-            except ValidationError:
+                value = kind.validate_python(values[name])
+                if name not in wrong_names:
+                    read_values[name] = value
+                    continue
+            except ValidationError as error:
                 wrong_names.add(name)
+                if right_items := _right_items(values[name], error):
+                    read_values[name] = kind.validate_python(right_items)
+                    continue
         if field.is_required():
             wrong_names.add(name)
             read_values[name] = [] if get_origin(field.annotation) is list else UNKNOWN
@@ -50,6 +55,15 @@ def right_arguments(
             if not needs_unknown(error):
                 faults.append(str(error))
     return args, list(_other_problems(faults, wrong_names)), wrong_names
+
+
+def _right_items(value: Any, error: ValidationError) -> list[Any]:
+    """Return the items of a list that this error is not about; [] if it is about the list, or another value."""
+    places = [item["loc"] for item in error.errors()]
+    if not isinstance(value, list) or not all(places):
+        return []
+    wrong_indices = {place[0] for place in places}
+    return [item for index, item in enumerate(value) if index not in wrong_indices]
 
 
 def problems_beside(check: Callable[[Any], object], args: Any, wrong_names: Iterable[str]) -> list[str]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import model_validator
 
 from rag_r1.io.unknown_value import UNKNOWN, UnknownValueError
-from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
+from rag_r1.options.command_line import Arguments, CheckedOverrides, Positive, argument, read_arguments
 from rag_r1.runs.start_checks import StartChecks
 
 
@@ -28,9 +28,9 @@ class Post(Arguments):
         return self
 
 
-def refused(words: str, capsys, check) -> str:
+def refused(words: str, capsys, check, cls=Post) -> str:
     with pytest.raises(SystemExit) as ended:
-        read_arguments(Post, words.split(), prog="post", description="", check=check)
+        read_arguments(cls, words.split(), prog="post", description="", check=check)
     assert ended.value.code == 2
     return capsys.readouterr().err
 
@@ -41,6 +41,15 @@ def test_the_check_has_the_right_values_and_the_defaults_of_the_wrong_ones(capsy
     [args] = seen
     assert args.letters == [Path("a"), Path("b")] and args.to == Path("box")
     assert args.stamps == 1 and args.weight == 0.5
+
+
+def test_the_check_has_the_right_items_of_a_list_with_wrong_ones(capsys):
+    class Changed(Post):
+        changes: CheckedOverrides = argument("of the letters", "key=value", default=[])
+
+    seen = []
+    refused("a=1 novalue b=2 --to b --letters a --letters=", capsys, seen.append, Changed)
+    assert seen[0].changes == ["a=1", "b=2"] and seen[0].letters == []
 
 
 def test_a_check_that_needs_a_missing_argument_is_left_out_and_the_others_are_made(capsys):
