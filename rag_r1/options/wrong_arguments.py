@@ -29,7 +29,9 @@ def right_arguments(
     read_values: dict[str, Any] = {}
     for name, field in fields_of(cls).items():
         if name in values:
-            kind = TypeAdapter(Annotated[field.annotation, *field.metadata, None])  # it needs at least one item
+            kind = TypeAdapter(
+                Annotated[field.annotation, *field.metadata, None]
+            )  # it needs at least one item
             try:
                 value = kind.validate_python(values[name])
                 if name not in wrong_names:
@@ -58,7 +60,8 @@ def right_arguments(
 
 
 def _right_items(value: Any, error: ValidationError) -> list[Any]:
-    """Return the items of a list that this error is not about; [] if it is about the list, or another value."""
+    """Return the items of a list that this error is not about; [] if it is about the list as a whole, or
+    about another value."""
     places = [item["loc"] for item in error.errors()]
     if not isinstance(value, list) or not all(places):
         return []
