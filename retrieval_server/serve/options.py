@@ -1,7 +1,7 @@
 """The options of `rag-r1 index serve`.
 
-Options that contradict each other are refused, and so are those of a web engine without one and an encoder
-without a dense index (`checks.py`). Other options that have no effect, such as `--rerank-depth` without
+Options that contradict each other are refused, and so are those of a web engine without one, those of a
+cluster without `--serve ray`, and an encoder without a dense index (`checks.py`). Other options that have no effect, such as `--rerank-depth` without
 `--rerank`, are ignored. `command_line.py` makes the flags, the help and the error messages from this
 declaration.
 """
@@ -165,6 +165,10 @@ class ServeCommand(Options):
             yield f"--index {WEB}=DIR: with --web this name is the web engine's; choose another"
         for name in dict.fromkeys(name for name in names if names.count(name) > 1):
             yield f"--index: two indexes are named {name!r}; give each another name, NAME=DIR"
+        changed = [name for name, value in RayOptions() if getattr(self.ray, name) != value]
+        if changed and self.serve != "ray":
+            flags = ", ".join(f"--{name.replace('_', '-')}" for name in changed)
+            yield f"{flags}: no effect without --serve ray; add it, or leave this out"
         limits = self.limits
         depth = self.rerank.rerank_depth
         if self.rerank.rerank and 0 < depth < self.topk:

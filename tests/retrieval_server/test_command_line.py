@@ -212,6 +212,7 @@ COMMANDS = {"serve": ServeCommand, "build": BuildCommand}
         ("serve --index i --replay f", "--replay belongs to --web"),
         ("serve --index i --log-queries --log-level warning", "--log-queries: with --log-level warning"),
         ("serve --index i --log-queries --log-level error", "--log-queries: with --log-level error"),
+        ("serve --index i --ray-address a:1 --encoder-gpus 1", "--ray-address, --encoder-gpus: no effect"),
         *((f"serve --index i --shard-replicas {n}", f"{n!r} is neither") for n in "0 4:1 x 1: :2 -1".split()),
         ("serve --index i --topk 0", "--topk"),
         ("serve --index i --topk 200", "--topk"),
