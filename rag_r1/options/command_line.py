@@ -248,7 +248,7 @@ def read_arguments(
         errors = [item for item in error.errors(include_url=False) if item["type"] != "missing"]
     faults += [*parser.faults, *(message_of(item, fields) for item in errors)]
     parsed = source()
-    known_wrong = {str(item["loc"][0]) for item in errors if item["loc"]}
+    known_wrong = {str(item["loc"][0]) for item in errors if item["loc"]} | parser.wrong_names
     known_wrong |= {name for name in fields if flag_of(name) in wrong_flags and name not in parsed}
     faults += _other_faults(cls, {**settings, **parsed}, known_wrong, check)
     parser.error("; ".join(faults) if check is None else listed(faults))

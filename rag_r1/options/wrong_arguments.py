@@ -2,19 +2,17 @@
 
 A command passes `read_arguments` the function that checks its files and servers. If arguments are wrong, this
 function is called with the correct ones, so that one message can name a wrong flag and a missing file. In
-place of a wrong or missing argument it gets the default. A required argument has no default and becomes an
-empty list, or UNKNOWN. Of a list with wrong items it gets the others. A check that needs an UNKNOWN value is
-skipped (`StartChecks`, rag_r1/runs/start_checks.py), and any other use of it raises UnknownValueError.
+place of a wrong or missing argument it gets the default, and of a list the items that are right. A required
+argument has no default and becomes an empty list, or UNKNOWN. A check that needs an UNKNOWN value is skipped
+(`StartChecks`, rag_r1/runs/start_checks.py), and any other use of it raises UnknownValueError.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from typing import Annotated, Any, get_origin
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic.fields import FieldInfo
 
 from rag_r1.io.atomic_files import error_text
 from rag_r1.io.unknown_value import UNKNOWN, needs_unknown
@@ -30,17 +28,21 @@ def right_arguments(
     wrong_names = set(known_wrong)
     read_values: dict[str, Any] = {}
     for name, field in fields_of(cls).items():
-        if name in values and name not in wrong_names:
+        if name in values:
+            kind = TypeAdapter(Annotated[field.annotation, *field.metadata, None])  # it needs one item
             try:
-                read_values[name] = _validated(field, values[name])
-                continue
-            except ValidationError:
+                value = kind.validate_python(values[name])
+                if name not in wrong_names:
+                    read_values[name] = value
+                    continue
+            except ValidationError as error:
                 wrong_names.add(name)
+                if right_items := _right_items(values[name], error):
+                    read_values[name] = kind.validate_python(right_items)
+                    continue
         if field.is_required():
             wrong_names.add(name)
             read_values[name] = [] if get_origin(field.annotation) is list else UNKNOWN
-        if right_items := _right_items(field, values.get(name)):
-            read_values[name] = right_items
     names = {field.validation_alias or name: name for name, field in cls.model_fields.items()}
     right_names = {names[name] for name in read_values if name not in wrong_names}
     args = cls.model_construct(right_names, **read_values)
@@ -55,21 +57,14 @@ def right_arguments(
     return args, list(_other_problems(faults, wrong_names)), wrong_names
 
 
-def _validated(field: FieldInfo, value: Any) -> Any:
-    """Return the validated value of a field. Raises ValidationError."""
-    kind = Annotated[field.annotation, *field.metadata, None]  # it needs at least one item
-    return TypeAdapter(kind).validate_python(value)
-
-
-def _right_items(field: FieldInfo, value: Any) -> list[Any]:
-    """Return the validated items of a list without the wrong ones. There are none if the field takes no
-    list."""
-    items: list[Any] = []
-    if get_origin(field.annotation) is list and isinstance(value, list):
-        for item in value:
-            with suppress(ValidationError):
-                items += _validated(field, [item])
-    return items
+def _right_items(value: Any, error: ValidationError) -> list[Any]:
+    """Return the items of a list that this error is not about; [] if it is about the list as a whole, or
+    about another value."""
+    places = [item["loc"] for item in error.errors()]
+    if not isinstance(value, list) or not all(places):
+        return []
+    wrong_indices = {place[0] for place in places}
+    return [item for index, item in enumerate(value) if index not in wrong_indices]
 
 
 def problems_beside(check: Callable[[Any], object], args: Any, wrong_names: Iterable[str]) -> list[str]:

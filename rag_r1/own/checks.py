@@ -27,12 +27,13 @@ from rag_r1.own.episodes import ANY_URL
 from rag_r1.own.evaluation_steps import eval_arguments, evaluations
 from rag_r1.own.plan import OwnPlan
 from rag_r1.own.questions_step import questions_spec, read_own_questions
+from rag_r1.own.sizes import with_recipes
 from rag_r1.own.training_steps import sft_overrides
 from rag_r1.protocols import load_with_prompt
 from rag_r1.rollouts.one_shot import PASSAGES_FIELD
 from rag_r1.rollouts.server_check import ModelServer, check_endpoint, check_replies
 from rag_r1.runs.errors import RunError
-from rag_r1.runs.start_checks import StartChecks, StartError, try_servers
+from rag_r1.runs.start_checks import StartChecks, StartError, check_packages, try_servers
 from rag_r1.runs.steps import PipelineFolder
 from rag_r1.system.installation import require
 from rag_r1.tools.documents.corpus import count_passages, document_files
@@ -73,7 +74,7 @@ def check_plan(artifacts: OwnArtifacts, folder: PipelineFolder, knows_teacher: b
         _check_files(artifacts, checks)
         if plan.writes_questions:
             checks.run(require_library)
-        if plan.policy.model is not None and checks.run(lambda: artifacts.episodes.config) is not None:
+        if plan.policy.model is not None:
             _check_overrides(artifacts, checks)
         if knows_teacher and not checks.problems:
             _check_arguments(artifacts, checks)
@@ -81,11 +82,15 @@ def check_plan(artifacts: OwnArtifacts, folder: PipelineFolder, knows_teacher: b
 
 
 def other_problems(artifacts: OwnArtifacts) -> list[str]:
-    """Return the problems of the files and the servers that a plan names, for a plan whose other keys are
-    wrong already."""
+    """Return the problems of the files, the servers and the overrides that a plan names, for a plan whose
+    other keys are wrong already."""
     checks, folder = StartChecks(), PipelineFolder(artifacts.out)
+    checks.run(check_packages, "rag-r1 own", "verl")
     _check_files(artifacts, checks)
     checks.run(check_documents, artifacts, folder)
+    if artifacts.plan.policy.model is not None:
+        if (complete_plan := checks.run(with_recipes, artifacts.plan)) is not None:
+            _check_overrides(OwnArtifacts(complete_plan, artifacts.out), checks)
     plan = checks.run(with_teacher_name, artifacts.plan) or artifacts.plan
     checks.run(lambda: asyncio.run(_try_models(plan, folder)))
     return checks.problems
@@ -146,11 +151,13 @@ def _check_unused_encoder(plan: OwnPlan, folder: PipelineFolder) -> None:
 def _check_overrides(artifacts: OwnArtifacts, checks: StartChecks) -> None:
     """Check that both training recipes can be composed, and the values of keys that the plan changes."""
     plan, episodes = artifacts.plan, artifacts.episodes
+    config = checks.run(lambda: episodes.config)
     if plan.grpo.overrides or plan.policy.keys:
-        checks.run(check_overrides, Recipe.find(str(plan.grpo.recipe)), episodes.overrides)
+        checks.run(lambda: check_overrides(Recipe.find(str(plan.grpo.recipe)), episodes.overrides))
     if not plan.sft.skip:
         check_sft = check_overrides if plan.sft.overrides else check_composition
-        checks.run(check_sft, Recipe.find(str(plan.sft.recipe)), sft_overrides(artifacts))
+        overrides = plan.sft.overrides if config is None else sft_overrides(artifacts)
+        checks.run(lambda: check_sft(Recipe.find(str(plan.sft.recipe)), overrides))
 
 
 def _check_arguments(artifacts: OwnArtifacts, checks: StartChecks) -> None:

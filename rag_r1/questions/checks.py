@@ -11,18 +11,21 @@ from rag_r1.corpus.reader import Corpus
 from rag_r1.data.files.near_duplicates import require_library
 from rag_r1.protocols import load_with_prompt
 from rag_r1.questions.documents import PassagePool
-from rag_r1.questions.run import read_corpus, retriever_of
+from rag_r1.questions.run import read_corpus
+from rag_r1.questions.run_settings import retriever_of, run_settings
 from rag_r1.questions.search import try_search
 from rag_r1.questions.spec import QuestionsSpec
 from rag_r1.rollouts.server_check import ModelServer, check_replies
+from rag_r1.runs.folder import check_settings
 from rag_r1.runs.start_checks import StartChecks, begin_checks, try_servers
 
 
-def check_start(spec: QuestionsSpec, *, asks_models: bool) -> PassagePool | None:
+def check_start(spec: QuestionsSpec, *, asks_models: bool, opens_run: bool = False) -> PassagePool | None:
     """Check the corpus, the prompt and all servers.
 
     The models are asked only if `asks_models` is set and no proxy is used, which may know hosts that this
-    machine does not. Returns the corpus; None if its files are unknown. Raises StartError with all problems.
+    machine does not. With `opens_run`, the settings must be those of the run in `spec.out`, if there is one.
+    Returns the corpus; None if its files are unknown. Raises StartError with all problems.
     """
     pool = None
     with StartChecks() as checks:
@@ -46,4 +49,13 @@ def check_start(spec: QuestionsSpec, *, asks_models: bool) -> PassagePool | None
                 attempts.append(partial(check_replies, server))
         for attempt in begin_checks(*attempts):
             checks.run(attempt)
+        if opens_run and pool is not None and not checks.problems:
+            checks.run(_check_all_settings, spec, pool)
+        elif opens_run:
+            checks.run(check_settings, spec.out, spec.settings, are_all=False)
     return pool
+
+
+def _check_all_settings(spec: QuestionsSpec, pool: PassagePool) -> None:
+    """Raise RunError if a setting of the run in `spec.out` has changed, including its corpus and index."""
+    check_settings(spec.out, run_settings(spec, pool, load_with_prompt(spec.protocol, spec.prompt)))

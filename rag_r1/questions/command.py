@@ -59,7 +59,8 @@ async def make_questions(args: QuestionsArguments) -> int:
     run cannot be opened.
     """
     spec = args.spec()
-    pool = check_start(spec, asks_models=not args.estimate)
+    opens_run = not (args.estimate or args.is_partial)
+    pool = check_start(spec, asks_models=not args.estimate, opens_run=opens_run)
     if args.check_only:
         are_asked = not (args.estimate or args.trust_env)
         servers = "all servers answer" if are_asked else "the search answers, the models were not asked"

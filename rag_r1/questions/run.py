@@ -11,7 +11,6 @@ refused), the files contain all questions whose replies are recorded until then.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from rag_r1.data.files.near_duplicates import require_library
-from rag_r1.inference.client import EngineFailure, key_of
+from rag_r1.inference.client import EngineFailure
 from rag_r1.protocols import Protocol, load_with_prompt
 from rag_r1.questions.documents import PassagePool, SourcePassage, read_pool
 from rag_r1.questions.drafts import Draft, Outcome
@@ -33,6 +32,7 @@ from rag_r1.questions.readings import CHECKS, REVIEW
 from rag_r1.questions.results.card import card_of, write_card
 from rag_r1.questions.results.rows import without_duplicates, write_files
 from rag_r1.questions.rules import refused_by_rule, unreachable
+from rag_r1.questions.run_settings import prompts_of, retriever_of, run_settings
 from rag_r1.questions.search import (
     QUERY_CHARS,
     JournaledSearch,
@@ -43,17 +43,13 @@ from rag_r1.questions.search import (
 from rag_r1.questions.seeds import Seed, SeedPlan
 from rag_r1.questions.spec import QuestionsSpec
 from rag_r1.rollouts.concurrency import Job, JobPool, without_waiting
-from rag_r1.rollouts.provenance_facts import describe_server, index_identity
 from rag_r1.runs.cancel_token import CancelToken
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.folder import RunFolder
 from rag_r1.runs.response_cache import ResponseCache, Usage
-from rag_r1.tools.retrieval.options import RetrieverConfig
 
 #: Number of concurrent searches, each of which is one request.
 _SEARCH_CONCURRENCY = 32
-#: A search returns so many passages more than the wanted neighbours, since it also finds the draft's own.
-_EXTRA_PASSAGES = 6
 
 Result = TypeVar("Result")
 #: Prints a line.
@@ -114,17 +110,8 @@ async def _open(
 ) -> QuestionsRun:
     """Open the folder, caches and journal of a run; `resources` closes them. Raises RunError or OSError."""
     config = retriever_of(spec)
-    served = index_identity((await asyncio.to_thread(describe_server, config.base))["ready"])
-    prompts = Prompts(key_of(model.key_variable) for model in (spec.teacher, spec.reading))
-    messages = "".join(message["content"] for message in protocol.messages("{question}"))
-    settings = {
-        **spec.settings,
-        "passages": pool.n_read,
-        "corpus_sha256": pool.sha256,
-        "prompts_sha256": prompts.sha256,
-        "prompt_sha256": hashlib.sha256(messages.encode()).hexdigest(),
-        "retriever": {"topk": config.topk, "wire": config.wire, "served": served},
-    }
+    prompts = prompts_of(spec)
+    settings = await asyncio.to_thread(run_settings, spec, pool, protocol)
     folder = resources.enter_context(RunFolder(spec.out, settings))
     reader_folder = folder.journal / "reader"
     reader_folder.mkdir(mode=0o700, exist_ok=True)
@@ -139,13 +126,6 @@ async def _open(
 def read_corpus(spec: QuestionsSpec) -> PassagePool:
     """Read the passages from which the questions of a run are written. Raises DataError."""
     return read_pool(spec.corpus, spec.seed, spec.test_share, spec.most_passages)
-
-
-def retriever_of(spec: QuestionsSpec) -> RetrieverConfig:
-    """Return the options of the client with which the run searches."""
-    rules = spec.verification
-    topk = max(rules.topk, rules.neighbours + _EXTRA_PASSAGES)
-    return RetrieverConfig(url=spec.retriever_url, wire=spec.wire, topk=topk, cache_size=0)
 
 
 @dataclass

@@ -96,7 +96,9 @@ class RunFolder:
         self._positions: dict[str, LinePosition] = {}
         with ExitStack() as stack:
             stack.enter_context(hold_out(out, self.journal, name=None, mode=0o700))
-            self._check(_without_secrets(json_roundtrip(settings)))
+            stored = check_settings(out, settings)
+            if _read_marker(out / PROVENANCE).get("settings") != stored:
+                write_provenance(out, {"settings": stored})
             self._records = JsonLinesFile(self.journal / "records.ndjson", self._index)
             stack.callback(self._records.close)
             self.cache = ResponseCache.open(self.journal)
@@ -139,21 +141,25 @@ class RunFolder:
         outcome = EpisodeOutcome.of(record)
         self._outcomes[outcome.id], self._positions[outcome.id] = outcome, position
 
-    def _check(self, settings: dict[str, Any]) -> None:
-        """Compare the settings with those of earlier invocations, and write them. Raises RunError if they
-        differ."""
-        try:
-            earlier = written = _read_marker(self.out / PROVENANCE).get("settings")
-            if earlier is None and (old_settings := _read_marker(self.journal / _OLD_SETTINGS)):
-                earlier = _without_secrets(old_settings["settings"])
-            if earlier is not None:
-                refuse_changes(self.out, flatten(earlier), flatten(settings))
-        except (KeyError, TypeError, AttributeError) as error:
-            raise RunError(
-                f"{self.out} has no settings of a run ({error!r}): choose another --out"
-            ) from error
-        if written != settings:
-            write_provenance(self.out, {"settings": settings})
+
+def check_settings(out: Path, settings: Mapping[str, Any], *, are_all: bool = True) -> dict[str, Any]:
+    """Compare settings with those with which the run in this folder was begun, if there is one.
+
+    Returns the settings in the form in which a run stores them. `are_all` says whether a setting that is not
+    among them counts as changed. Raises RunError if any setting has changed, or if those of the run cannot be
+    read.
+    """
+    current = _without_secrets(json_roundtrip(settings))
+    try:
+        earlier = _read_marker(out / PROVENANCE).get("settings")
+        if earlier is None and (old_settings := _read_marker(out / JOURNAL / _OLD_SETTINGS)):
+            earlier = _without_secrets(old_settings["settings"])
+        if earlier is not None:
+            compared = {key: value for key, value in earlier.items() if are_all or key in current}
+            refuse_changes(out, flatten(compared), flatten(current))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise RunError(f"{out} has no settings of a run ({error!r}): choose another --out") from error
+    return current
 
 
 def write_provenance(out: Path, parts: Mapping[str, Any]) -> Path:

@@ -123,9 +123,9 @@ def check_overrides(recipe: Recipe, overrides: Sequence[str]) -> DictConfig:
     Without overrides, types are not checked, since that requires veRL, whose import takes half a minute on a
     busy machine.
     """
-    config, problems = compose_valid(recipe, overrides)
     if not overrides:
-        return config
+        return check_composition(recipe, overrides)
+    config, problems = compose_valid(recipe, overrides)
     from rag_r1.training.preflight import NUMBERS, sft
     from rag_r1.training.preflight.settings import check_rag_r1_keys, wrong_types
 

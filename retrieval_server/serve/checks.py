@@ -208,10 +208,10 @@ def _check_rest(command: ServeCommand) -> None:
     check_all(*checks)
 
 
-def _refuse_unused_ray(given: RayOptions) -> None:
-    """Raise UserError if options of Ray are given, which have no effect without --serve ray."""
+def _refuse_unused_ray(options: RayOptions) -> None:
+    """Raise UserError if options of Ray are options, which have no effect without --serve ray."""
     default = RayOptions()
-    names = [name for name in RayOptions.model_fields if getattr(given, name) != getattr(default, name)]
+    names = [name for name in RayOptions.model_fields if getattr(options, name) != getattr(default, name)]
     if names:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in names)
         raise UserError(f"without --serve ray, nothing runs on Ray: add it, or leave out {flags}.")

@@ -26,17 +26,25 @@ def test_five_planted_problems_are_reported_in_one_run(name, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_wrong_values_of_keys_are_reported_before_the_training(name, tmp_path, capsys):
+def test_wrong_values_and_unknown_keys_are_reported_before_the_training(name, tmp_path, capsys):
     main, before = COMMANDS[name][0], ["--grpo-set"] if name == "pipeline" else []
     keys = (
         "trainer.total_training_steps=-3",
         "actor_rollout_ref.actor.optim.lr=fast",
         "rag_r1.agent.max_turns=-2",
+        "data.sead=1",
     )
     words = [word for key in keys for word in (*before, key)]
     assert main(["--out", str(tmp_path / "out"), *words, "--check-only"]) == 1
     message = capsys.readouterr().err
-    assert [key for key in keys if key.partition("=")[0] not in message] == [] and "3 problems" in message
+    assert [key for key in keys if key.partition("=")[0] not in message] == [] and "4 problems" in message
+
+
+def test_the_demo_refuses_other_values_of_the_keys_that_it_sets_itself(tmp_path, capsys):
+    keys = ["actor_rollout_ref.model.path", "data.train_files", "+rag_r1.retriever.url"]
+    assert run.main(["--out", str(tmp_path / "out"), *(f"{key}=x" for key in keys), "--check-only"]) == 1
+    message = capsys.readouterr().err
+    assert [key for key in keys if f"{key.strip('+')}: the demo sets" not in message] == []
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from pydantic import model_validator
 
 from rag_r1.io.unknown_value import UNKNOWN, UnknownValueError
-from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
+from rag_r1.options.command_line import Arguments, CheckedOverrides, Positive, argument, read_arguments
 from rag_r1.runs.start_checks import StartChecks
 
 
 class Post(Arguments):
     letters: list[Path] = argument("what is posted", ("FILE", ...))
-    copies: list[Positive] = argument("of each letter", "N", default=[])
     to: Path = argument("where to", "BOX")
     stamps: Positive = argument("on each", default=1)
     weight: float = argument("of each", default=0.02)
+    again: bool = argument("twice", default=False)
 
     @model_validator(mode="after")
     def _light(self) -> Post:
@@ -28,9 +28,9 @@ class Post(Arguments):
         return self
 
 
-def refused(words: str, capsys, check) -> str:
+def refused(words: str, capsys, check, cls=Post) -> str:
     with pytest.raises(SystemExit) as ended:
-        read_arguments(Post, words.split(), prog="post", description="", check=check)
+        read_arguments(cls, words.split(), prog="post", description="", check=check)
     assert ended.value.code == 2
     return capsys.readouterr().err
 
@@ -43,10 +43,13 @@ def test_the_check_has_the_right_values_and_the_defaults_of_the_wrong_ones(capsy
     assert args.stamps == 1 and args.weight == 0.5
 
 
-def test_a_wrong_item_of_a_list_leaves_the_others_to_the_check(capsys):
+def test_the_check_has_the_right_items_of_a_list_with_wrong_ones(capsys):
+    class Changed(Post):
+        changes: CheckedOverrides = argument("of the letters", "key=value", default=[])
+
     seen = []
-    message = refused("--to box --letters x --copies 3 --copies many --copies 1", capsys, seen.append)
-    assert "'many'" in message and seen[0].copies == [3, 1]
+    refused("a=1 novalue b=2 --to b --letters a --letters=", capsys, seen.append, Changed)
+    assert seen[0].changes == ["a=1", "b=2"] and seen[0].letters == []
 
 
 def test_a_check_that_needs_a_missing_argument_is_left_out_and_the_others_are_made(capsys):
@@ -67,6 +70,12 @@ def test_stray_words_are_reported_beside_a_missing_argument(capsys):
     message = refused("--stamps 2 stray --stampps 3", capsys, lambda args: None)
     assert "2 problems" in message and "required: --letters, --to" in message
     assert "unrecognized arguments: stray --stampps 3; did you mean --stamps?" in message
+
+
+def test_a_flag_with_too_few_or_too_many_values_hides_no_other_problem(capsys):
+    message = refused("--to --again=yes --letters --stamps x --agai=no", capsys, lambda args: None)
+    assert "5 problems" in message and "required" not in message
+    assert all(told in message for told in ("--to: ", "'yes'", "'no'", "--letters: ", "--stamps: "))
 
 
 def test_what_mentions_a_wrong_flag_follows_from_it(capsys):

@@ -131,6 +131,16 @@ def test_neither_a_contradiction_nor_a_wrong_key_hides_what_is_wrong_with_files(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("key", ["index.backend", "grpo.stepz"])
+def test_neither_a_wrong_key_nor_a_wrong_override_hides_the_other_overrides(tmp_path, key, capsys):
+    words = [f"{key}=bm25", "policy.keys=[rag_r1.nosuch=1]", "sft.overrides=[trainer.nosuch=1]"]
+    words += ["--model", MODEL, "--teacher", "http://127.0.0.1:9/v1", "--out", str(tmp_path / "out")]
+    assert command.main([str(tmp_path), *words, "--check-only"]) == 1
+    message = capsys.readouterr().err
+    assert message.count("rag_r1.nosuch: ") == message.count("trainer.nosuch: ") == 1
+
+
+@pytest.mark.slow
 def test_what_is_wrong_with_files_recipes_and_keys_is_reported_together(tmp_path):
     (tmp_path / "notes.txt").write_text("A text.")
     found = "\n".join(

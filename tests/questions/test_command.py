@@ -18,7 +18,8 @@ from rag_r1.data.rows import QuestionRow, read_rows
 from rag_r1.explorer.runs.facts import runs_below
 from rag_r1.inference.strict_replies import ATTEMPTS
 from rag_r1.questions.arguments import QuestionsArguments
-from rag_r1.questions.run import retriever_of, write_questions
+from rag_r1.questions.run import write_questions
+from rag_r1.questions.run_settings import retriever_of
 from rag_r1.questions.spec import ModelSpec, QuestionsSpec, Verification
 from rag_r1.runs.errors import RunError
 from tests.fakes.openai_server import OpenAIServer
@@ -119,6 +120,13 @@ def test_other_settings_are_refused_by_their_key(served: Served, finished: Path,
     files = contents(finished)
     assert run([f"@{finished}/settings.yaml", "--samples", "5"]) == 1
     assert "verification.samples was 3 and is now 5" in capsys.readouterr().err
+    assert run([f"@{finished}/settings.yaml", "--samples", "5", "--check-only"]) == 1
+    assert "verification.samples" in capsys.readouterr().err
+    dead = ["--retriever-url", "http://127.0.0.1:9", "--seed", "5", "--samples", "5", "--check-only"]
+    assert run([f"@{finished}/settings.yaml", *dead]) == 1
+    message = capsys.readouterr().err
+    assert all(name in message for name in ("127.0.0.1:9", "verification.samples", "seed was"))
+    assert run([f"@{finished}/settings.yaml", "--check-only"]) == 0
     assert contents(finished) == files
 
 

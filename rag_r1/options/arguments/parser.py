@@ -1,14 +1,16 @@
 """The parser of command lines.
 
 Its errors are one sentence and the command that prints the help. `parse_all` does not stop at unknown or
-missing arguments: it adds them to `faults` and returns the others, which are then checked, too, so that one
-message contains all problems (rag_r1/options/wrong_arguments.py).
+missing arguments, or at a flag with too few or too many values: it adds them to `faults` and returns the
+others, which are then checked, too, so that one message contains all problems
+(rag_r1/options/wrong_arguments.py).
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any, NoReturn
 
 from pydantic_core import PydanticUndefined
@@ -17,12 +19,13 @@ from rag_r1.options.suggestions import did_you_mean
 
 
 class CommandParser(argparse.ArgumentParser):
-    """argparse's parser with shorter errors. `faults` has the messages about unknown and missing arguments
-    that `parse_all` has found."""
+    """argparse's parser with shorter errors. `faults` has the messages about wrong arguments that `parse_all`
+    has found, and `wrong_names` the names of those with too few or too many values."""
 
     def __init__(self, **keywords: Any):
         super().__init__(**keywords)
         self.faults: list[str] = []
+        self.wrong_names: set[str] = set()
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> argparse.Namespace:
         """Return the arguments, by default those of the process. Ends it if an argument is wrong."""
@@ -34,29 +37,51 @@ class CommandParser(argparse.ArgumentParser):
     def parse_all(self, words: Sequence[str]) -> argparse.Namespace:
         """Return the arguments that can be parsed. Positional arguments may stand between flags.
 
-        Can be called once, since no argument is required afterwards. Ends the process if a flag has too few
-        or too many values.
+        Can be called once, since no argument is required afterwards. Ends the process if a shortened flag
+        could be several.
         """
         # Made while arguments are required, since --help shows which are.
         self.usage = self.format_usage().removeprefix("usage: ")
         required = [action for action in self._actions if action.required]
         for action in required:
             action.required = False
-        parsed, unknown = self.parse_known_intermixed_args(words)
-        absent = (
-            None,
-            PydanticUndefined,
-        )  # the second is pydantic-settings' default of a positional argument
+        self.exit_on_error = False
+        while True:
+            try:
+                parsed, unknown = self.parse_known_intermixed_args(words)
+                break
+            except argparse.ArgumentError as error:
+                words = self._without_wrong_flag(words, error)
+        # The second is pydantic-settings' default of a positional argument.
+        absent = (None, PydanticUndefined)
         missing = [
             argparse._get_action_name(action)
             for action in required
-            if getattr(parsed, action.dest, None) in absent
+            if action.dest not in self.wrong_names and getattr(parsed, action.dest, None) in absent
         ]
         if missing:
             self.faults.append(f"the following arguments are required: {', '.join(missing)}")
         if unknown:
             self.faults.append(self._unrecognized(unknown))
         return parsed
+
+    def _without_wrong_flag(self, words: Sequence[str], error: argparse.ArgumentError) -> list[str]:
+        """Return the words without the flag that has too few or too many values, and without its values. Adds
+        the error to `faults`, and ends the process if it is another one."""
+        for index, word in enumerate(words):
+            flag, equals, _ = word.partition("=")
+            names = [name for name in self._option_string_actions if flag and name.startswith(flag)]
+            action = self._option_string_actions.get(flag if flag in names else "".join(names[:1]))
+            if action is None or argparse._get_action_name(action) != error.argument_name:
+                continue
+            following = [] if equals else words[index + 1 :]
+            values = list(takewhile(lambda value: not value.startswith("-"), following))
+            n_needed = action.nargs if isinstance(action.nargs, int) else 1
+            if n_needed != 1 if equals else len(values) < n_needed:
+                self.faults.append(str(error))
+                self.wrong_names.add(action.dest)
+                return [*words[:index], *words[index + 1 + len(values) :]]
+        self.error(str(error))
 
     def error(self, message: str) -> NoReturn:
         """End the process with status 2."""
