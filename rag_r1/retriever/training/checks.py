@@ -60,10 +60,10 @@ def _check_files(name: str) -> None:
     with StartChecks() as checks:
         if not is_fetched:
             checks.run(check_weights, transformer or folder)
-            if transformer is not None and not has_weights(transformer):
+        if transformer is not None:
+            if not (is_fetched or has_weights(transformer)):
                 files = "config.json, and *.safetensors or pytorch_model*.bin"
                 checks.add(RunError(f"--model {transformer} holds no model ({files}): {_REMEDY}"))
-        if transformer is not None and (transformer / "config.json").exists():
             if checks.run(_check_config, transformer):
                 checks.run(check_tokenizer, transformer, "--model", _REMEDY)
 
