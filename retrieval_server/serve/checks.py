@@ -209,7 +209,7 @@ def _check_rest(command: ServeCommand) -> None:
 
 
 def _refuse_unused_ray(options: RayOptions) -> None:
-    """Raise UserError if options of Ray are options, which have no effect without --serve ray."""
+    """Raise UserError if an option of Ray is set, which has no effect without --serve ray."""
     default = RayOptions()
     names = [name for name in RayOptions.model_fields if getattr(options, name) != getattr(default, name)]
     if names:
