@@ -25,8 +25,8 @@ from rag_r1.own.plan import OwnPlan
 from rag_r1.own.questions_step import questions_spec
 from rag_r1.own.sizes import MeasuredTimes, size_of
 from rag_r1.probes.probes import PROBES
-from rag_r1.questions.documents import PassagePool, read_pool
 from rag_r1.questions.forecast import forecast, forecast_lines
+from rag_r1.questions.passages.documents import PassagePool, read_pool
 from rag_r1.questions.prompts import Prompts
 from rag_r1.questions.seeds import LONGEST_CHAIN, PAIRS, Seed
 from rag_r1.questions.spec import QuestionsSpec

@@ -10,7 +10,7 @@ from rag_r1.corpus.inputs import check_first_rows
 from rag_r1.corpus.reader import Corpus
 from rag_r1.data.files.near_duplicates import require_library
 from rag_r1.protocols import load_with_prompt
-from rag_r1.questions.documents import PassagePool
+from rag_r1.questions.passages.documents import PassagePool
 from rag_r1.questions.run import read_corpus
 from rag_r1.questions.run_settings import retriever_of, run_settings
 from rag_r1.questions.search import try_search

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rag_r1.questions.documents import SourcePassage
+from rag_r1.questions.passages.documents import SourcePassage
 from rag_r1.questions.seeds import GUESSABLE, MULTI_HOP, KindName, Seed
 
 #: The steps in their order. Each maps its reasons for refusing a draft to an explanation for the data card.

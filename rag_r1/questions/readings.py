@@ -22,8 +22,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rag_r1.data.evidence import base_title
-from rag_r1.questions.documents import SourcePassage
 from rag_r1.questions.drafts import STEP_OF, Draft
+from rag_r1.questions.passages.documents import SourcePassage
 from rag_r1.questions.prompts import truncate
 from rag_r1.questions.rules import YES_NO
 from rag_r1.rewards import cover_exact_match, normalise

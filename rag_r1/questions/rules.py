@@ -18,8 +18,8 @@ from rag_r1.data.answer_forms import answer_forms
 from rag_r1.data.evidence import base_title
 from rag_r1.data.languages import is_in_another_language, language_of
 from rag_r1.data.question_wording import is_several, refers_to_its_passage, unknown_names
-from rag_r1.questions.documents import SourcePassage
 from rag_r1.questions.drafts import Draft
+from rag_r1.questions.passages.documents import SourcePassage
 from rag_r1.rewards import cover_exact_match, normalise
 
 YES_NO = ("yes", "no")

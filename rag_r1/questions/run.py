@@ -22,11 +22,11 @@ from typing import Any, TypeVar
 from rag_r1.data.files.near_duplicates import require_library
 from rag_r1.inference.client import EngineFailure
 from rag_r1.protocols import Protocol, load_with_prompt
-from rag_r1.questions.documents import PassagePool, SourcePassage, read_pool
 from rag_r1.questions.drafts import Draft, Outcome
 from rag_r1.questions.forecast import forecast, forecast_lines
-from rag_r1.questions.links import Links
 from rag_r1.questions.models import Reader, Teacher, open_endpoint
+from rag_r1.questions.passages.documents import PassagePool, SourcePassage, read_pool
+from rag_r1.questions.passages.links import Links
 from rag_r1.questions.prompts import Prompts
 from rag_r1.questions.readings import CHECKS, REVIEW
 from rag_r1.questions.results.card import card_of, write_card

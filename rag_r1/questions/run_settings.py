@@ -7,7 +7,7 @@ from typing import Any
 
 from rag_r1.inference.client import key_of
 from rag_r1.protocols import Protocol
-from rag_r1.questions.documents import PassagePool
+from rag_r1.questions.passages.documents import PassagePool
 from rag_r1.questions.prompts import Prompts
 from rag_r1.questions.spec import QuestionsSpec
 from rag_r1.rollouts.provenance_facts import describe_server, index_identity

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from rag_r1.protocols import Document, Failure
-from rag_r1.questions.documents import PassagePool, SourcePassage, is_copy
+from rag_r1.questions.passages.documents import PassagePool, SourcePassage, is_copy
 from rag_r1.rollouts.search_check import try_first_search
 from rag_r1.runs.cancel_token import CancelToken
 from rag_r1.runs.errors import RunError

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Literal, get_args
 
-from rag_r1.questions.documents import SourcePassage, is_copy
-from rag_r1.questions.links import Link, Links
+from rag_r1.questions.passages.documents import SourcePassage, is_copy
+from rag_r1.questions.passages.links import Link, Links
 from rag_r1.rollouts.requests import seeded_fraction
 
 KindName = Literal["one_hop", "number_date", "two_facts", "bridge", "comparison", "yes_no"]

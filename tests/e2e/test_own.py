@@ -77,7 +77,7 @@ def test_documents_end_as_a_trained_agent_a_report_and_a_command_that_chats(tmp_
     chat = read_arguments(ChatArguments, words, description="")
     assert (program, command) == ("rag-r1", "chat") and chat.documents == documents
     assert any(Path(chat.model).glob("*.safetensors")) and "grpo" in chat.model
-    row = read_rows(out / "questions" / "train.parquet")[0]
+    row = next(iter(read_rows(out / "questions" / "train.parquet")))
     asking = [
         sys.executable,
         "-m",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rag_r1.questions.documents import SourcePassage
 from rag_r1.questions.drafts import Draft
+from rag_r1.questions.passages.documents import SourcePassage
 from rag_r1.questions.rules import golds_of
 from rag_r1.questions.seeds import KindName, Seed
 

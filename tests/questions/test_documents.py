@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_r1.io.errors import DataError
-from rag_r1.questions.documents import SourcePassage, first_of_copies, read_pool
+from rag_r1.questions.passages.documents import SourcePassage, first_of_copies, read_pool
 
 LONG = "This is a text that is long enough for a question."
 

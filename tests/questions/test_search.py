@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_r1.protocols import Document, Failure
-from rag_r1.questions.documents import SourcePassage
+from rag_r1.questions.passages.documents import SourcePassage
 from rag_r1.questions.search import JournaledSearch, SearchFailedError, neighbours_of
 from rag_r1.rollouts.concurrency import without_waiting
 from rag_r1.runs.cancel_token import CancelToken

@@ -7,8 +7,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.questions.documents import PassagePool, SourcePassage
-from rag_r1.questions.links import Link, Links
+from rag_r1.questions.passages.documents import PassagePool, SourcePassage
+from rag_r1.questions.passages.links import Link, Links
 from rag_r1.questions.seeds import KINDS, PAIRS, Seed, SeedPlan
 from tests.questions.drafted import passage
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.io.atomic_files import write_json, write_text
-from rag_r1.questions.documents import SPLITS
 from rag_r1.questions.drafts import REASONS, STEP_OF, Outcome
+from rag_r1.questions.passages.documents import SPLITS
 from rag_r1.questions.results.rows import QUESTIONS, REFUSED
 from rag_r1.runs.markdown import Page, cell, integer
 from rag_r1.runs.response_cache import Usage

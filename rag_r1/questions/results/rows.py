@@ -31,8 +31,8 @@ from rag_r1.data.files.questions import Question
 from rag_r1.data.rows import RowWriter
 from rag_r1.io.atomic_files import write_json_lines
 from rag_r1.protocols import Protocol
-from rag_r1.questions.documents import SPLITS, first_of_copies
 from rag_r1.questions.drafts import STEP_OF, Draft, Outcome
+from rag_r1.questions.passages.documents import SPLITS, first_of_copies
 from rag_r1.rewards import normalise
 from rag_r1.rollouts.requests import seeded_fraction
 

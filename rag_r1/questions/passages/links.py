@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rag_r1.data.evidence import base_title
-from rag_r1.questions.documents import PassagePool, SourcePassage
+from rag_r1.questions.passages.documents import PassagePool, SourcePassage
 
 #: A name that more passages than this contain is too common to link them.
 MAX_SHARING = 4

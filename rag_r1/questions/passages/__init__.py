@@ -1,0 +1,1 @@
+"""The passages from which questions are written, and the links between them."""
