@@ -17,6 +17,7 @@ from rag_r1.http_server.idle_timeout import IdleTimeoutProtocol
 from rag_r1.http_server.listening import bind_socket
 from rag_r1.runs.errors import RunError
 from rag_r1.serving.mcp import command as mcp_command
+from rag_r1.serving.mcp import listing
 from rag_r1.tools import make_tool
 from rag_r1.tools.mcp.tool import has_mcp
 from tests.fakes.json_server import JsonStub
@@ -373,7 +374,7 @@ async def test_over_http_a_client_that_waits_keeps_its_connection(over_http, mon
 
 
 def test_a_server_that_hangs_is_named_after_one_short_wait(capsys, monkeypatch):
-    monkeypatch.setattr(mcp_command, "FIRST_ANSWER_S", 0.5)
+    monkeypatch.setattr(listing, "FIRST_ANSWER_S", 0.5)
     with silent_server() as url:
         assert mcp_command.main(["--tools", url]) == 1
     said = capsys.readouterr().err
@@ -521,9 +522,9 @@ def test_what_a_server_offers_is_printed_as_entries_that_can_be_used(capsys):
 
 def test_a_servers_words_cannot_control_the_terminal_and_are_still_what_they_were():
     words = {"a\u202eb": {"description": "x\x1b[2J\x07\u200b\u2028 ü"}}
-    printed = mcp_command._as_yaml(words)
+    printed = listing._as_yaml(words)
     assert printed.isascii() and yaml.safe_load(printed) == words
-    assert mcp_command._as_yaml({"a": "Grüße, 北京\n- b"}).count("北京") == 1
+    assert listing._as_yaml({"a": "Grüße, 北京\n- b"}).count("北京") == 1
 
 
 def test_what_is_missing_is_said(capsys, monkeypatch):
