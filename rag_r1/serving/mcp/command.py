@@ -116,6 +116,7 @@ def check_start(args: McpArguments) -> None:
     is an error if there is a model, which needs the search from the start, or with --check-only. Another
     server at its address is always an error."""
     from rag_r1.http_server.listening import check_port, token_of
+    from rag_r1.rollouts.server_check import ModelServer, check_endpoint
     from rag_r1.serving.agent import check_agent, try_agent_servers
 
     checks: list[Callable[[], Any]] = []
@@ -124,6 +125,9 @@ def check_start(args: McpArguments) -> None:
     evaluation = _eval_arguments(args)
     with StartChecks() as found:
         found.run(check_agent, evaluation, checks)
+        if args.base_url is not None and args.model is None:  # which is reported: any model will do
+            found.run(check_endpoint, ModelServer(args.base_url, args.api_key_env))
+            evaluation = evaluation.model_copy(update={"base_url": None})
         try:
             try_agent_servers(evaluation)
         except RunError as error:

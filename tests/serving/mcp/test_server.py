@@ -410,6 +410,13 @@ def test_a_web_page_in_place_of_the_search_is_an_error_and_a_search_that_is_away
     assert "warning: no retrieval server answers" in capsys.readouterr().err and len(started) == 1
 
 
+def test_of_a_server_only_the_name_of_the_model_is_missing(capsys):
+    with JsonStub(lambda asked: {"data": [{"id": "good"}]}) as stub, pytest.raises(SystemExit):
+        mcp_command.main(["--retriever-url", stub.url, "--base-url", f"{stub.url}/v1"])
+    message = capsys.readouterr().err
+    assert "--base-url and --model belong together" in message and "good" not in message
+
+
 HANGS = "<think>a</think><search>[hang]: Ulm</search>"
 CALLS = [
     (
