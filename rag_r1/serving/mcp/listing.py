@@ -76,7 +76,13 @@ def _fetch_tools(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         why = str(error).removeprefix("the server cannot be reached: ").removeprefix("the server ")
         if "validation error" in why:  # replaces ten lines of the package mcp
             why = "it answers with JSON that is not MCP's"
-        if url:
+        if error.status == 401:
+            variable = options.get("token_env")
+            remedy = (
+                f"set ${variable} to it" if variable else "set a variable to it, and give --token-env NAME"
+            )
+            why = f"{url} wants another token (HTTP 401): {remedy}"
+        elif url:
             why = f"no MCP server answers at {url} ({why}): start it, or correct the address"
         else:
             command = shlex.join(options["command"])

@@ -381,6 +381,15 @@ def test_a_server_that_hangs_is_named_after_one_short_wait(capsys, monkeypatch):
     assert f"no MCP server answers at {url} (did not open a connection within 0.5 s)" in said
 
 
+@pytest.mark.parametrize(
+    ("status", "said"), [(401, "--token-env NAME"), (418, "no MCP server answers at URL (HTTP 418: ")]
+)
+def test_the_status_of_a_refusal_is_named(status, said, capsys):
+    with JsonStub(lambda asked: (status, "<p>no</p>")) as stub:
+        assert mcp_command.main(["--tools", stub.url]) == 1
+    assert said.replace("URL", stub.url) in capsys.readouterr().err
+
+
 def test_json_in_place_of_an_mcp_server_is_said_in_one_sentence(capsys):
     with JsonStub(lambda asked: {"hello": "world"}) as stub:
         assert mcp_command.main(["--tools", stub.url]) == 1
