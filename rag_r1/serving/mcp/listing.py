@@ -69,8 +69,13 @@ def _fetch_tools(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     try:
         # A command has no such limit, since npx, for example, may have to download the server first.
         limit = {"timeout_s": FIRST_ANSWER_S} if url else {}
-        request = _tools_of(options_from(McpOptions, {**options, **limit}, "rag_r1.tools.NAME"))
-        [tools] = asyncio.run(try_servers(request))  # hides the log of mcp, which repeats the error
+        checked = options_from(McpOptions, {**options, **limit}, "rag_r1.tools.NAME")
+        if not url:
+            waiting = f"waiting for {shlex.join(options['command'])}, {checked.timeout_s:g} s at most"
+            print(waiting, file=sys.stderr, flush=True)
+        [tools] = asyncio.run(
+            try_servers(_tools_of(checked))
+        )  # hides the log of mcp, which repeats the error
         return tools
     except McpFailure as error:
         why = str(error).removeprefix("the server cannot be reached: ").removeprefix("the server ")

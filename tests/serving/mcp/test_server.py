@@ -528,7 +528,8 @@ async def test_the_command_serves_over_stdio_what_our_own_client_can_use(stub):
 
 def test_what_a_server_offers_is_printed_as_entries_that_can_be_used(capsys):
     assert mcp_command.main(["--tools", sys.executable, "-S", str(SMALL)]) == 0
-    printed = capsys.readouterr().out
+    printed, note = capsys.readouterr()
+    assert "60 s at most" in note
     assert "&" not in printed, "each entry can be copied by itself"
     entries = yaml.safe_load(printed)["rag_r1"]["tools"]
     assert entries["echo"]["description"] == "Says the text again."
