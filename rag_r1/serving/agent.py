@@ -15,7 +15,8 @@ import json
 import logging
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 from rag_r1.agent import Observer, Trajectory
@@ -37,7 +38,7 @@ from rag_r1.rollouts.session import endpoint_options, prepare_agent, sampling_of
 from rag_r1.runs.cancel_token import CancelToken, unless_cancelled
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.response_cache import ResponseCache
-from rag_r1.runs.start_checks import run_in_thread, try_servers
+from rag_r1.runs.start_checks import FAULTS, run_in_thread, try_servers
 from rag_r1.tools import close_tools, shared_tools
 
 logger = logging.getLogger(__name__)
@@ -64,11 +65,7 @@ class ChatAgent:
     def prompt_fits(self, question: str) -> bool:
         """Return whether the prompt with this question is within the token limit. A prompt that cannot be
         made does not fit."""
-        limit = self.setup.budget.prompt_limit
-        try:
-            return limit is None or len(self.setup.prompt_ids(question)) <= limit
-        except Exception:  # a tokenizer that renders chats itself may raise anything
-            return False
+        return _prompt_fits(self.setup, question)
 
     async def play(
         self,
@@ -131,19 +128,40 @@ class ChatAgent:
         return Endpoint(endpoint_options(self.args, self.args.base_url, self.args.api_key_env), CancelToken())
 
 
+def _prompt_fits(setup: AgentSetup, question: str) -> bool:
+    """Return what `ChatAgent.prompt_fits` returns."""
+    limit = setup.budget.prompt_limit
+    try:
+        return limit is None or len(setup.prompt_ids(question)) <= limit
+    except Exception:  # a tokenizer that renders chats itself may raise anything
+        return False
+
+
 def check_agent(args: EvalArguments, checks: Sequence[Callable[[], Any]] = ()) -> None:
     """Check an agent's arguments and files before anything is started. `checks` are further checks of the
     command. Raises RunError for a single problem, StartError for several ones."""
     add_working_directory()
     limits = validation_limits(args.protocol)
     try:
-        with all_problems(args, limits, checks):
-            _, tokens, _ = prepare_agent(args, limits, validation=True)
+        with all_problems(args, limits, [*checks, partial(_check_prompt_limit, args)]):
+            _, tokens, setup = prepare_agent(args, limits, validation=True)
             check_tokens(args, tokens)
-            for check in checks:
+            for check in [*checks, partial(_check_prompt_limit, args, setup)]:
                 check()
     except (ValueError, OSError) as error:
         raise RunError(error_text(error)) from error
+
+
+def _check_prompt_limit(args: EvalArguments, setup: AgentSetup | None = None) -> None:
+    """Raise RunError if not even the prompt of a short question is within the limits. Does nothing if the
+    tokenizer is not known yet. Without a `setup`, one without the overrides is made, if possible."""
+    if args.tokenizer is None and args.engine == "completions":
+        return
+    with suppress(*FAULTS):
+        setup = setup or prepare_agent(args.changed(overrides=[]), {}, validation=True)[2]
+    if setup is not None and not _prompt_fits(setup, "?"):
+        limits = "--max-prompt-tokens, and --max-context-tokens if it is given"
+        raise RunError(f"no prompt has {args.max_prompt_tokens} tokens or fewer: raise {limits}")
 
 
 def try_agent_servers(args: EvalArguments, *, search: bool = True) -> None:

@@ -32,7 +32,7 @@ from rag_r1 import cli
 from rag_r1.config.recipes import Recipe
 from rag_r1.options import command_line
 from rag_r1.options.arguments.parser import CommandParser
-from rag_r1.serving.mcp import command as mcp_command
+from rag_r1.serving.mcp import listing as mcp_listing
 from rag_r1.training.stages import stage_overrides
 from tests.docs.fences import ROOT, lines_of, words_of
 from tests.recipes.composed_recipes import compose_quickly
@@ -84,7 +84,7 @@ def parsing_only() -> Iterator[None]:
             argparse.ArgumentParser, "parse_args", stop(argparse.ArgumentParser.parse_args, is_inner)
         ),
         patch.object(CommandParser, "parse_args", stop(CommandParser.parse_args)),
-        patch.object(mcp_command, "_tools_of", stop(lambda options: options)),
+        patch.object(mcp_listing, "_tools_of", stop(lambda options: options)),
         patch.object(subprocess.Popen, "__init__", side_effect=started),
     ):
         yield

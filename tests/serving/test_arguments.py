@@ -101,6 +101,13 @@ def test_a_wrong_token_and_all_wrong_keys_are_named_before_the_demo_starts(
     assert [key for key in ["CHAT_TOKEN", *keys] if key.partition("=")[0] not in message] == []
 
 
+def test_limits_within_which_no_prompt_fits_are_named_beside_other_problems(tmp_path, capsys):
+    words = ["--model", "m", "--base-url", "http://127.0.0.1:9/v1", "--engine", "chat", "rag_r1.x=1"]
+    assert command.main([*words, "--out", str(tmp_path / "out"), "--max-prompt-tokens", "1"]) == 1
+    message = capsys.readouterr().err
+    assert "--max-prompt-tokens" in message and "rag_r1.x" in message
+
+
 def test_the_terminal_takes_a_server_or_an_agent(capsys):
     for words in ([], ["--url", "127.0.0.1:80"], ["--url", "http://x", "--demo"]):
         with pytest.raises(SystemExit):

@@ -1,37 +1,33 @@
 """`rag-r1 mcp`: serves the search and the agent to MCP clients; with --tools, shows another server's tools.
 
-server.py implements the server. Over stdio, stdout belongs to the protocol, so all messages go to stderr.
+server.py implements the server, and listing.py --tools. Over stdio, stdout belongs to the protocol, so all
+messages go to stderr.
 """
 
 from __future__ import annotations
 
 import asyncio
 import io
-import os
-import shlex
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, redirect_stderr, suppress
-from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import yaml
 from pydantic import Field, model_validator
 
-from rag_r1.io.terminal_text import has_control_characters
 from rag_r1.options.command_exit import CommandError, command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
-from rag_r1.options.from_config import options_from
-from rag_r1.options.server_address import FIRST_ANSWER_S, Address
+from rag_r1.options.server_address import Address
 from rag_r1.options.types import Constraint
 from rag_r1.rollouts.agent_arguments import AgentSelection, shared_arguments
 from rag_r1.runs.errors import OtherServerError, RunError
-from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks, try_servers
+from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks
+from rag_r1.serving.mcp.listing import print_tools
 from rag_r1.system.installation import pip_command
-from rag_r1.tools.mcp.tool import McpFailure, McpOptions, has_mcp, tool_entries
+from rag_r1.tools.mcp.tool import has_mcp
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
@@ -59,8 +55,6 @@ also: rag-r1 mcp --tools https://mcp.example.org/mcp
 """
 #: Seconds for running requests to finish after a stop. The streams of clients never end by themselves.
 _STOP_S = 10
-#: The syntax of --tools, for messages about wrong arguments.
-_USAGE = "rag-r1 mcp --tools [--token-env NAME] URL, or rag-r1 mcp --tools COMMAND ..."
 _PORT = Annotated[int, Field(ge=1, le=65535), Constraint("a port, 1 to 65535")]
 
 
@@ -96,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command. Returns 0 after an orderly stop, or 1 with a message if the server could not start."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if arguments[:1] == ["--tools"]:
-        return _print_tools(arguments[1:])
+        return print_tools(arguments[1:])
     args = read_arguments(
         McpArguments, arguments, prog="rag-r1 mcp", description=_DESCRIPTION, check=_check_quietly
     )
@@ -122,6 +116,7 @@ def check_start(args: McpArguments) -> None:
     is an error if there is a model, which needs the search from the start, or with --check-only. Another
     server at its address is always an error."""
     from rag_r1.http_server.listening import check_port, token_of
+    from rag_r1.rollouts.server_check import ModelServer, check_endpoint
     from rag_r1.serving.agent import check_agent, try_agent_servers
 
     checks: list[Callable[[], Any]] = []
@@ -130,6 +125,9 @@ def check_start(args: McpArguments) -> None:
     evaluation = _eval_arguments(args)
     with StartChecks() as found:
         found.run(check_agent, evaluation, checks)
+        if args.base_url is not None and args.model is None:  # which is reported: any model will do
+            found.run(check_endpoint, ModelServer(args.base_url, args.api_key_env))
+            evaluation = evaluation.model_copy(update={"base_url": None})
         try:
             try_agent_servers(evaluation)
         except RunError as error:
@@ -205,92 +203,6 @@ def _eval_arguments(args: McpArguments) -> EvalArguments:
         retries=2,
         **shared_arguments(args),
     )
-
-
-def _print_tools(words: Sequence[str]) -> int:
-    """Print the tools of an MCP server as entries of `rag_r1.tools`, and return 0."""
-    options = _server_options(words)
-    if (variable := options.get("token_env")) and not os.environ.get(variable, "").strip():
-        fault = "there is no such environment variable, so no token is sent: set it to the token"
-        print(f"warning: --token-env {variable}: {fault}", file=sys.stderr)
-    if not has_mcp():
-        raise CommandError(f"rag-r1 mcp needs the package mcp, 2.0 or later: {pip_command('mcp')}")
-    tools = _fetch_tools(options)
-    # Copies, since YAML would write options that entries share only once, and refer to them elsewhere.
-    entries = {name: {"tool": "mcp", **deepcopy(options), **entry} for name, entry in tools.items()}
-    print(_as_yaml({"rag_r1": {"tools": entries}}))
-    return 0
-
-
-def _server_options(words: Sequence[str]) -> dict[str, Any]:
-    """Return the fields of McpOptions in the words after --tools: the server's address with the variable of
-    its token, or the server's command. Raises CommandError."""
-    options: dict[str, Any] = {}
-    if words[:1] == ["--token-env"]:
-        options, words = {"token_env": "".join(words[1:2])}, words[2:]
-    elif words and words[0].startswith("--token-env="):
-        options, words = {"token_env": words[0].partition("=")[2]}, words[1:]
-    if words and words[0].startswith("-"):
-        raise CommandError(f"rag-r1 mcp --tools: unknown flag {words[0].partition('=')[0]}; {_USAGE}")
-    is_address = bool(words) and "://" in words[0]
-    if is_address and any(word.split("=")[0] == "--token-env" for word in words[1:]):
-        raise CommandError(f"rag-r1 mcp --tools: --token-env comes before the address: {_USAGE}")
-    if is_address and len(words) > 1:
-        raise CommandError(f"rag-r1 mcp --tools: nothing may follow the address: {_USAGE}")
-    if not words or (options and not is_address):
-        kind = " of an MCP server, after --token-env NAME" if options else " or the command of an MCP server"
-        raise CommandError(f"rag-r1 mcp --tools needs the address{kind}")
-    return options | ({"url": words[0]} if is_address else {"command": list(words)})
-
-
-def _fetch_tools(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the tools of a server by name. Raises CommandError if no MCP server answers, or if it does not
-    list its tools."""
-    url = options.get("url")
-    try:
-        # A command has no such limit, since npx, for example, may have to download the server first.
-        limit = {"timeout_s": FIRST_ANSWER_S} if url else {}
-        request = _tools_of(options_from(McpOptions, {**options, **limit}, "rag_r1.tools.NAME"))
-        [tools] = asyncio.run(try_servers(request))  # hides the log of mcp, which repeats the error
-        return tools
-    except McpFailure as error:
-        why = str(error).removeprefix("the server cannot be reached: ").removeprefix("the server ")
-        if "validation error" in why:  # replaces ten lines of the package mcp
-            why = "it answers with JSON that is not MCP's"
-        if url:
-            why = f"no MCP server answers at {url} ({why}): start it, or correct the address"
-        else:
-            command = shlex.join(options["command"])
-            why = f"`{command}` does not start an MCP server ({why}): correct the command"
-        raise CommandError(why) from error
-
-
-def _as_yaml(entries: Any) -> str:
-    """Return YAML. Non-ASCII characters are escaped only if some of them could control a terminal."""
-    dump = partial(yaml.safe_dump, entries, sort_keys=False, width=110)
-    text = dump(allow_unicode=True)
-    return dump(allow_unicode=False) if has_control_characters(text) else text
-
-
-async def _tools_of(options: McpOptions) -> dict[str, dict[str, Any]]:
-    """Return the entries of the tools that a server lists. Raises McpFailure if it cannot be reached, and
-    CommandError if it does not list them."""
-    from mcp.shared.exceptions import MCPError
-
-    from rag_r1.tools.mcp.connections import server_for_loop
-
-    server = server_for_loop(options)
-    is_open = False
-    try:
-        async with server.connection() as connection:
-            is_open = True
-            return tool_entries(await connection.list_tools())
-    except (McpFailure, MCPError, TimeoutError) as error:
-        if not is_open:
-            raise
-        raise CommandError(f"the server does not list its tools: {error}") from error
-    finally:
-        await server.close()
 
 
 if __name__ == "__main__":

@@ -126,6 +126,7 @@ class McpConnection:
         self._validators: dict[str, ArgumentValidator] = {}
         #: Why the connection was ended, if the server sent too much.
         self.close_reason = CloseReason()
+        self._error_status: int | None = None
         self._task = asyncio.ensure_future(self._run())
 
     @property
@@ -235,15 +236,23 @@ class McpConnection:
             timeout=httpx2.Timeout(options.timeout_s, read=max(options.timeout_s, _STREAM_S)),
             trust_env=False,
             transport=BoundedTransport(trust_env=False),
+            event_hooks={"response": [self._note_status]},
         )
         await stack.enter_async_context(http)
         return Client(http_streams(options.url, http))
+
+    async def _note_status(self, response: httpx2.Response) -> None:
+        """Remember the status of an error, which the package mcp does not mention."""
+        if response.status_code >= 400:
+            self._error_status = response.status_code
 
     def _note_end(self, reason: str) -> None:
         """Report why the connection ended: to the calls that wait until it is open, or in the log if it was
         open."""
         if not self._opened.done():
-            self._opened.set_exception(McpFailure(f"the server cannot be reached: {reason}"))
+            status = self._error_status
+            reason = reason if status is None else f"HTTP {status}: {reason}"
+            self._opened.set_exception(McpFailure(f"the server cannot be reached: {reason}", status))
         elif not self._close_request.is_set():
             logger.warning("an MCP server's connection ended: %s", reason)
 

@@ -97,7 +97,12 @@ def has_mcp() -> bool:
 
 
 class McpFailure(Exception):
-    """Raised if a server does not answer a call as it should."""
+    """Raised if a server does not answer a call as it should. `status` is the HTTP status with which it has
+    refused the connection, if it has."""
+
+    def __init__(self, reason: str, status: int | None = None):
+        super().__init__(reason)
+        self.status = status
 
 
 class McpTool(FunctionTool):

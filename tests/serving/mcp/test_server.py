@@ -17,6 +17,7 @@ from rag_r1.http_server.idle_timeout import IdleTimeoutProtocol
 from rag_r1.http_server.listening import bind_socket
 from rag_r1.runs.errors import RunError
 from rag_r1.serving.mcp import command as mcp_command
+from rag_r1.serving.mcp import listing
 from rag_r1.tools import make_tool
 from rag_r1.tools.mcp.tool import has_mcp
 from tests.fakes.json_server import JsonStub
@@ -373,11 +374,20 @@ async def test_over_http_a_client_that_waits_keeps_its_connection(over_http, mon
 
 
 def test_a_server_that_hangs_is_named_after_one_short_wait(capsys, monkeypatch):
-    monkeypatch.setattr(mcp_command, "FIRST_ANSWER_S", 0.5)
+    monkeypatch.setattr(listing, "FIRST_ANSWER_S", 0.5)
     with silent_server() as url:
         assert mcp_command.main(["--tools", url]) == 1
     said = capsys.readouterr().err
     assert f"no MCP server answers at {url} (did not open a connection within 0.5 s)" in said
+
+
+@pytest.mark.parametrize(
+    ("status", "said"), [(401, "--token-env NAME"), (418, "no MCP server answers at URL (HTTP 418: ")]
+)
+def test_the_status_of_a_refusal_is_named(status, said, capsys):
+    with JsonStub(lambda asked: (status, "<p>no</p>")) as stub:
+        assert mcp_command.main(["--tools", stub.url]) == 1
+    assert said.replace("URL", stub.url) in capsys.readouterr().err
 
 
 def test_json_in_place_of_an_mcp_server_is_said_in_one_sentence(capsys):
@@ -407,6 +417,13 @@ def test_a_web_page_in_place_of_the_search_is_an_error_and_a_search_that_is_away
     assert f"error: the search at {page.url} " in capsys.readouterr().err and started == []
     assert mcp_command.main(["--retriever-url", "http://127.0.0.1:9"]) == 0
     assert "warning: no retrieval server answers" in capsys.readouterr().err and len(started) == 1
+
+
+def test_of_a_server_only_the_name_of_the_model_is_missing(capsys):
+    with JsonStub(lambda asked: {"data": [{"id": "good"}]}) as stub, pytest.raises(SystemExit):
+        mcp_command.main(["--retriever-url", stub.url, "--base-url", f"{stub.url}/v1"])
+    message = capsys.readouterr().err
+    assert "--base-url and --model belong together" in message and "good" not in message
 
 
 HANGS = "<think>a</think><search>[hang]: Ulm</search>"
@@ -511,7 +528,8 @@ async def test_the_command_serves_over_stdio_what_our_own_client_can_use(stub):
 
 def test_what_a_server_offers_is_printed_as_entries_that_can_be_used(capsys):
     assert mcp_command.main(["--tools", sys.executable, "-S", str(SMALL)]) == 0
-    printed = capsys.readouterr().out
+    printed, note = capsys.readouterr()
+    assert "60 s at most" in note
     assert "&" not in printed, "each entry can be copied by itself"
     entries = yaml.safe_load(printed)["rag_r1"]["tools"]
     assert entries["echo"]["description"] == "Says the text again."
@@ -521,9 +539,9 @@ def test_what_a_server_offers_is_printed_as_entries_that_can_be_used(capsys):
 
 def test_a_servers_words_cannot_control_the_terminal_and_are_still_what_they_were():
     words = {"a\u202eb": {"description": "x\x1b[2J\x07\u200b\u2028 ü"}}
-    printed = mcp_command._as_yaml(words)
+    printed = listing._as_yaml(words)
     assert printed.isascii() and yaml.safe_load(printed) == words
-    assert mcp_command._as_yaml({"a": "Grüße, 北京\n- b"}).count("北京") == 1
+    assert listing._as_yaml({"a": "Grüße, 北京\n- b"}).count("北京") == 1
 
 
 def test_what_is_missing_is_said(capsys, monkeypatch):

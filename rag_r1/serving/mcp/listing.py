@@ -1,0 +1,123 @@
+"""`rag-r1 mcp --tools`: prints the tools of an MCP server as entries of `rag_r1.tools`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from functools import partial
+from typing import Any
+
+import yaml
+
+from rag_r1.io.terminal_text import has_control_characters
+from rag_r1.options.command_exit import CommandError
+from rag_r1.options.from_config import options_from
+from rag_r1.options.server_address import FIRST_ANSWER_S
+from rag_r1.runs.start_checks import try_servers
+from rag_r1.system.installation import pip_command
+from rag_r1.tools.mcp.tool import McpFailure, McpOptions, has_mcp, tool_entries
+
+#: The syntax of --tools, for messages about wrong arguments.
+_USAGE = "rag-r1 mcp --tools [--token-env NAME] URL, or rag-r1 mcp --tools COMMAND ..."
+
+
+def print_tools(words: Sequence[str]) -> int:
+    """Print the tools of the server that the words after --tools name, and return 0. Raises CommandError
+    if it does not list them."""
+    options = _server_options(words)
+    if (variable := options.get("token_env")) and not os.environ.get(variable, "").strip():
+        fault = "there is no such environment variable, so no token is sent: set it to the token"
+        print(f"warning: --token-env {variable}: {fault}", file=sys.stderr)
+    if not has_mcp():
+        raise CommandError(f"rag-r1 mcp needs the package mcp, 2.0 or later: {pip_command('mcp')}")
+    tools = _fetch_tools(options)
+    # Copies, since YAML would write options that entries share only once, and refer to them elsewhere.
+    entries = {name: {"tool": "mcp", **deepcopy(options), **entry} for name, entry in tools.items()}
+    print(_as_yaml({"rag_r1": {"tools": entries}}))
+    return 0
+
+
+def _server_options(words: Sequence[str]) -> dict[str, Any]:
+    """Return the fields of McpOptions in the words after --tools: the server's address with the variable of
+    its token, or the server's command. Raises CommandError."""
+    options: dict[str, Any] = {}
+    if words[:1] == ["--token-env"]:
+        options, words = {"token_env": "".join(words[1:2])}, words[2:]
+    elif words and words[0].startswith("--token-env="):
+        options, words = {"token_env": words[0].partition("=")[2]}, words[1:]
+    if words and words[0].startswith("-"):
+        raise CommandError(f"rag-r1 mcp --tools: unknown flag {words[0].partition('=')[0]}; {_USAGE}")
+    is_address = bool(words) and "://" in words[0]
+    if is_address and any(word.split("=")[0] == "--token-env" for word in words[1:]):
+        raise CommandError(f"rag-r1 mcp --tools: --token-env comes before the address: {_USAGE}")
+    if is_address and len(words) > 1:
+        raise CommandError(f"rag-r1 mcp --tools: nothing may follow the address: {_USAGE}")
+    if not words or (options and not is_address):
+        kind = " of an MCP server, after --token-env NAME" if options else " or the command of an MCP server"
+        raise CommandError(f"rag-r1 mcp --tools needs the address{kind}")
+    return options | ({"url": words[0]} if is_address else {"command": list(words)})
+
+
+def _fetch_tools(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the tools of a server by name. Raises CommandError if no MCP server answers, or if it does not
+    list its tools."""
+    url = options.get("url")
+    try:
+        # A command has no such limit, since npx, for example, may have to download the server first.
+        limit = {"timeout_s": FIRST_ANSWER_S} if url else {}
+        checked = options_from(McpOptions, {**options, **limit}, "rag_r1.tools.NAME")
+        if not url:
+            waiting = f"waiting for {shlex.join(options['command'])}, {checked.timeout_s:g} s at most"
+            print(waiting, file=sys.stderr, flush=True)
+        [tools] = asyncio.run(
+            try_servers(_tools_of(checked))
+        )  # hides the log of mcp, which repeats the error
+        return tools
+    except McpFailure as error:
+        why = str(error).removeprefix("the server cannot be reached: ").removeprefix("the server ")
+        if "validation error" in why:  # replaces ten lines of the package mcp
+            why = "it answers with JSON that is not MCP's"
+        if error.status == 401:
+            variable = options.get("token_env")
+            remedy = (
+                f"set ${variable} to it" if variable else "set a variable to it, and give --token-env NAME"
+            )
+            why = f"{url} wants another token (HTTP 401): {remedy}"
+        elif url:
+            why = f"no MCP server answers at {url} ({why}): start it, or correct the address"
+        else:
+            command = shlex.join(options["command"])
+            why = f"`{command}` does not start an MCP server ({why}): correct the command"
+        raise CommandError(why) from error
+
+
+def _as_yaml(entries: Any) -> str:
+    """Return YAML. Non-ASCII characters are escaped only if some of them could control a terminal."""
+    dump = partial(yaml.safe_dump, entries, sort_keys=False, width=110)
+    text = dump(allow_unicode=True)
+    return dump(allow_unicode=False) if has_control_characters(text) else text
+
+
+async def _tools_of(options: McpOptions) -> dict[str, dict[str, Any]]:
+    """Return the entries of the tools that a server lists. Raises McpFailure if it cannot be reached, and
+    CommandError if it does not list them."""
+    from mcp.shared.exceptions import MCPError
+
+    from rag_r1.tools.mcp.connections import server_for_loop
+
+    server = server_for_loop(options)
+    is_open = False
+    try:
+        async with server.connection() as connection:
+            is_open = True
+            return tool_entries(await connection.list_tools())
+    except (McpFailure, MCPError, TimeoutError) as error:
+        if not is_open:
+            raise
+        raise CommandError(f"the server does not list its tools: {error}") from error
+    finally:
+        await server.close()
