@@ -107,13 +107,13 @@ def scan_parquet(
     protocol: str,
     messages: Callable[[QuestionRow], Sequence[Mapping[str, Any]]],
     count_tokens: Callable[[QuestionRow], int] | None,
-    max_prompt_length: int,
+    max_prompt_length: int | None,
 ) -> ParquetScan:
     """Check every row of a parquet file that has the required columns.
 
     `messages` returns the chat messages that the agent will send for a row. `count_tokens` returns the length
-    of a row's prompt, or raises ValueError if the chat template refuses its messages; it is None if no
-    tokenizer could be loaded.
+    of a row's prompt, or raises ValueError if the chat template refuses its messages; it is None without a
+    tokenizer or a limit.
     """
     scan = ParquetScan()
     longest: list[tuple[int, int, QuestionRow]] = []
@@ -148,7 +148,7 @@ def scan_parquet(
 
 
 def scan_problems(
-    path: str, scan: ParquetScan, protocol: str, max_prompt_length: int, is_filtered: bool
+    path: str, scan: ParquetScan, protocol: str, max_prompt_length: int | None, is_filtered: bool
 ) -> Iterator[Problem]:
     """Yield the problems of a file's rows. `is_filtered` says whether veRL leaves out overlong prompts."""
     if count := scan.malformed.count:

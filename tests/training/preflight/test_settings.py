@@ -60,6 +60,24 @@ def test_the_report_has_a_missing_value_with_its_remedy_instead_of_a_traceback()
     assert problems[f"{ROLLOUT}.name"].remedy == "set it to vllm" and "data.max_response_length" in problems
 
 
+@pytest.mark.parametrize(
+    ("check", "recipe", "wrong", "others"),
+    [
+        (
+            preflight,
+            GRPO,
+            {"trainer.n_gpus_per_node": "two", "data.train_files": 7, f"{ROLLOUT}.max_model_len": 90},
+            ["data.max_prompt_length + data.max_response_length", "none.parquet"],
+        ),
+        (preflight_sft, SFT, {"model.path": 7, "data.max_length": "x"}, ["data.val_files"]),
+    ],
+)
+def test_a_wrong_number_or_path_hides_no_fault_that_does_not_follow_from_it(check, recipe, wrong, others):
+    config = changed(composed(recipe), **wrong, data__val_files="none.parquet")
+    named = [problem.where for problem in check(config).errors]
+    assert {*wrong, *others} - {f"{ROLLOUT}.max_model_len"} <= set(named) and len(named) == len(set(named))
+
+
 def test_the_engine_of_a_reward_model_is_asked_for_only_if_there_is_one():
     config = changed(composed(GRPO), reward__reward_model__enable=True)
     assert [problem.where for problem in check_verls_keys(config)] == ["reward.reward_model.rollout.name"]
