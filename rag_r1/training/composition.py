@@ -97,7 +97,8 @@ def compose_valid(recipe: Recipe, overrides: Sequence[str]) -> tuple[DictConfig,
         try:
             config = compose_recipe(recipe, valid)
         except RunError as fault:
-            culprit = next((override for override in valid if _is_at_fault(override, fault.__cause__)), None)
+            named = (override for override in valid if _is_at_fault(override, fault.__cause__))
+            culprit = next(named, None) or _first_with(fault, recipe, valid)
             if culprit is None:
                 raise
             valid.remove(culprit)
@@ -165,14 +166,30 @@ def _is_at_fault(override: str, fault: BaseException | None) -> bool:
     return any(name in str(fault) for name in names)
 
 
+def _first_with(fault: RunError, recipe: Recipe, overrides: Sequence[str]) -> str | None:
+    """Return the override with which a fault that names none begins, found by adding one override at a time.
+    Returns None if the recipe has the fault without overrides."""
+    for count in range(len(overrides) + 1):
+        try:
+            compose_recipe(recipe, overrides[:count])
+        except RunError as other:
+            if str(other) == str(fault):
+                return overrides[count - 1] if count else None
+    return None
+
+
 def _override_problem(config: DictConfig, override: str, fault: BaseException) -> Problem:
     """Return the Problem of an override for which Hydra raised `fault`. `config` is composed without it."""
     from hydra.errors import OverrideParseException
+    from omegaconf import OmegaConf
 
     key, _, value = override.lstrip("+~").partition("=")
     message = str(fault)
     if isinstance(fault, OverrideParseException):
         return error(key, f"{override!r} {UNREADABLE}", QUOTING)
+    if (path := _list_without(config, key)) is not None:
+        remedy = f"give the number of an entry, as in {path}.0, or the whole list"
+        return error(key, f"{path} is a list of {len(OmegaConf.select(config, path))}", remedy)
     if key == "preset" and override.startswith("+"):
         return error(key, "Hydra looks for what + adds beside the recipe", f"write {override.lstrip('+')}")
     if key == "preset" and "Could not override" in message:
@@ -181,6 +198,18 @@ def _override_problem(config: DictConfig, override: str, fault: BaseException) -
     if "Could not override" in message:
         return error(key, "there is no such key", _key_hint(config, key))
     return error(key, " ".join(message.split()), "correct the override")
+
+
+def _list_without(config: DictConfig, key: str) -> str | None:
+    """Return the path of the list in which a key names an entry that is not there; None for other keys."""
+    from omegaconf import OmegaConf
+
+    names = key.split(".")
+    for count in range(1, len(names)):
+        node = OmegaConf.select(config, path := ".".join(names[:count]))
+        if OmegaConf.is_list(node):
+            return None if names[count] in map(str, range(len(node))) else path
+    return None
 
 
 def _key_hint(config: DictConfig, key: str) -> str:

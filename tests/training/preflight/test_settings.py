@@ -153,4 +153,4 @@ def test_a_recipe_that_does_not_compose_is_named_with_the_remedy(text, said, tmp
 
 def test_a_platform_that_is_no_name_is_refused_and_ends_no_check_with_a_traceback(capsys):
     assert main(["--recipe", "demo/grpo", "--check-only", "platform=5"]) == 1
-    assert "error: demo/grpo: Config group override must be a string" in capsys.readouterr().err
+    assert "error: platform: Config group override must be a string" in capsys.readouterr().err

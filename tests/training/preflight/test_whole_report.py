@@ -113,6 +113,16 @@ def test_an_override_that_cannot_be_read_is_named_and_the_others_are_checked():
         compose_valid(Recipe(Path("/nowhere"), "none"), [])
 
 
+def test_entries_of_lists_that_are_not_there_are_named_with_the_list_and_hide_nothing():
+    wrong = ["rag_r1.reward.terms=7", "trainer.logger.x=5", "trainer.no_such=4", "rag_r1.reward.9.term=em"]
+    config, faults = compose_valid(Recipe.find(RECIPE), [*wrong, "rag_r1.agent.max_turns=7"])
+    assert {fault.where for fault in faults} == {override.partition("=")[0] for override in wrong}
+    assert [fault.what for fault in faults if "rag_r1.reward" in fault.where] == [
+        "rag_r1.reward is a list of 1"
+    ] * 2
+    assert config.rag_r1.agent.max_turns == 7
+
+
 def test_a_wrong_number_does_not_hide_files_that_are_not_there(here, capsys):
     overrides = ["trainer.total_training_steps=x", "data.train_files=q.jsonl", "data.val_files=none.parquet"]
     assert main(["--recipe", RECIPE, *overrides]) == 1
