@@ -16,6 +16,7 @@ from omegaconf import DictConfig
 from rag_r1.options.problems import PreflightReport, Problem
 from rag_r1.training.config_facts import needs_critic
 from rag_r1.training.preflight import cluster, data, model, nf4, probes, resume, sampler, sessions, settings
+from rag_r1.training.preflight.loggers import check_loggers
 from rag_r1.training.preflight.memory.check import check_memory
 from rag_r1.training.preflight.retriever import check_retriever
 from rag_r1.training.preflight.sft import preflight_sft
@@ -68,6 +69,7 @@ def _check_configuration(config: DictConfig, report: PreflightReport) -> None:
         *(model.check_quantisation, nf4.check_nf4, check_bucket, settings.check_lengths),
         *(settings.check_log_probs, settings.check_llds, cluster.check_batch_sizes, cluster.check_engines),
         *(cluster.check_reachability, _check_resumed_rates, resume.check_run_folder, sampler.check_sampler),
+        check_loggers,
     ):
         report.problems += found(check, config)
     for check in (sampler.check_filtering, sessions.check_sessions, probes.check_probes):

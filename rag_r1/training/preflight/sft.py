@@ -20,6 +20,7 @@ from rag_r1.io.errors import DataError
 from rag_r1.options.problems import PreflightReport, Problem, error, is_unset, plain, warning
 from rag_r1.training.config_facts import gpu_count
 from rag_r1.training.preflight.data import check_paths, files_of
+from rag_r1.training.preflight.loggers import check_loggers
 from rag_r1.training.preflight.model import check_model, check_tags
 from rag_r1.training.preflight.resume import check_resumed_sft_rate
 from rag_r1.training.preflight.settings import check_verls_keys, wrong_types
@@ -63,7 +64,7 @@ def preflight_sft(config: DictConfig) -> PreflightReport:
         _check_rows(config, rows, tokenizer, report)
         if rows["train_files"]:
             report.problems += found(check_batches, config, *map(len, rows.values()))
-    for check in (_check_export, check_resumed_sft_rate):
+    for check in (_check_export, check_loggers, check_resumed_sft_rate):
         report.problems += found(check, config)
     return report
 
