@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 from rag_r1.config.recipes import Recipe
 from rag_r1.config.schema import RagR1Config
 from rag_r1.runs.errors import RunError
+from rag_r1.sft.train_command import main as sft
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 from rag_r1.training.command import absolute_paths, main
 from rag_r1.training.composition import compose_recipe, compose_valid
@@ -75,6 +76,18 @@ def test_one_report_names_every_wrong_key_reward_and_file_and_the_dead_server(he
     assert len(named) == len(set(named)), "each is told once"
     assert "did you mean rag_r1.agent.max_turns?" in errors
     assert "no retrieval server answers at http://127.0.0.1:9" in errors
+
+
+@pytest.mark.parametrize(
+    ("command", "recipe"),
+    [(main, "no_such"), (main, "rag_r1/sft/demo"), (sft, "no_such"), (sft, "demo/grpo")],
+)
+def test_a_recipe_that_is_none_for_the_command_hides_no_wrong_argument(command, recipe, here, capsys):
+    data = ["--data", "afile"] if command is sft else []
+    assert command(["--recipe", recipe, *data, "--check-only", "foo", "data=7"]) == 1
+    errors = capsys.readouterr().err
+    assert recipe in errors and "'foo' cannot be read" in errors and "data: is a block of keys" in errors
+    assert not data or "--data afile is not a folder" in errors
 
 
 @pytest.mark.parametrize("flags", [["--supervise", "--leave-model"], []])
