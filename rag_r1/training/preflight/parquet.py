@@ -36,7 +36,7 @@ class RowFaults:
     """The rows with one kind of fault."""
 
     count: int = 0
-    #: Descriptions of the first of these rows; row numbers count from 0.
+    #: Descriptions of the first of these rows; row numbers count from 1.
     descriptions: list[str] = field(default_factory=list)
 
     def add(self, row: int, text: Any) -> None:
@@ -119,7 +119,7 @@ def scan_parquet(
     longest: list[tuple[int, int, QuestionRow]] = []
     file_name, rows = Path(path).name, pq.read_metadata(path).num_rows
     bar = tqdm(read_rows(path), total=rows, desc=f"{file_name}: rows", unit="row", leave=False)
-    for number, row in enumerate(bar):
+    for number, row in enumerate(bar, 1):
         scan.rows += 1
         fault = row_fault(row)
         if not usable_prompt(row.get("prompt")):
