@@ -18,6 +18,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from rag_r1.runs.processes import run_child, run_child_until
 from rag_r1.runs.start_checks import StartError
 from rag_r1.sft.resume import drop_exhausted_loader_state
 from rag_r1.training.checkpoint_steps import saved_checkpoints
-from rag_r1.training.composition import compose_valid
+from rag_r1.training.composition import compose_valid, reading_recipe
 from rag_r1.training.metrics_files import MetricsFile, earlier_files, next_metrics_file
 from rag_r1.training.next_steps import after_sft
 from rag_r1.training.stages import lock_folder
@@ -102,16 +103,17 @@ def _check_recipe(args: SftArguments) -> tuple[Any, list[str], Path, PreflightRe
     """Compose and check the recipe of the arguments.
 
     Returns (configuration, command of the training, folder of the training, report of the preflight). Raises
-    RunError if the recipe cannot be composed, or CommandError if it is not for SFT.
+    RunError if the recipe cannot be composed or is not for SFT.
     """
     from rag_r1.training.preflight import preflight_sft
 
     add_working_directory()
     overrides = [*data_overrides(args.data), *args.overrides]
-    recipe = Recipe.find(args.recipe)
-    config, override_problems = compose_valid(recipe, overrides)
-    if "optim" not in config or "engine" not in config:
-        raise CommandError(f"{args.recipe}: {_NO_SFT}")
+    with reading_recipe(args.overrides, partial(_check_data, args.data)):
+        recipe = Recipe.find(args.recipe)
+        config, override_problems = compose_valid(recipe, overrides)
+        if "optim" not in config or "engine" not in config:
+            raise RunError(f"{args.recipe}: {_NO_SFT}")
     if config.trainer.get("device") == "cpu":
         os.environ["VERL_PLATFORM"] = "cpu"  # on a machine with GPUs veRL would choose cuda
     # Values that are missing or have a wrong type are reported by the preflight.
@@ -139,6 +141,13 @@ def _check_start(args: SftArguments) -> None:
     *_, report = _check_recipe(args)
     if report.errors:
         raise StartError(report.sentences)
+
+
+def _check_data(folder: Path | None) -> None:
+    """Raise RunError unless the folder has training rows."""
+    if folder is not None and not (folder / "train.parquet").is_file():
+        what = f"{folder} has no train.parquet" if folder.is_dir() else f"{folder} is not a folder"
+        raise RunError(f"--data {what}: make it with `rag-r1 sft-data`")
 
 
 def data_overrides(folder: Path | None) -> list[str]:

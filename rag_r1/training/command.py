@@ -28,7 +28,7 @@ from rag_r1.options.settings_file import recorded_settings
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import StartError
 from rag_r1.training.added_overrides import added_overrides, vllm_threads
-from rag_r1.training.composition import check_training, compose_valid
+from rag_r1.training.composition import check_training, compose_valid, reading_recipe
 from rag_r1.training.metrics_files import metrics_file, metrics_override
 from rag_r1.training.time_limit import HOURS_HELP, Hours, check_resume
 
@@ -113,9 +113,10 @@ def _check_recipe(args: TrainArguments) -> tuple[Recipe, DictConfig, PreflightRe
     for veRL's platform. Raises RunError if the recipe cannot be composed.
     """
     add_working_directory()
-    recipe = Recipe.find(args.recipe)
-    config, override_problems = compose_valid(recipe, args.overrides)
-    check_training(recipe, config)
+    with reading_recipe(args.overrides):
+        recipe = Recipe.find(args.recipe)
+        config, override_problems = compose_valid(recipe, args.overrides)
+        check_training(recipe, config)
     if config.trainer.get("device") == "cpu":
         # veRL checks for nvidia-smi: on a machine with GPUs it would choose cuda.
         os.environ["VERL_PLATFORM"] = "cpu"

@@ -11,7 +11,8 @@ data: keys, types, numbers, and the block `rag_r1`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from rag_r1.config.recipes import KINDS, QUOTING, UNREADABLE, Recipe, kind_of, s
 from rag_r1.options.problems import PreflightReport, Problem, error
 from rag_r1.options.suggestions import did_you_mean
 from rag_r1.runs.errors import RunError
-from rag_r1.runs.start_checks import StartError
+from rag_r1.runs.start_checks import FAULTS, StartChecks, StartError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -88,16 +89,34 @@ def check_training(recipe: Recipe, config: DictConfig) -> None:
         raise RunError(f"{recipe.name} is not a recipe for `rag-r1 train`: {remedy}")
 
 
+@contextmanager
+def reading_recipe(overrides: Sequence[str], *checks: Callable[[], object]) -> Iterator[None]:
+    """Return a context manager for a block that finds and composes a recipe. An error of the block that the
+    user can correct becomes a StartError if there are overrides that cannot be read, or faults of `checks`,
+    which would otherwise be reported only by the preflight. Any other error is raised unchanged."""
+    with StartChecks() as problems:
+        try:
+            yield
+        except FAULTS:
+            unread = filter(None, map(_form_problem, overrides))
+            for sentence in PreflightReport(list(unread)).sentences:
+                problems.add(RunError(sentence))
+            for check in checks:
+                problems.run(check)
+            raise
+
+
 def compose_valid(recipe: Recipe, overrides: Sequence[str]) -> tuple[DictConfig, list[Problem]]:
     """Return the configuration without the wrong overrides, so that the rest can be checked as well, and a
     Problem for each wrong override. Raises RunError if the fault is not in an override."""
-    replaced = {override: problem for override in overrides if (problem := _block_problem(override))}
+    replaced = {override: problem for override in overrides if (problem := _form_problem(override))}
     valid, faults = [override for override in overrides if override not in replaced], []
     while True:
         try:
             config = compose_recipe(recipe, valid)
         except RunError as fault:
-            culprit = next((override for override in valid if _is_at_fault(override, fault.__cause__)), None)
+            named = (override for override in valid if _is_at_fault(override, fault.__cause__))
+            culprit = next(named, None) or _first_with(fault, recipe, valid)
             if culprit is None:
                 raise
             valid.remove(culprit)
@@ -138,16 +157,16 @@ def check_overrides(recipe: Recipe, overrides: Sequence[str]) -> DictConfig:
     return config
 
 
-def _block_problem(override: str) -> Problem | None:
-    """Return the Problem of an override that replaces a whole block by null, a number or a list, such as
-    `data=null`; a text may be the name of a group's file."""
+def _form_problem(override: str) -> Problem | None:
+    """Return the Problem of an override that cannot be read, or that replaces a whole block by null, a number
+    or a list, such as `data=null`; a text may be the name of a group's file."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import OverrideParseException
 
     try:
         [parsed] = OverridesParser.create().parse_overrides([override])
     except OverrideParseException:
-        return None
+        return error(override.lstrip("+~").partition("=")[0], f"{override!r} {UNREADABLE}", QUOTING)
     key = parsed.key_or_group
     if key not in _BLOCKS or parsed.is_delete() or isinstance(parsed.value(), str | dict):
         return None
@@ -158,21 +177,32 @@ def _block_problem(override: str) -> Problem | None:
 def _is_at_fault(override: str, fault: BaseException | None) -> bool:
     """Return whether Hydra's error is about this override, i.e. names it, its key or its group's file."""
     key, _, value = override.lstrip("+~").partition("=")
-    if getattr(fault, "override", None) == override:
-        return True
     # The third form is that of an override +group=value.
     names = (f"'{key}'", f"'{key}/{value}'", f"/{key}/{value}'", override)
     return any(name in str(fault) for name in names)
 
 
+def _first_with(fault: RunError, recipe: Recipe, overrides: Sequence[str]) -> str | None:
+    """Return the override with which a fault that names none begins, found by adding one override at a time.
+    Returns None if the recipe has the fault without overrides."""
+    for count in range(len(overrides) + 1):
+        try:
+            compose_recipe(recipe, overrides[:count])
+        except RunError as other:
+            if str(other) == str(fault):
+                return overrides[count - 1] if count else None
+    return None
+
+
 def _override_problem(config: DictConfig, override: str, fault: BaseException) -> Problem:
     """Return the Problem of an override for which Hydra raised `fault`. `config` is composed without it."""
-    from hydra.errors import OverrideParseException
+    from omegaconf import OmegaConf
 
     key, _, value = override.lstrip("+~").partition("=")
     message = str(fault)
-    if isinstance(fault, OverrideParseException):
-        return error(key, f"{override!r} {UNREADABLE}", QUOTING)
+    if (path := _list_without(config, key)) is not None:
+        remedy = f"give the number of an entry, as in {path}.0, or the whole list"
+        return error(key, f"{path} is a list of {len(OmegaConf.select(config, path))}", remedy)
     if key == "preset" and override.startswith("+"):
         return error(key, "Hydra looks for what + adds beside the recipe", f"write {override.lstrip('+')}")
     if key == "preset" and "Could not override" in message:
@@ -181,6 +211,18 @@ def _override_problem(config: DictConfig, override: str, fault: BaseException) -
     if "Could not override" in message:
         return error(key, "there is no such key", _key_hint(config, key))
     return error(key, " ".join(message.split()), "correct the override")
+
+
+def _list_without(config: DictConfig, key: str) -> str | None:
+    """Return the path of the list in which a key names an entry that is not there; None for other keys."""
+    from omegaconf import OmegaConf
+
+    names = key.split(".")
+    for count in range(1, len(names)):
+        node = OmegaConf.select(config, path := ".".join(names[:count]))
+        if OmegaConf.is_list(node):
+            return None if names[count] in map(str, range(len(node))) else path
+    return None
 
 
 def _key_hint(config: DictConfig, key: str) -> str:

@@ -115,14 +115,14 @@ def test_malformed_rows_are_counted_the_first_named_and_only_warned_of(tmp_path:
     [problem] = problems_of(write(tmp_path / "train.parquet", rows))
     assert problem.startswith("warning: ")
     assert "4 of 10 rows are malformed" in problem
-    assert "row 2: extra_info.question is empty; row 4:" in problem
-    assert "row 5: reward_model.ground_truth.target is empty; ..." in problem
+    assert "row 3: extra_info.question is empty; row 5:" in problem
+    assert "row 6: reward_model.ground_truth.target is empty; ..." in problem
 
 
 def test_rows_without_a_prompt_are_counted_named_and_only_warned_of(tmp_path: Path):
     path = write(tmp_path / "train.parquet", [row(0), row(1, prompt=None), row(2)])
     [problem] = problems_of(path)
-    assert problem.startswith("warning: ") and "row 1" in problem
+    assert problem.startswith("warning: ") and "row 2" in problem
 
 
 def test_no_usable_row_is_an_error(tmp_path: Path):
@@ -134,14 +134,14 @@ def test_rows_of_another_protocol_are_named(tmp_path: Path):
     path = write(tmp_path / "train.parquet", [row(0), row(1, extra_info__protocol="rag_r1_sq")])
     [problem] = problems_of(path)
     assert problem.startswith("error: ")
-    assert "row 1: 'rag_r1_sq'" in problem and "rag_r1.protocol" in problem
+    assert "row 2: 'rag_r1_sq'" in problem and "rag_r1.protocol" in problem
 
 
 def test_overlong_prompt_is_named_by_row_unless_verl_drops_it(tmp_path: Path):
     path = write(tmp_path / "train.parquet", [row(0), row(1, question="why " * 400), row(2)])
     words = lambda record: sum(len(m["content"].split()) for m in record.prompt)  # noqa: E731
     [problem] = problems_of(path, count_tokens=words, limit=300)
-    assert problem.startswith("error: ") and "row 1: " in problem and "data.max_prompt_length=300" in problem
+    assert problem.startswith("error: ") and "row 2: " in problem and "data.max_prompt_length=300" in problem
     [problem] = problems_of(path, count_tokens=words, limit=300, filtered=True)
     assert problem.startswith("warning: ")
 
@@ -151,7 +151,7 @@ def test_a_prompt_that_the_chat_template_refuses_is_named_by_its_row(tmp_path: P
         raise ValueError("System role not supported")
 
     problems = problems_of(write(tmp_path / "train.parquet", [row(0)]), count_tokens=refuse)
-    assert "row 0: no prompt: System role not" in problems[0] and "no usable row is left" in problems[1]
+    assert "row 1: no prompt: System role not" in problems[0] and "no usable row is left" in problems[1]
 
 
 def test_of_a_large_file_the_longest_prompts_are_tokenised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -162,7 +162,7 @@ def test_of_a_large_file_the_longest_prompts_are_tokenised(tmp_path: Path, monke
     count = lambda record: sum(len(m["content"].split()) for m in record.prompt)  # noqa: E731
     scan = scan_parquet(path, "rag_r1_mq", lambda record: record.prompt, count, 300)
     assert (scan.rows, scan.tokenised, scan.overlong.count) == (50, 3, 1)
-    assert "row 40" in str(scan.overlong)
+    assert "row 41" in str(scan.overlong)
 
 
 # --- configuration

@@ -3,20 +3,25 @@
 A `check_*` gets the composed configuration and returns a Problem for each fault; its docstring says what it
 checks. Some also return what later checks need, such as the tokenizer, or add notes and tables to the report.
 `preflight` calls all checks, including veRL's own `validate_config`, and reports all problems at once. A
-problem that one check finds only prevents those that would depend on it. Nothing is started or written.
+problem that one check finds only prevents those that would depend on it (wrong_values.py). Nothing is started
+or written.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from omegaconf import DictConfig
 
 from rag_r1.options.problems import PreflightReport, Problem
 from rag_r1.training.config_facts import needs_critic
 from rag_r1.training.preflight import cluster, data, model, nf4, probes, resume, sampler, sessions, settings
+from rag_r1.training.preflight.loggers import check_loggers
 from rag_r1.training.preflight.memory.check import check_memory
 from rag_r1.training.preflight.retriever import check_retriever
 from rag_r1.training.preflight.sft import preflight_sft
 from rag_r1.training.preflight.weight_transfer import check_bucket
+from rag_r1.training.preflight.wrong_values import found, without
 
 __all__ = ["Problem", "PreflightReport", "check_retriever", "preflight", "preflight_sft"]
 
@@ -44,38 +49,40 @@ def _check_configuration(config: DictConfig, report: PreflightReport) -> None:
     """Run all checks except that of the retrieval server. A check that depends on something that another
     check has refused is skipped."""
     report.problems += settings.check_required_keys(config)
-    if unread := list(settings.check_verls_keys(config)) or list(data.check_paths(config)):
-        report.problems += unread
+    if missing := list(settings.check_verls_keys(config)):
+        report.problems += missing
         return  # the other checks read these
     rag_r1_config, problems = settings.check_rag_r1_keys(config)
-    report.problems += problems
+    wrong = [*data.check_paths(config), *settings.wrong_types(config, NUMBERS)]
+    wrong_keys = {problem.where for problem in wrong}
+    report.problems += [*(problem for problem in problems if problem.where not in wrong_keys), *wrong]
+    config = without(config, wrong)
     tokenizer, problems = model.check_model(config)
+    critic_problems = list(found(model.check_critic, config))
+    problems += [problem for problem in critic_problems if problem.where not in wrong_keys]
     report.problems += problems
-    if wrong := settings.wrong_types(config, NUMBERS):
-        report.problems += wrong
-        data.check_files(config, report)
-        return  # the other checks calculate with these
-    for check in (model.check_quantisation, nf4.check_nf4, check_bucket):
-        report.problems += check(config)
-    report.problems += (critic_problems := model.check_critic(config))
-    has_models = tokenizer is not None and not critic_problems
-    report.problems += settings.check_verl(config, has_model=has_models)
+    if not wrong:  # both read most keys
+        has_models = tokenizer is not None and not critic_problems
+        report.problems += settings.check_verl(config, has_model=has_models)
+        report.problems += check_memory(config, report)
     for check in (
-        *(settings.check_lengths, settings.check_log_probs, settings.check_llds),
-        *(cluster.check_batch_sizes, cluster.check_engines, cluster.check_reachability),
+        *(model.check_quantisation, nf4.check_nf4, check_bucket, settings.check_lengths),
+        *(settings.check_log_probs, settings.check_llds, cluster.check_batch_sizes, cluster.check_engines),
+        *(cluster.check_reachability, _check_resumed_rates, resume.check_run_folder, sampler.check_sampler),
+        check_loggers,
     ):
-        report.problems += check(config)
-    report.problems += check_memory(config, report)
-    report.problems += resume.check_resumed_rates(config, critic=needs_critic(config))
-    report.problems += resume.check_run_folder(config)
-    report.problems += sampler.check_sampler(config)
+        report.problems += found(check, config)
     for check in (sampler.check_filtering, sessions.check_sessions, probes.check_probes):
-        report.problems += check(config, rag_r1_config)
+        report.problems += found(check, config, rag_r1_config)
     if rag_r1_config is not None and rag_r1_config.protocol is not None and tokenizer is not None:
         report.problems += model.check_tags(rag_r1_config.protocol, tokenizer)
-        if unfit := list(model.check_turns(config, rag_r1_config, tokenizer)):
+        if unfit := list(found(model.check_turns, config, rag_r1_config, tokenizer)):
             report.problems += unfit
             tokenizer = None  # prompts cannot be made with it
     train_rows = data.check_data(config, rag_r1_config, tokenizer, report)
     if train_rows is not None:
-        report.problems += data.check_steps(config, train_rows)
+        report.problems += found(data.check_steps, config, train_rows)
+
+
+def _check_resumed_rates(config: DictConfig) -> Iterator[Problem]:
+    return resume.check_resumed_rates(config, critic=needs_critic(config))

@@ -40,12 +40,12 @@ _MEGATRON_SIZES = ("tensor_model_parallel_size", "pipeline_model_parallel_size",
 def check_batch_sizes(config: DictConfig) -> Iterator[Problem]:
     """Check that every update and micro-batch can be divided among the data-parallel GPUs, and that a
     micro-batch can hold the longest row."""
+    yield from _check_verls_assertions(config)
     gpus = gpu_count(config)
     replica = _product(config.actor_rollout_ref.rollout, _REPLICA_SIZES)
     if gpus % replica:
         text = f"{gpus} GPUs cannot be divided into replicas of {replica}"
         yield error(f"{_ROLLOUT}.tensor_model_parallel_size", text, "set it to a divisor of the GPUs")
-    yield from _check_verls_assertions(config)
     roles = [(_ACTOR, "fsdp_config"), *([("critic", "fsdp")] if needs_critic(config) else [])]
     for role, fsdp in roles:
         node = OmegaConf.select(config, role)

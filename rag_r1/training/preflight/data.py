@@ -18,7 +18,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from rag_r1.config.agent_setup import AgentSetup, RowLimits
 from rag_r1.config.schema import RagR1Config
 from rag_r1.data.rows import QuestionRow
-from rag_r1.options.problems import PreflightReport, Problem, error, plain, warning
+from rag_r1.options.problems import PreflightReport, Problem, error, is_unset, plain, warning
 from rag_r1.training.preflight.parquet import column_problems, missing_file, scan_parquet, scan_problems
 
 #: A limit on the tokens of a prompt that is never reached.
@@ -50,11 +50,13 @@ def check_data(
     """Check the columns of all data files, and the protocol and the length of the prompts in their rows.
 
     Adds the problems to the report, and returns the number of training rows, or None if it is not known.
-    Without a protocol, which other checks report, only the files and their columns are checked.
+    Without a protocol, which other checks report, only the files and their columns are checked; without
+    `data.max_prompt_length` no tokens are counted.
     """
     report.problems += _check_drawn_rows(config.data)
     count_tokens = None
-    if settings is not None and settings.protocol is not None and tokenizer is not None:
+    has_limit = not is_unset(config, "data.max_prompt_length")
+    if settings is not None and settings.protocol is not None and tokenizer is not None and has_limit:
         # Without a limit, since the tokens of overlong prompts are counted as well, for the report.
         template = plain(config.data.get("apply_chat_template_kwargs")) or {}
         setup = AgentSetup.of(settings, tokenizer, RowLimits(_ANY_LENGTH, 1), template=template)
@@ -69,16 +71,9 @@ def check_data(
     return None if not train_counts or None in train_counts else sum(train_counts)
 
 
-def check_files(config: DictConfig, report: PreflightReport) -> None:
-    """Check only whether the data files are there, and their columns. Adds the problems to the report."""
-    for key in ("train_files", "val_files"):
-        for path in files_of(config.data, key):
-            _check_file(path, config.data, None, None, report)
-
-
 def _check_drawn_rows(data: DictConfig) -> Iterator[Problem]:
     """Check that a part of the rows, if veRL uses only a part, is the same one after a resume."""
-    is_drawn_anew = data.shuffle and data.get("seed") is None
+    is_drawn_anew = data.get("shuffle") and data.get("seed") is None
     for key in ("train_max_samples", "val_max_samples"):
         if is_drawn_anew and (data.get(key) or -1) > 0:
             text = "with data.shuffle and no data.seed each start draws other rows"
@@ -109,7 +104,7 @@ def _check_file(
     def messages(row: QuestionRow) -> Sequence[Mapping[str, Any]]:
         return protocol.messages(row.question) if settings.own_prompt else row.prompt
 
-    limit, is_filtered = data.max_prompt_length, bool(data.filter_overlong_prompts)
+    limit, is_filtered = data.get("max_prompt_length"), bool(data.get("filter_overlong_prompts"))
     scan = scan_parquet(path, protocol.name, messages, count_tokens, limit)
     report.problems += scan_problems(path, scan, protocol.name, limit, is_filtered)
     extent = "all" if scan.tokenised >= scan.usable else "the longest by characters"

@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from rag_r1.agent import TokenizerCodec
 from rag_r1.config.agent_setup import for_tokenizer, tool_schemas
 from rag_r1.config.schema import RagR1Config
-from rag_r1.inference.model_folders import check_weights, has_weights, is_hub_name
+from rag_r1.inference.model_folders import check_weights, has_weights, is_hub_name, newest_checkpoint
 from rag_r1.inference.tokenizer import check_vocabulary, why_not_loaded
 from rag_r1.io.bounded_json import read_json_file
 from rag_r1.io.errors import DataError
@@ -70,8 +70,17 @@ def _check_folder(key: str, name: str) -> Problem | None:
     path = Path(name).expanduser()
     looks_local = name.startswith(("/", ".", "~")) or path.exists()
     if looks_local and not (path / "config.json").is_file():
-        return error(key, f"{name} is not a model folder (no config.json in it)", "correct the path")
+        model = _exported_model(path)
+        remedy = "correct the path" if model is None else f"give the model that a training exported: {model}"
+        return error(key, f"{name} is not a model folder (no config.json in it)", remedy)
     return None
+
+
+def _exported_model(folder: Path) -> Path | None:
+    """Return the model in a checkpoint, or in the newest one of a run's folder; None if there is none."""
+    checkpoints = (folder, newest_checkpoint(folder), newest_checkpoint(folder / "checkpoints"))
+    models = (path / name for path in checkpoints if path for name in ("actor/huggingface", "huggingface"))
+    return next((model for model in models if has_weights(model)), None)
 
 
 def _check_weights(key: str, name: str) -> Iterator[Problem]:

@@ -36,7 +36,7 @@ class RowFaults:
     """The rows with one kind of fault."""
 
     count: int = 0
-    #: Descriptions of the first of these rows; row numbers count from 0.
+    #: Descriptions of the first of these rows; row numbers count from 1.
     descriptions: list[str] = field(default_factory=list)
 
     def add(self, row: int, text: Any) -> None:
@@ -107,19 +107,19 @@ def scan_parquet(
     protocol: str,
     messages: Callable[[QuestionRow], Sequence[Mapping[str, Any]]],
     count_tokens: Callable[[QuestionRow], int] | None,
-    max_prompt_length: int,
+    max_prompt_length: int | None,
 ) -> ParquetScan:
     """Check every row of a parquet file that has the required columns.
 
     `messages` returns the chat messages that the agent will send for a row. `count_tokens` returns the length
-    of a row's prompt, or raises ValueError if the chat template refuses its messages; it is None if no
-    tokenizer could be loaded.
+    of a row's prompt, or raises ValueError if the chat template refuses its messages; it is None without a
+    tokenizer or a limit.
     """
     scan = ParquetScan()
     longest: list[tuple[int, int, QuestionRow]] = []
     file_name, rows = Path(path).name, pq.read_metadata(path).num_rows
     bar = tqdm(read_rows(path), total=rows, desc=f"{file_name}: rows", unit="row", leave=False)
-    for number, row in enumerate(bar):
+    for number, row in enumerate(bar, 1):
         scan.rows += 1
         fault = row_fault(row)
         if not usable_prompt(row.get("prompt")):
@@ -148,7 +148,7 @@ def scan_parquet(
 
 
 def scan_problems(
-    path: str, scan: ParquetScan, protocol: str, max_prompt_length: int, is_filtered: bool
+    path: str, scan: ParquetScan, protocol: str, max_prompt_length: int | None, is_filtered: bool
 ) -> Iterator[Problem]:
     """Yield the problems of a file's rows. `is_filtered` says whether veRL leaves out overlong prompts."""
     if count := scan.malformed.count:

@@ -6,7 +6,7 @@ other keys of the block (rag_r1/config/schema.py). Here the file and the rows of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 from omegaconf import DictConfig, OmegaConf
@@ -35,7 +35,8 @@ def check_probes(config: DictConfig, settings: RagR1Config | None) -> Iterator[P
         text = "only the data set of rag_r1_defaults.yaml adds the rows of probes"
         remedy = "keep its data.custom_cls, data.probes and data.probe_passages, or set no probes"
         yield error(_KEY, text, remedy)
-    if not config.trainer.get("val_only") and files_of(data, "train_files") == files_of(data, "val_files"):
+    files = files_of(data, "val_files")
+    if files and not config.trainer.get("val_only") and files_of(data, "train_files") == files:
         text = "data.train_files and data.val_files are the same, so the probes would be trained on"
         yield error(_KEY, text, "give the validation files of its own, or set no probes")
     probes_with_topk = [probe for probe in settings.probes if probe in NEED_PASSAGES]
@@ -46,7 +47,8 @@ def check_probes(config: DictConfig, settings: RagR1Config | None) -> Iterator[P
         )
     passages, unreadable = _passages(settings)
     yield from unreadable
-    yield from _check_rows(config, settings, passages)
+    if files:
+        yield from _check_rows(files, settings, passages)
 
 
 def _passages(settings: RagR1Config) -> tuple[Passages | None, list[Problem]]:
@@ -63,14 +65,14 @@ def _passages(settings: RagR1Config) -> tuple[Passages | None, list[Problem]]:
         return None, [error_of(_FILE, fault)]
 
 
-def _check_rows(config: DictConfig, settings: RagR1Config, passages: Passages | None) -> Iterator[Problem]:
-    """Check that each probe can be played with at least one row, and `random` with all rows. Files that
-    cannot be read are reported by `check_data`."""
+def _check_rows(files: Iterable[str], settings: RagR1Config, passages: Passages | None) -> Iterator[Problem]:
+    """Check that each probe can be played with at least one row of the validation files, and `random` with
+    all rows. Files that cannot be read are reported by `check_data`."""
     try:
         # `golds` and `topk` only choose among the gold passages, which does not matter here.
         evidence: list[GoldEvidence] = [
             (passages or Passages()).evidence(row.metadata, golds=(), topk=1)
-            for path in files_of(config.data, "val_files")
+            for path in files
             for row in map(QuestionRow.from_row, read_rows(path))
             if row.split != "train"
         ]

@@ -80,7 +80,7 @@ def _check_rate(config: DictConfig, key: str, checkpoint_key: str, role_folder: 
         text = f"the learning rate in {states[0]} cannot be read ({fault}), so it was not compared"
         yield warning(key, text, "see that it has not changed: veRL restores the old one")
         return
-    configured = float(OmegaConf.select(config, key))
+    configured = float(OmegaConf.select(config, key, throw_on_missing=True))
     if not all(math.isclose(rate, configured, rel_tol=1e-6) for rate in rates):
         text = (
             f"is {configured:g}, but the training resumes from {checkpoint}, which was trained with"

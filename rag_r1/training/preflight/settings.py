@@ -78,9 +78,10 @@ def check_rag_r1_keys(config: DictConfig) -> tuple[RagR1Config | None, list[Prob
     """
     settings, faults = RagR1Config.read(plain(config.get("rag_r1")))
     if settings is not None:
-        for validation in (False, True):
+        tokens = config.data.max_response_length
+        for validation in (False, True) if _is_number(tokens, whole=True) and tokens >= 1 else ():
             try:
-                settings.budget(config.data.max_response_length, validation=validation)
+                settings.budget(tokens, validation=validation)
             except ValueError as fault:
                 if str(fault) not in map(str, faults):
                     faults.append(fault)
@@ -210,7 +211,6 @@ def check_verl(config: DictConfig, has_model: bool) -> Iterator[Problem]:
 
 def check_lengths(config: DictConfig) -> Iterator[Problem]:
     """Check that prompt, response and turn fit into the context of the engine and of the model."""
-    prompt, response = config.data.max_prompt_length, config.data.max_response_length
     limit_key = "actor_rollout_ref.rollout.max_model_len"
     limit = OmegaConf.select(config, limit_key)
     positions = _model_positions(config)
@@ -219,6 +219,7 @@ def check_lengths(config: DictConfig) -> Iterator[Problem]:
             text = f"{limit} is more than the model's own limit, max_position_embeddings={positions}"
             yield error(limit_key, text, f"set it to at most {positions}")
         limit, limit_key = positions, "the model's max_position_embeddings"
+    prompt, response = config.data.max_prompt_length, config.data.max_response_length
     if limit is not None and prompt + response > limit:
         text = f"{prompt} + {response} = {prompt + response} tokens do not fit into {limit_key}={limit}"
         remedy = "lower data.max_prompt_length or data.max_response_length, or raise rollout.max_model_len"
@@ -271,9 +272,7 @@ def check_llds(config: DictConfig) -> Iterator[Problem]:
         return
     if loss.get("llds_coef") is None:
         text = "the loss `llds` has no coefficient llds_coef"
-        remedy = (
-            "use preset=llds, or set this to rag_r1.plugin.algorithms.llds.LLDSConfig and llds_coef to 0.2"
-        )
+        remedy = "use preset=llds, or set this to rag_r1.plugin.algorithms.llds.LLDSConfig, and llds_coef=0.2"
         yield error(f"{_LOSS}._target_", text, remedy)
     yield from _check_updates(config)
     if OmegaConf.select(config, _BYPASS):

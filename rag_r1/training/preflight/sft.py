@@ -20,9 +20,11 @@ from rag_r1.io.errors import DataError
 from rag_r1.options.problems import PreflightReport, Problem, error, is_unset, plain, warning
 from rag_r1.training.config_facts import gpu_count
 from rag_r1.training.preflight.data import check_paths, files_of
+from rag_r1.training.preflight.loggers import check_loggers
 from rag_r1.training.preflight.model import check_model, check_tags
 from rag_r1.training.preflight.resume import check_resumed_sft_rate
 from rag_r1.training.preflight.settings import check_verls_keys, wrong_types
+from rag_r1.training.preflight.wrong_values import found, without
 
 #: The largest number of rows whose tokens are counted: those with the most characters.
 COUNTED = 512
@@ -49,24 +51,29 @@ def preflight_sft(config: DictConfig) -> PreflightReport:
     for key, example in _REQUIRED.items():
         if is_unset(config, key):
             report.problems.append(error(key, "is not given", f"set it to {example}"))
-    if unread := list(check_verls_keys(config, _REQUIRED)) or list(check_paths(config)):
-        report.problems += unread
+    if missing := list(check_verls_keys(config, _REQUIRED)):
+        report.problems += missing
         return report  # the other checks read these
-    report.problems += (wrong := wrong_types(config, NUMBERS))
+    report.problems += (wrong := [*check_paths(config), *wrong_types(config, NUMBERS)])
+    config = without(config, wrong)
     tokenizer, problems = check_model(config, "model")
     report.problems += problems
     rows = {key: _read_rows(config, key, report) for key in ("train_files", "val_files")}
     names_protocol = config.data.custom_cls.name == DATASET and config.data.get("protocol") is not None
     if rows["train_files"] or names_protocol:
-        _check_rows(config, rows, None if wrong else tokenizer, report)
-        if rows["train_files"] and not wrong:
-            report.problems += check_batches(config, len(rows["train_files"]), len(rows["val_files"]))
-    if not wrong and "hf_model" not in config.checkpoint.save_contents:
-        text = "has no hf_model, so no model is exported that `rag-r1 train` could start from"
-        report.problems.append(warning("checkpoint.save_contents", text, "add hf_model"))
-    if not wrong:
-        report.problems += check_resumed_sft_rate(config)
+        _check_rows(config, rows, tokenizer, report)
+        if rows["train_files"]:
+            report.problems += found(check_batches, config, *map(len, rows.values()))
+    for check in (_check_export, check_loggers, check_resumed_sft_rate):
+        report.problems += found(check, config)
     return report
+
+
+def _check_export(config: DictConfig) -> Iterator[Problem]:
+    """Check that a model is exported."""
+    if "hf_model" not in config.checkpoint.save_contents:
+        text = "has no hf_model, so no model is exported that `rag-r1 train` could start from"
+        yield warning("checkpoint.save_contents", text, "add hf_model")
 
 
 def _check_rows(
@@ -85,7 +92,7 @@ def _check_rows(
     report.problems += check_tags(protocol, tokenizer, "model.path")
     tokens = SftTokens(tokenizer, protocol, plain(config.data.get("apply_chat_template_kwargs")))
     for key, key_rows in rows.items():
-        report.problems += _check_lengths(config, key, key_rows, tokens, report)
+        report.problems += found(_check_lengths, config, key, key_rows, tokens, report)
 
 
 def _read_rows(config: DictConfig, key: str, report: PreflightReport) -> list[SftRow]:
@@ -129,14 +136,6 @@ def _check_lengths(
 def check_batches(config: DictConfig, train_rows: int, validation_rows: int) -> Iterator[Problem]:
     """Check that batches can be filled and divided among processes, and that all steps can be made."""
     data, trainer = config.data, config.trainer
-    batch, processes = int(data.train_batch_size), gpu_count(config)
-    if batch % processes:
-        remedy = f"make it a multiple of {processes} (trainer.nnodes x trainer.n_gpus_per_node)"
-        yield error("data.train_batch_size", f"{batch} rows cannot be divided", remedy)
-    for key, rows in (("train_files", train_rows), ("val_files", validation_rows)):
-        if 0 < rows < batch:
-            text = f"{rows} rows are fewer than data.train_batch_size={batch}; veRL drops incomplete batches"
-            yield error(f"data.{key}", text, "give more rows, or lower data.train_batch_size")
     for key in ("save_freq", "test_freq"):
         if (value := trainer[key]) != "after_each_epoch" and not (isinstance(value, int) and value):
             # veRL divides the step by it.
@@ -144,6 +143,15 @@ def check_batches(config: DictConfig, train_rows: int, validation_rows: int) -> 
     if not (isinstance(trainer.test_freq, int) and trainer.test_freq <= 0) and not validation_rows:
         remedy = "give data.val_files, or set trainer.test_freq=-1"
         yield error("trainer.test_freq", "there is nothing to validate on", remedy)
+    batch = int(data.train_batch_size)
+    for key, rows in (("train_files", train_rows), ("val_files", validation_rows)):
+        if 0 < rows < batch:
+            text = f"{rows} rows are fewer than data.train_batch_size={batch}; veRL drops incomplete batches"
+            yield error(f"data.{key}", text, "give more rows, or lower data.train_batch_size")
+    processes = gpu_count(config)
+    if batch % processes:
+        remedy = f"make it a multiple of {processes} (trainer.nnodes x trainer.n_gpus_per_node)"
+        yield error("data.train_batch_size", f"{batch} rows cannot be divided", remedy)
     steps, configured = train_rows // batch * int(trainer.total_epochs), trainer.total_training_steps
     if configured is not None and 0 < steps < int(configured):
         text = f"is {configured}, but {trainer.total_epochs} epochs have {steps} steps"

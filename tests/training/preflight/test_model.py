@@ -33,6 +33,20 @@ def test_a_tokenizer_that_cannot_be_loaded_is_named_by_its_own_key(home):
     assert (tokenizer, problem.where) == (None, "model.tokenizer_path") and "~/nowhere" in problem.what
 
 
+@pytest.mark.parametrize(
+    ("role", "given"), [("actor/", "run"), ("", "run/checkpoints"), ("", "run/checkpoints/global_step_2")]
+)
+def test_for_a_runs_folder_the_model_of_its_newest_checkpoint_is_suggested(role, given, home):
+    for step in (2, 1):
+        model = home / f"run/checkpoints/global_step_{step}/{role}huggingface"
+        model.mkdir(parents=True)
+        (model / "config.json").write_text("{}")
+        (model / "model.safetensors").write_bytes(NO_TENSORS)
+    (home / "run/checkpoints/latest_checkpointed_iteration.txt").write_text("2")
+    [problem] = checked(path=f"~/{given}")[1]
+    assert problem.remedy.endswith(f"run/checkpoints/global_step_2/{role}huggingface")
+
+
 def test_a_model_folder_without_weights_is_named_with_the_remedy(home):
     tokenizer_with("plain").save_pretrained(home / "model")
     (home / "model" / "config.json").write_text("{}")

@@ -8,6 +8,7 @@ from omegaconf import OmegaConf
 from rag_r1.config.recipes import shipped_names
 from rag_r1.training.command import main
 from rag_r1.training.preflight import preflight, preflight_sft
+from rag_r1.training.preflight.loggers import check_loggers
 from rag_r1.training.preflight.settings import check_types, check_verls_keys, wrong_types
 from tests.recipes.composed_recipes import changed, composed
 
@@ -58,6 +59,39 @@ def test_the_report_has_a_missing_value_with_its_remedy_instead_of_a_traceback()
     config = changed(composed(GRPO), **{f"{ROLLOUT}.name": "???", "data.max_response_length": "???"})
     problems = {problem.where: problem for problem in preflight(config).errors}
     assert problems[f"{ROLLOUT}.name"].remedy == "set it to vllm" and "data.max_response_length" in problems
+
+
+@pytest.mark.parametrize(
+    ("check", "recipe", "wrong", "others"),
+    [
+        (
+            preflight,
+            GRPO,
+            {"trainer.n_gpus_per_node": "two", "data.train_files": 7, f"{ROLLOUT}.max_model_len": 90},
+            ["data.max_prompt_length + data.max_response_length", "none.parquet"],
+        ),
+        (preflight_sft, SFT, {"model.path": 7, "data.max_length": "x"}, ["data.val_files"]),
+    ],
+)
+def test_a_wrong_number_or_path_hides_no_fault_that_does_not_follow_from_it(check, recipe, wrong, others):
+    config = changed(composed(recipe), **wrong, data__val_files="none.parquet")
+    named = [problem.where for problem in check(config).errors]
+    assert {*wrong, *others} - {f"{ROLLOUT}.max_model_len"} <= set(named) and len(named) == len(set(named))
+
+
+@pytest.mark.parametrize("check", [preflight, preflight_sft])
+def test_a_logger_that_verl_does_not_have_is_named(check):
+    config = changed(composed(GRPO if check is preflight else SFT), trainer__logger=["console", "wandbx"])
+    (problem,) = [problem for problem in check(config).errors if problem.where == "trainer.logger"]
+    assert problem.remedy == "did you mean wandb?"
+
+
+@pytest.mark.parametrize(
+    ("value", "faults"),
+    [("file", 0), (["tracking", "mlflow"], 0), (None, 1), (5, 1), (["x", [1], "wandb"], 2)],
+)
+def test_loggers_are_one_name_or_a_list_of_names(value, faults):
+    assert len([*check_loggers(OmegaConf.create({"trainer": {"logger": value}}))]) == faults
 
 
 def test_the_engine_of_a_reward_model_is_asked_for_only_if_there_is_one():
@@ -135,4 +169,4 @@ def test_a_recipe_that_does_not_compose_is_named_with_the_remedy(text, said, tmp
 
 def test_a_platform_that_is_no_name_is_refused_and_ends_no_check_with_a_traceback(capsys):
     assert main(["--recipe", "demo/grpo", "--check-only", "platform=5"]) == 1
-    assert "error: demo/grpo: Config group override must be a string" in capsys.readouterr().err
+    assert "error: platform: Config group override must be a string" in capsys.readouterr().err

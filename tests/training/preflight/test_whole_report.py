@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 from rag_r1.config.recipes import Recipe
 from rag_r1.config.schema import RagR1Config
 from rag_r1.runs.errors import RunError
+from rag_r1.sft.train_command import main as sft
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 from rag_r1.training.command import absolute_paths, main
 from rag_r1.training.composition import compose_recipe, compose_valid
@@ -77,6 +78,18 @@ def test_one_report_names_every_wrong_key_reward_and_file_and_the_dead_server(he
     assert "no retrieval server answers at http://127.0.0.1:9" in errors
 
 
+@pytest.mark.parametrize(
+    ("command", "recipe"),
+    [(main, "no_such"), (main, "rag_r1/sft/demo"), (sft, "no_such"), (sft, "demo/grpo")],
+)
+def test_a_recipe_that_is_none_for_the_command_hides_no_wrong_argument(command, recipe, here, capsys):
+    data = ["--data", "afile"] if command is sft else []
+    assert command(["--recipe", recipe, *data, "--check-only", "foo", "data=7"]) == 1
+    errors = capsys.readouterr().err
+    assert recipe in errors and "'foo' cannot be read" in errors and "data: is a block of keys" in errors
+    assert not data or "--data afile is not a folder" in errors
+
+
 @pytest.mark.parametrize("flags", [["--supervise", "--leave-model"], []])
 def test_contents_of_a_checkpoint_a_logger_and_a_folder_that_are_none_are_named(flags, here, capsys):
     key = "actor_rollout_ref.actor.checkpoint.save_contents"
@@ -111,6 +124,16 @@ def test_an_override_that_cannot_be_read_is_named_and_the_others_are_checked():
     assert config.rag_r1.agent.max_turns == 7
     with pytest.raises(RunError):
         compose_valid(Recipe(Path("/nowhere"), "none"), [])
+
+
+def test_entries_of_lists_that_are_not_there_are_named_with_the_list_and_hide_nothing():
+    wrong = ["rag_r1.reward.terms=7", "trainer.logger.x=5", "trainer.no_such=4", "rag_r1.reward.9.term=em"]
+    config, faults = compose_valid(Recipe.find(RECIPE), [*wrong, "rag_r1.agent.max_turns=7"])
+    assert {fault.where for fault in faults} == {override.partition("=")[0] for override in wrong}
+    assert [fault.what for fault in faults if "rag_r1.reward" in fault.where] == [
+        "rag_r1.reward is a list of 1"
+    ] * 2
+    assert config.rag_r1.agent.max_turns == 7
 
 
 def test_a_wrong_number_does_not_hide_files_that_are_not_there(here, capsys):
