@@ -368,6 +368,7 @@ def test_every_server_that_is_dead_is_named(served: Served, tmp_path, capsys):
         ("--reader-body [1]", "--reader-body must be a JSON object"),
         ("--reader-price-in 1", "--reader-price-* need --reader-model"),
         ("--reader-model r --reader-api-key-env R", "--reader-api-key-env needs --reader-url"),
+        ("--source-name=", "argument --source-name: must be a name that is not empty"),
         ("--kinds one_hop riddle", "argument --kinds: must be one of one_hop"),
         ("--max-cost 5", "--max-cost needs --price-in and --price-out"),
     ],
