@@ -1,9 +1,9 @@
 """The options of `rag-r1 index serve`.
 
 Options that contradict each other are refused, and so are those of a web engine without one, those of a
-cluster without `--serve ray`, and an encoder without a dense index (`checks.py`). Other options that have no effect, such as `--rerank-depth` without
-`--rerank`, are ignored. `command_line.py` makes the flags, the help and the error messages from this
-declaration.
+cluster without `--serve ray`, and an encoder without a dense index (`checks.py`). Other options that have no
+effect, such as `--rerank-depth` without `--rerank`, are ignored. `command_line.py` makes the flags, the help
+and the error messages from this declaration.
 """
 
 from __future__ import annotations
