@@ -19,7 +19,7 @@ from rag_r1.explorer.runs.facts import runs_below
 from rag_r1.inference.strict_replies import ATTEMPTS
 from rag_r1.questions.arguments import QuestionsArguments
 from rag_r1.questions.run import write_questions
-from rag_r1.questions.run_settings import retriever_of
+from rag_r1.questions.search import retriever_of
 from rag_r1.questions.spec import ModelSpec, QuestionsSpec, Verification
 from rag_r1.runs.errors import RunError
 from tests.fakes.openai_server import OpenAIServer
