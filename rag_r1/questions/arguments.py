@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from rag_r1.options.command_line import From0, From0Count, Positive, Share, Variable, argument
 from rag_r1.options.server_address import Address
@@ -78,7 +78,9 @@ class QuestionsArguments(EndpointArguments):
         default="rag_r1_mq",
     )
     prompt: str | None = argument("your own prompt: a text file with {question} in it", "FILE", default=None)
-    source_name: str = argument("data_source of the rows, and the prefix of their ids", "NAME", default="own")
+    source_name: Annotated[str, Field(pattern=r"\S"), Constraint("a name that is not empty")] = argument(
+        "data_source of the rows, and the prefix of their ids", "NAME", default="own"
+    )
     samples: Positive = argument(
         "times that the reader is asked in each check", "N", default=3, rare=CHECKING
     )

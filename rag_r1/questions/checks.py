@@ -11,9 +11,8 @@ from rag_r1.corpus.reader import Corpus
 from rag_r1.data.files.near_duplicates import require_library
 from rag_r1.protocols import load_with_prompt
 from rag_r1.questions.passages.documents import PassagePool
-from rag_r1.questions.run import read_corpus
-from rag_r1.questions.run_settings import retriever_of, run_settings
-from rag_r1.questions.search import try_search
+from rag_r1.questions.run import read_corpus, run_settings
+from rag_r1.questions.search import retriever_of, try_search
 from rag_r1.questions.spec import QuestionsSpec
 from rag_r1.rollouts.server_check import ModelServer, check_replies
 from rag_r1.runs.folder import check_settings

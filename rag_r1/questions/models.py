@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from rag_r1.data.languages import language_of
-from rag_r1.inference.client import Endpoint
+from rag_r1.inference.client import Endpoint, key_of
 from rag_r1.inference.cost_limit import CostTracker
 from rag_r1.inference.judging import request_body
 from rag_r1.inference.rate_limit import RateLimiter
@@ -24,7 +24,7 @@ from rag_r1.questions.prompts import Declined, Prompts, TeacherReply, read_reade
 from rag_r1.questions.readings import REVIEW, Check, verdict
 from rag_r1.questions.rules import golds_of
 from rag_r1.questions.seeds import Seed
-from rag_r1.questions.spec import ModelSpec, RequestLimits, Verification
+from rag_r1.questions.spec import ModelSpec, QuestionsSpec, RequestLimits, Verification
 from rag_r1.runs.cancel_token import CancelToken
 from rag_r1.runs.response_cache import ResponseCache
 
@@ -33,6 +33,11 @@ TEACHER_TOKENS = 600
 READER_TOKENS = 100
 #: Distance between the sampling seeds of two samples, so that up to 100 attempts of a sample differ in seed.
 _SEEDS_PER_SAMPLE = 100
+
+
+def prompts_of(spec: QuestionsSpec) -> Prompts:
+    """Return the prompts of the models, which must not contain their keys."""
+    return Prompts(key_of(model.key_variable) for model in (spec.teacher, spec.reading))
 
 
 @asynccontextmanager

@@ -11,6 +11,7 @@ refused), the files contain all questions whose replies are recorded until then.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -24,7 +25,7 @@ from rag_r1.inference.client import EngineFailure
 from rag_r1.protocols import Protocol, load_with_prompt
 from rag_r1.questions.drafts import Draft, Outcome
 from rag_r1.questions.forecast import forecast, forecast_lines
-from rag_r1.questions.models import Reader, Teacher, open_endpoint
+from rag_r1.questions.models import Reader, Teacher, open_endpoint, prompts_of
 from rag_r1.questions.passages.documents import PassagePool, SourcePassage, read_pool
 from rag_r1.questions.passages.links import Links
 from rag_r1.questions.prompts import Prompts
@@ -32,17 +33,18 @@ from rag_r1.questions.readings import CHECKS, REVIEW
 from rag_r1.questions.results.card import card_of, write_card
 from rag_r1.questions.results.rows import without_duplicates, write_files
 from rag_r1.questions.rules import refused_by_rule, unreachable
-from rag_r1.questions.run_settings import prompts_of, retriever_of, run_settings
 from rag_r1.questions.search import (
     QUERY_CHARS,
     JournaledSearch,
     SearchFailedError,
     check_corpus,
     neighbours_of,
+    retriever_of,
 )
 from rag_r1.questions.seeds import Seed, SeedPlan
 from rag_r1.questions.spec import QuestionsSpec
 from rag_r1.rollouts.concurrency import Job, JobPool, without_waiting
+from rag_r1.rollouts.provenance_facts import describe_server, index_identity
 from rag_r1.runs.cancel_token import CancelToken
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.folder import RunFolder
@@ -121,6 +123,22 @@ async def _open(
     search = JournaledSearch(config, folder.journal / "searches.ndjson", stop)
     resources.push_async_callback(search.close)
     return QuestionsRun(spec, pool, Links(pool), protocol, prompts, settings, folder, cache, search, stop)
+
+
+def run_settings(spec: QuestionsSpec, pool: PassagePool, protocol: Protocol) -> dict[str, Any]:
+    """Return all settings on which the questions depend, including what is read from files and the retrieval
+    server. `protocol` has the prompt of the run. Raises RunError if the server does not answer."""
+    config = retriever_of(spec)
+    messages = "".join(message["content"] for message in protocol.messages("{question}"))
+    served = index_identity(describe_server(config.base)["ready"])
+    return {
+        **spec.settings,
+        "passages": pool.n_read,
+        "corpus_sha256": pool.sha256,
+        "prompts_sha256": prompts_of(spec).sha256,
+        "prompt_sha256": hashlib.sha256(messages.encode()).hexdigest(),
+        "retriever": {"topk": config.topk, "wire": config.wire, "served": served},
+    }
 
 
 def read_corpus(spec: QuestionsSpec) -> PassagePool:

@@ -14,6 +14,7 @@ from typing import Any
 
 from rag_r1.protocols import Document, Failure
 from rag_r1.questions.passages.documents import PassagePool, SourcePassage, is_copy
+from rag_r1.questions.spec import QuestionsSpec
 from rag_r1.rollouts.search_check import try_first_search
 from rag_r1.runs.cancel_token import CancelToken
 from rag_r1.runs.errors import RunError
@@ -24,6 +25,8 @@ from rag_r1.tools.retrieval.client import RetrievalClient, RetrieverConfig
 QUERY_CHARS = 300
 #: Number of passages that are searched for to see whether the server has this corpus.
 _PROBE_PASSAGES = 5
+#: A search returns so many passages more than the wanted neighbours, since it also finds the draft's own.
+_EXTRA_PASSAGES = 6
 
 
 class SearchFailedError(Exception):
@@ -74,6 +77,13 @@ class JournaledSearch:
         if not isinstance(line["documents"], list):
             raise TypeError("`documents` is not a list")
         self._positions[line["query"]] = position
+
+
+def retriever_of(spec: QuestionsSpec) -> RetrieverConfig:
+    """Return the options of the client with which the run searches."""
+    rules = spec.verification
+    topk = max(rules.topk, rules.neighbours + _EXTRA_PASSAGES)
+    return RetrieverConfig(url=spec.retriever_url, wire=spec.wire, topk=topk, cache_size=0)
 
 
 async def check_corpus(search: JournaledSearch, pool: PassagePool, url: str) -> None:

@@ -6,9 +6,8 @@ The command line makes one from its arguments, and a program can do the same:
     result = await write_questions(spec)
 
 The property `settings` returns the values on which the questions depend. It leaves out addresses, keys,
-prices, `max_cost` and limits of speed, so these may be changed when a run is resumed. run_settings.py adds
-what is known only from files and the server: hashes of the passages and the prompts, the wire format and the
-index.
+prices, `max_cost` and limits of speed, so these may be changed when a run is resumed. run.py adds what is
+known only from files and the server: hashes of the passages and the prompts, the wire format and the index.
 """
 
 from __future__ import annotations

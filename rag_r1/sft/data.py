@@ -24,7 +24,7 @@ from pydantic import model_validator
 from tqdm import tqdm
 
 from rag_r1.agent.records import read_records, trajectory_of
-from rag_r1.data.files.bad_rows import HELP
+from rag_r1.data.files.bad_rows import HELP, BadRows
 from rag_r1.data.files.first_rows import check_first_rows
 from rag_r1.data.sft_rows import SftRow, SftTokens
 from rag_r1.inference.tokenizer import load_tokenizer, why_not_loaded
@@ -131,11 +131,22 @@ def check_start(args: SftDataArguments) -> SftTokens:
         if args.prompt is not None:  # a wrong protocol must not hide a fault of the prompt
             checks.run(_load_protocol, "rag_r1_mq", args.prompt)
         for path in args.traces:
-            records = read_records(path, skip_broken=lambda *unused: None)
-            checks.run(check_first_rows, path, enumerate(records, 1), trajectory_of)
+            checks.run(_check_traces, path)
         for path in args.published:
             checks.run(check_first_rows, path, read_samples(path), partial(_check_sample, protocol=protocol))
     return SftTokens(tokenizer, protocol)
+
+
+def _check_traces(path: Path) -> None:
+    """Raise DataError if none of the first records can be used, or if there are only lines that are none."""
+    bad = BadRows()
+    try:
+        records = read_records(path, skip_broken=bad.add)
+        check_first_rows(path, enumerate(records, 1), trajectory_of)
+    except DataError as error:
+        if not bad.first:
+            raise
+        raise DataError(f"{bad.first[0]}: correct it, or give another file") from error
 
 
 def _check_sample(row: Any, protocol: Protocol | None) -> None:

@@ -241,6 +241,8 @@ def read_manifest(folder: Path) -> Manifest:
         if is_replaced:
             move = f"mv {replaced_folder(folder)} {folder}"
             raise UserError(f"{folder}: a build that replaces this index has not ended. If none runs: {move}")
+        if folder.exists():
+            raise UserError(f"{folder}: is a file. Give the folder of an index. {build_one}")
         raise UserError(f"{folder}: no such folder. {build_one}")
     if not is_finished:
         raise UserError(f"{folder}: no {MANIFEST}, so this is not a finished index. {build_one}")

@@ -40,6 +40,14 @@ def test_wrong_values_and_unknown_keys_are_reported_before_the_training(name, tm
     assert [key for key in keys if key.partition("=")[0] not in message] == [] and "4 problems" in message
 
 
+def test_a_word_that_is_no_override_is_reported_once_and_hides_no_other(tmp_path, capsys):
+    words = ["--sft-set", "a", "--sft-set", "trainer.nosuch=1", "--grpo-set", "b", "--check-only"]
+    with pytest.raises(SystemExit):
+        command.main(["--out", str(tmp_path / "out"), *words])
+    message = capsys.readouterr().err
+    assert message.count("'a'") == message.count("'b'") == message.count("trainer.nosuch: ") == 1
+
+
 def test_the_demo_refuses_other_values_of_the_keys_that_it_sets_itself(tmp_path, capsys):
     keys = ["actor_rollout_ref.model.path", "data.train_files", "+rag_r1.retriever.url"]
     assert run.main(["--out", str(tmp_path / "out"), *(f"{key}=x" for key in keys), "--check-only"]) == 1

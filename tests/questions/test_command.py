@@ -19,7 +19,7 @@ from rag_r1.explorer.runs.facts import runs_below
 from rag_r1.inference.strict_replies import ATTEMPTS
 from rag_r1.questions.arguments import QuestionsArguments
 from rag_r1.questions.run import write_questions
-from rag_r1.questions.run_settings import retriever_of
+from rag_r1.questions.search import retriever_of
 from rag_r1.questions.spec import ModelSpec, QuestionsSpec, Verification
 from rag_r1.runs.errors import RunError
 from tests.fakes.openai_server import OpenAIServer
@@ -368,6 +368,7 @@ def test_every_server_that_is_dead_is_named(served: Served, tmp_path, capsys):
         ("--reader-body [1]", "--reader-body must be a JSON object"),
         ("--reader-price-in 1", "--reader-price-* need --reader-model"),
         ("--reader-model r --reader-api-key-env R", "--reader-api-key-env needs --reader-url"),
+        ("--source-name=", "argument --source-name: must be a name that is not empty"),
         ("--kinds one_hop riddle", "argument --kinds: must be one of one_hop"),
         ("--max-cost 5", "--max-cost needs --price-in and --price-out"),
     ],

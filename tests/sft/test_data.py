@@ -156,6 +156,12 @@ def test_what_cannot_be_done_is_named(model, traces, tmp_path, capsys, arguments
     assert named in capsys.readouterr().err and not (tmp_path / "out").exists()
 
 
+def test_a_file_without_any_trace_is_named_with_its_first_line(model, tmp_path, capsys):
+    (tmp_path / "picture.jsonl").write_bytes(b"\x89PNG\xff\n")
+    assert make(model, tmp_path / "out", "--traces", tmp_path / "picture.jsonl", "--check-only") == 1
+    assert "picture.jsonl, line 1: " in capsys.readouterr().err
+
+
 def test_a_model_without_a_tokenizer_is_named(traces, tmp_path, capsys):
     assert make(tmp_path, tmp_path / "out", "--traces", traces) == 1
     assert f"--model {tmp_path}" in capsys.readouterr().err

@@ -9,7 +9,7 @@ from rag_r1.config.recipes import Recipe
 from rag_r1.demo.pipeline.arguments import STEP_NAMES, PipelineArguments
 from rag_r1.inference.model_folders import check_weights
 from rag_r1.options.command_exit import command_main
-from rag_r1.options.command_line import read_arguments
+from rag_r1.options.command_line import is_override, read_arguments
 from rag_r1.options.out_folder import check_out
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.runs.errors import RunError
@@ -53,6 +53,9 @@ def check_start(args: PipelineArguments) -> None:
     from rag_r1.rollouts.server_check import ModelServer, check_replies
     from rag_r1.training.composition import check_composition, check_overrides
 
+    # The arguments themselves refuse the others.
+    overrides = {name: [*filter(is_override, getattr(args, name))] for name in ("sft_set", "grpo_set")}
+    args = args.model_copy(update=overrides)
     with StartChecks() as checks:
         checks.run(check_packages, "rag-r1 pipeline", "verl", "vllm", "bm25s")
         checks.run(check_out, args.out, "rag-r1 pipeline")

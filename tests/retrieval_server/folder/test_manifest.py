@@ -33,6 +33,7 @@ def test_an_unfinished_folder_is_refused(tmp_path, copy, bm25_index):
     refuse(tmp_path / "none", "no such folder", "rag-r1 index build")
     refuse(tmp_path / ("x" * 250), "manifest.json: cannot be read", "too long")  # with `.replaced`
     folder = copy(bm25_index)
+    refuse(folder / "manifest.json", "is a file", "rag-r1 index build")
     (folder / "manifest.json").unlink()
     refuse(folder, "not a finished index", "rag-r1 index build")
 
