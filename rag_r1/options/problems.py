@@ -7,11 +7,16 @@ that need OmegaConf import it themselves.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
+
+_P = ParamSpec("_P")
 
 
 @dataclass(frozen=True)
@@ -108,6 +113,26 @@ def is_unset(config: DictConfig, key: str) -> bool:
     parent, _, name = key.rpartition(".")
     node = OmegaConf.select(config, parent)
     return not OmegaConf.is_dict(node) or OmegaConf.is_missing(node, name) or node.get(name) is None
+
+
+def without(config: DictConfig, wrong: Iterable[Problem]) -> DictConfig:
+    """Return a copy of a configuration in which the keys of these problems are missing (`???`), so that a
+    check that reads one ends with an error of OmegaConf."""
+    from omegaconf import OmegaConf, read_write
+
+    known = deepcopy(config)
+    with read_write(known):
+        for problem in wrong:
+            OmegaConf.update(known, problem.where, "???")
+    return known
+
+
+def found(check: Callable[_P, Iterable[Problem]], *args: _P.args, **kwargs: _P.kwargs) -> Iterator[Problem]:
+    """Yield the problems that a check finds before it ends or reads a value that is missing."""
+    from omegaconf.errors import InterpolationToMissingValueError, MissingMandatoryValue
+
+    with suppress(MissingMandatoryValue, InterpolationToMissingValueError):
+        yield from check(*args, **kwargs)
 
 
 def plain(node: Any) -> Any:

@@ -3,8 +3,8 @@
 A `check_*` gets the composed configuration and returns a Problem for each fault; its docstring says what it
 checks. Some also return what later checks need, such as the tokenizer, or add notes and tables to the report.
 `preflight` calls all checks, including veRL's own `validate_config`, and reports all problems at once. A
-problem that one check finds only prevents those that would depend on it (wrong_values.py). Nothing is started
-or written.
+problem that one check finds only prevents those that would depend on it (`without`, `found`). Nothing is
+started or written.
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ from collections.abc import Iterator
 
 from omegaconf import DictConfig
 
-from rag_r1.options.problems import PreflightReport, Problem
+from rag_r1.options.problems import PreflightReport, Problem, found, without
 from rag_r1.training.config_facts import needs_critic
+from rag_r1.training.loggers import check_loggers
 from rag_r1.training.preflight import cluster, data, model, nf4, probes, resume, sampler, sessions, settings
-from rag_r1.training.preflight.loggers import check_loggers
 from rag_r1.training.preflight.memory.check import check_memory
 from rag_r1.training.preflight.retriever import check_retriever
 from rag_r1.training.preflight.sft import preflight_sft
 from rag_r1.training.preflight.weight_transfer import check_bucket
-from rag_r1.training.preflight.wrong_values import found, without
 
 __all__ = ["Problem", "PreflightReport", "check_retriever", "preflight", "preflight_sft"]
 

@@ -17,14 +17,13 @@ from tqdm import tqdm
 
 from rag_r1.data.sft_rows import SftRow, SftTokens, protocol_of_rows, read_sft_rows
 from rag_r1.io.errors import DataError
-from rag_r1.options.problems import PreflightReport, Problem, error, is_unset, plain, warning
+from rag_r1.options.problems import PreflightReport, Problem, error, found, is_unset, plain, warning, without
 from rag_r1.training.config_facts import gpu_count
+from rag_r1.training.loggers import check_loggers
 from rag_r1.training.preflight.data import check_paths, files_of
-from rag_r1.training.preflight.loggers import check_loggers
 from rag_r1.training.preflight.model import check_model, check_tags
 from rag_r1.training.preflight.resume import check_resumed_sft_rate
 from rag_r1.training.preflight.settings import check_verls_keys, wrong_types
-from rag_r1.training.preflight.wrong_values import found, without
 
 #: The largest number of rows whose tokens are counted: those with the most characters.
 COUNTED = 512

@@ -7,8 +7,8 @@ from omegaconf import OmegaConf
 
 from rag_r1.config.recipes import shipped_names
 from rag_r1.training.command import main
+from rag_r1.training.loggers import check_loggers
 from rag_r1.training.preflight import preflight, preflight_sft
-from rag_r1.training.preflight.loggers import check_loggers
 from rag_r1.training.preflight.settings import check_types, check_verls_keys, wrong_types
 from tests.recipes.composed_recipes import changed, composed
 
