@@ -51,8 +51,10 @@ from code_lines import PARTS, ROOT, LineCount, count_lines, count_part
 #: checks and runs of `options` and `questions` in modules of their own took 40 lines of imports; the checks
 #: of `index serve` and limits of the retrieval server's requests have 115 lines of tests. A reader that
 #: judges the wording of each question took 45 (45); a third round of faults for its benchmark (185). Answers
-#: that are a part of a name, and options of a loop's index, took 45 (20).
-BUDGETS = {"package": (47_040, 0.334), "tests": (66_430, 0.0575)}
+#: that are a part of a name, and options of a loop's index, took 45 (20). A ninth walk, by commands
+#: that no walk had reached: models and records of retrievers, loggers, wrong numbers and words that hid other
+#: problems, demo chats, hosts, filters and settings that were taken unchecked, 365 (255).
+BUDGETS = {"package": (47_405, 0.334), "tests": (66_685, 0.0575)}
 
 
 @pytest.fixture(scope="module", params=PARTS)

@@ -17,6 +17,7 @@ PLACES = {
     "rag_r1/training/preflight/model.py": "loads the tokenizer as veRL does",
     "rag_r1/training/preflight/settings.py": "veRL's own validation is one of the checks",
     "rag_r1/config/recipes.py": "starts veRL's trainer",
+    "rag_r1/training/loggers.py": "asks veRL which loggers there are",
     "rag_r1/retriever/training/trainer.py": "logs to veRL's loggers, if veRL is installed",
     "rag_r1/sft/train_command.py": "starts veRL's SFT trainer",
 }
