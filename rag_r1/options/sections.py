@@ -8,7 +8,7 @@ All faults of the sections are reported at once, each with its key.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,13 +27,15 @@ class PlanError(ValueError):
     problem per line.
 
     `problems` has these problems. `readable` is the plan without the wrong sections and keys, for further
-    checks; None if it cannot be built.
+    checks; None if it cannot be built. `wrong_sections` has the names of the sections in which something is
+    wrong.
     """
 
-    def __init__(self, problems: Sequence[str], readable: Any = None):
+    def __init__(self, problems: Sequence[str], readable: Any = None, wrong_sections: Set[str] = frozenset()):
         super().__init__("\n".join(problems))
         self.problems = list(problems)
         self.readable = readable
+        self.wrong_sections = wrong_sections
 
 
 def load_sections(path: Path, declared: Declared) -> dict[str, Any]:

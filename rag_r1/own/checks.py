@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterator, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -81,10 +81,11 @@ def check_plan(artifacts: OwnArtifacts, folder: PipelineFolder, knows_teacher: b
         checks.run(lambda: asyncio.run(_try_models(plan, folder)))
 
 
-def other_problems(artifacts: OwnArtifacts) -> list[str]:
-    """Return the problems of the files, the servers and the overrides that a plan names, for a plan whose
-    other keys are wrong already."""
+def other_problems(artifacts: OwnArtifacts, wrong_sections: Set[str]) -> list[str]:
+    """Return the problems of the files, the servers and the overrides that a plan names, for a plan with
+    something wrong in these sections, and contradictions between the other sections."""
     checks, folder = StartChecks(), PipelineFolder(artifacts.out)
+    checks.run(_check_contradictions, artifacts.plan, wrong_sections)
     checks.run(check_packages, "rag-r1 own", "verl")
     _check_files(artifacts, checks)
     checks.run(check_documents, artifacts, folder)
@@ -169,36 +170,47 @@ def _check_arguments(artifacts: OwnArtifacts, checks: StartChecks) -> None:
             checks.run(eval_arguments, artifacts, evaluation, ANY_URL)
 
 
-def _check_contradictions(plan: OwnPlan) -> None:
-    """Raise StartError with the contradictions in a plan."""
-    if problems := list(_contradictions(plan)):
+def _check_contradictions(plan: OwnPlan, wrong_sections: Set[str] = frozenset()) -> None:
+    """Raise StartError with the contradictions in a plan that are not about any of the wrong sections."""
+    if problems := [text for names, text in _contradictions(plan) if wrong_sections.isdisjoint(names)]:
         raise StartError(problems)
 
 
-def _contradictions(plan: OwnPlan) -> Iterator[str]:
-    """Yield a message for each key that contradicts another one, or is missing although another needs it."""
+def _contradictions(plan: OwnPlan) -> Iterator[tuple[Sequence[str], str]]:
+    """Yield (names of sections, message) for each key that contradicts another one of these sections, or is
+    missing although another needs it."""
     documents, questions, teacher, reader = plan.documents, plan.questions, plan.teacher, plan.reader
+    training = ["sft", "grpo"]
     if bool(documents.folder) == bool(documents.corpus):
-        yield "documents: give a FOLDER, or documents.corpus with files of passages, and not both"
+        yield (
+            ["documents"],
+            "documents: give a FOLDER, or documents.corpus with files of passages, and not both",
+        )
     if plan.index.backend == "dense" and plan.index.encoder is None:
-        yield "index.backend dense needs index.encoder, a model of sentence embeddings"
+        yield ["index"], "index.backend dense needs index.encoder, a model of sentence embeddings"
     if plan.policy.model is None:
-        yield "policy.model: give --model, the model that is trained"
+        yield ["policy"], "policy.model: give --model, the model that is trained"
     if plan.policy.url is not None and plan.trains:
-        yield "policy.url is for an evaluation alone: leave it out, or give --evaluate-only"
+        text = "policy.url is for an evaluation alone: leave it out, or give --evaluate-only"
+        yield ["policy", *training], text
     if not plan.trains and plan.evaluation.skip:
-        yield "evaluation.skip: nothing is left to do, since sft and grpo are left out too"
+        text = "evaluation.skip: nothing is left to do, since sft and grpo are left out too"
+        yield ["evaluation", *training], text
     if plan.needs_teacher and teacher.url is None:
         purpose = "writes the questions" if plan.writes_questions else "plays the traces"
-        yield f"teacher.url: give --teacher, the address of the model that {purpose}"
+        sections = ["teacher", "questions", "sft"]
+        yield sections, f"teacher.url: give --teacher, the address of the model that {purpose}"
     if reader.model is None and (reader.url is not None or reader.price_in or reader.price_out):
-        yield "reader.model: give --reader-model, the model that reader.url or the reader's prices are for"
+        text = "reader.model: give --reader-model, the model that reader.url or the reader's prices are for"
+        yield ["reader"], text
     if questions.train and not questions.test:
-        yield "questions.test: give --test-questions, held-out ones, beside --questions"
+        yield ["questions"], "questions.test: give --test-questions, held-out ones, beside --questions"
     if questions.test and not questions.train and plan.trains:
-        yield "questions.train: give --questions to train on, beside --test-questions"
+        text = "questions.train: give --questions to train on, beside --test-questions"
+        yield ["questions", *training], text
     if teacher.max_cost is not None and not (teacher.price_in or teacher.price_out):
-        yield "teacher.max_cost needs teacher.price_in and teacher.price_out: give both, or leave it out"
+        text = "teacher.max_cost needs teacher.price_in and teacher.price_out: give both, or leave it out"
+        yield ["teacher"], text
 
 
 def _check_model(plan: OwnPlan) -> None:

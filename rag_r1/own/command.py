@@ -232,7 +232,8 @@ def plan_of(args: OwnArguments) -> OwnPlan:
     except PlanError as error:
         problems = error.problems
         if error.readable is not None:
-            problems += other_problems(OwnArtifacts(error.readable, Path(realpath(args.out))))
+            artifacts = OwnArtifacts(error.readable, Path(realpath(args.out)))
+            problems = [*problems, *other_problems(artifacts, error.wrong_sections)]
         raise StartError(problems) from error
     return plan if plan.policy.model is None else with_recipes(plan)
 

@@ -59,7 +59,8 @@ def read_plan(
         servers = {key.partition(".")[0] for key in wrong_keys if key.partition(".")[2] in _SERVER_KEYS}
         readable = {name: section for name, section in readable.items() if name not in servers}
         defaults = {name: options_from(declared, flags.get(name, {})) for name, declared in SECTIONS.items()}
-        raise PlanError([*problems, *faults], OwnPlan(**defaults | readable))
+        wrong_sections = {key.partition(".")[0] for key in wrong_keys} | (SECTIONS.keys() - readable.keys())
+        raise PlanError([*problems, *faults], OwnPlan(**defaults | readable), wrong_sections)
     return OwnPlan(**readable)
 
 

@@ -60,6 +60,7 @@ def check_start(args: PipelineArguments) -> None:
         checks.run(check_packages, "rag-r1 pipeline", "verl", "vllm", "bm25s")
         checks.run(check_out, args.out, "rag-r1 pipeline")
         checks.run(_check_base, args)
+        checks.run(_check_world, args)
         checks.run(check_overrides, Recipe.find("rag_r1/sft/demo"), args.sft_set)
         # Types are checked for the user's overrides only, since that takes an import of veRL.
         check_grpo = check_overrides if args.grpo_set else check_composition
@@ -68,6 +69,16 @@ def check_start(args: PipelineArguments) -> None:
             flags = {"name": "teacher", "flag": "--teacher-url", "model_flag": "--teacher-model"}
             server = ModelServer(args.teacher_url, args.api_key_env, args.teacher_model, **flags)
             checks.run(check_replies, server)
+
+
+def _check_world(args: PipelineArguments) -> None:
+    """Raise RunError if the worlds do not have so many questions."""
+    from rag_r1.demo.world import demo_data
+
+    try:
+        demo_data(args.seed, args.questions, args.held_out)
+    except ValueError as error:
+        raise RunError(f"--questions or --held-out: {error}") from error
 
 
 def _check_base(args: PipelineArguments) -> None:

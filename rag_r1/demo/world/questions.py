@@ -17,6 +17,8 @@ from rag_r1.demo.world.facts import Lookup, World
 KINDS = ("one_hop", "bridge", "comparison", "both")
 #: The kinds whose two facts are independent, so that both can be looked up in one turn.
 INDEPENDENT = ("comparison", "both")
+#: After so many draws in a row that are questions which it has, a world has no others.
+_MAX_MISSES = 100_000
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,8 @@ def make_questions(
         question = draw(world, kinds[len(by_text) % len(kinds)], rng, f"{world.split}-{len(by_text)}")
         if question.text not in by_text:
             by_text[question.text] = question
-        elif (misses := misses + 1) > 100 * count:
+            misses = 0
+        elif (misses := misses + 1) > _MAX_MISSES:
             raise ValueError(f"this world does not have {count} different questions: ask for fewer")
     questions = list(by_text.values())
     rng.shuffle(questions)

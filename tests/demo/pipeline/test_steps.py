@@ -96,6 +96,13 @@ def test_a_base_that_is_not_there_is_named(tmp_path):
 
 
 @pytest.mark.slow
+def test_more_questions_than_the_world_has_are_refused_before_the_first_step(tmp_path):
+    args = PipelineArguments(out=tmp_path / "x", held_out=1_000_000)
+    with pytest.raises(StartError, match="--held-out: this world does not have 1000000"):
+        command.check_start(args)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["rag_r1_sq", "rag_r1_mq"])
 def test_the_trainings_have_the_limits_of_the_other_steps_and_can_be_resumed(protocol):
     overrides = grpo_overrides(arguments("--protocol", protocol, "--grpo-set", "trainer.test_freq=3"))
