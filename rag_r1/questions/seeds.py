@@ -3,7 +3,7 @@
     one_hop       asks for a fact of one passage
     number_date   the same, and the answer is a number or a date
     two_facts     asks for what two facts of a passage are true of
-    bridge        follows a chain of two to four passages, each of which is linked to the next (links.py)
+    bridge        follows a chain of two to four passages, each of which links to the next (passages/links.py)
     comparison    asks which of the subjects of two similar passages is older, larger or the like
     yes_no        asks a question about both subjects that is answered with yes or no
 
