@@ -31,6 +31,7 @@ from rag_r1.options.arguments.errors import ArgumentsError
 from rag_r1.options.command_line import is_override
 from rag_r1.protocols import load_protocol
 from rag_r1.retriever.data.arguments import DataArguments
+from rag_r1.retriever.training.encoder import EMBEDDED
 from rag_r1.rollouts.arguments import block_of
 from rag_r1.rollouts.requests import read_questions
 from rag_r1.rollouts.search_check import FALLBACK_PROTOCOL
@@ -41,8 +42,6 @@ from rag_r1.training.composition import check_composition
 
 #: Stands for the retrieval server's address, which is not known yet.
 _PLACEHOLDER_URL = "http://127.0.0.1:8000"
-#: The encoder that needs no download.
-_BUNDLED_ENCODER = "minilm"
 #: Options that the loop sets for each command that plays the agent. With `check_only` none would do its work.
 _SET_FOR_AGENT = {"data", "questions", "model", "protocol", "retriever_url", "out", "overrides", "check_only"}
 #: Options that the loop sets, by section of the plan.
@@ -216,7 +215,7 @@ def _index_problems(plan: LoopPlan, encoder: str) -> Iterator[KeyProblem]:
     assert plan.retriever is not None  # else no index is built
     launcher, python = plan.retriever.machine
     is_this_machine = not launcher and python == sys.executable
-    is_here = encoder == _BUNDLED_ENCODER or Path(encoder).is_dir()
+    is_here = encoder == EMBEDDED or Path(encoder).is_dir()
     has_corpus = all(Path(path).exists() for path in plan.index.corpus)
     reserved = {*map(option_name, plan.index.options)} & _RESERVED_OPTIONS["index"]
     if not (is_this_machine and is_here and has_corpus) or reserved:

@@ -30,6 +30,7 @@ from rag_r1.own.questions_step import questions_spec, read_own_questions
 from rag_r1.own.sizes import with_recipes
 from rag_r1.own.training_steps import sft_overrides
 from rag_r1.protocols import load_with_prompt
+from rag_r1.retriever.training.encoder import EMBEDDED
 from rag_r1.rollouts.one_shot import PASSAGES_FIELD
 from rag_r1.rollouts.server_check import ModelServer, check_endpoint, check_replies
 from rag_r1.runs.errors import RunError
@@ -131,7 +132,7 @@ def _check_encoder(name: str) -> None:
     folder = Path(os.path.expanduser(name))  # that of pathlib raises RuntimeError for an unknown user
     if folder.is_dir():
         check_weights(folder)
-    elif name != "minilm" and not is_hub_name(name):
+    elif name != EMBEDDED and not is_hub_name(name):
         raise RunError(f"index.encoder: {name} is not the folder of a model: give one, or a name on the Hub")
 
 

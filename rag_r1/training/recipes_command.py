@@ -88,23 +88,23 @@ def show_recipe(arguments: Sequence[str]) -> int:
     """Print a recipe. Raises StartError if no recipe has the name, if the recipe cannot be composed, or if
     there are overrides without --composed."""
     args = read_arguments(
-        ShowArguments, arguments, prog="rag-r1 recipes show", description="Show a recipe.", check=_shown_text
+        ShowArguments, arguments, prog="rag-r1 recipes show", description="Show a recipe.", check=_check_show
     )
-    print(_shown_text(args), end="")
+    print(_check_show(args), end="")
     return 0
 
 
-def _shown_text(args: ShowArguments) -> str:
+def _check_show(args: ShowArguments) -> str:
     """Return the text of the recipe. Raises StartError with all faults of the arguments."""
     with StartChecks() as checks:
         if args.overrides and not args.composed:
             checks.add(RunError(f"{args.overrides[0]}: a recipe is shown with changes by --composed: add it"))
-        text = checks.run(_text, args.name, args.overrides if args.composed else None)
+        text = checks.run(_recipe_text, args.name, args.overrides if args.composed else None)
     assert text is not None  # StartChecks has raised otherwise
     return text
 
 
-def _text(name: str, overrides: Sequence[str] | None) -> str:
+def _recipe_text(name: str, overrides: Sequence[str] | None) -> str:
     """Return a recipe's file or, with overrides, all that the recipe builds on. Raises RunError."""
     if overrides is None:
         return text_of(find_file(name, ".yaml"))
@@ -274,13 +274,13 @@ def print_paths(arguments: Sequence[str]) -> int:
     that are not files of the recipes."""
     description = "Print where the recipes are, or some of them."
     args = read_arguments(
-        PathArguments, arguments, prog="rag-r1 recipes path", description=description, check=_paths
+        PathArguments, arguments, prog="rag-r1 recipes path", description=description, check=_check_paths
     )
-    print(*(_paths(args) or [RECIPES]), sep="\n")
+    print(*(_check_paths(args) or [RECIPES]), sep="\n")
     return 0
 
 
-def _paths(args: PathArguments) -> list[Path]:
+def _check_paths(args: PathArguments) -> list[Path]:
     """Return the paths of the named files. Raises StartError."""
     with StartChecks() as checks:
         paths = [checks.run(find_file, name, ".yaml") for name in args.names]
