@@ -12,10 +12,10 @@ invented world, in three arms that differ only in their training questions:
                   (tests/fakes/question_models.py)
 
 All arms have the same number of questions, which is more than 18 steps need. They are evaluated on the same
-held-out questions: the world's own validation, about names that no arm has seen, with a kind (`both`) and
-wordings (`When was ... born?`) that the teacher does not use. The script prints a table, and whether the
-claims hold whose bars are set here. Finished trainings are not repeated, so an interrupted benchmark resumes.
-A seed determines the world, its questions and their order.
+held-out questions: the world's own validation, about names that no arm has seen. No question of the teacher
+has a wording of the world's ("What is the birthplace of ...?", not "Where was ... born?"). The script prints
+a table, and whether the claims hold whose bars are set here. Finished trainings are not repeated, so an
+interrupted benchmark resumes. A seed determines the world, its questions and their order.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ QUESTIONS = 400
 PER_KIND = 300
 #: Share of the reader's replies that are wrong.
 ERRORS = "0.03"
-#: The claims: verified questions cost at most this much EM, compared with the world's own, and exceed the EM
-#: of unverified ones by at least this much.
-MOST_LOSS, LEAST_GAIN = 0.05, 0.02
+#: The claims: verified questions reach at least this share of the EM of the world's own and cost at most this
+#: much of it, and they exceed the EM of unverified ones by at least this much.
+LEAST_SHARE, MOST_LOSS, LEAST_GAIN = 0.9, 0.05, 0.02
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def written_drafts(folder: Path, seed: int, passages: Sequence[dict[str, str]]) 
     if not (index / "manifest.json").exists():
         build_index(corpus, index, "--backend", "bm25")
     with (
-        model_process("teacher", folder / "teacher.log") as teacher,
+        model_process("teacher", folder / "teacher.log", "--reworded") as teacher,
         model_process("reader", folder / "reader.log", "--errors", ERRORS) as reader,
         retrieval_process(index, folder / "retrieval.log") as url,
     ):
@@ -201,9 +201,13 @@ def claims(trainings: Sequence[Training]) -> list[Claim]:
     for training in trainings:
         by_seed.setdefault(training.seed, {})[training.arm] = training.em
     seeds = [ems for ems in by_seed.values() if set(ems) == set(ARMS)]
+    near = sum(ems["verified"] >= LEAST_SHARE * ems["own"] for ems in seeds)
     as_good = sum(ems["verified"] >= ems["own"] - MOST_LOSS for ems in seeds)
     better = sum(ems["verified"] >= ems["unverified"] + LEAST_GAIN for ems in seeds)
     return [
+        Claim(
+            f"verified questions reach at least {LEAST_SHARE} of the EM of the world's own", near, len(seeds)
+        ),
         Claim(
             f"verified questions cost at most {MOST_LOSS} EM, compared with the world's own",
             as_good,

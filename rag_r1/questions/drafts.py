@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rag_r1.data.answer_forms import answer_forms
+from rag_r1.questions.pair_answers import facts_in
 from rag_r1.questions.passages.documents import SourcePassage
 from rag_r1.questions.seeds import GUESSABLE, MULTI_HOP, KindName, Seed
 
@@ -78,6 +80,19 @@ class Draft:
     def is_guessable(self) -> bool:
         """Whether a question of this kind has two possible answers, so that half of all guesses are right."""
         return self.kind in GUESSABLE
+
+    @property
+    def facts(self) -> tuple[tuple[str, ...], ...]:
+        """The accepted forms of each fact that the answer names.
+
+        There are two facts in the answer to a `both` question, or none if its passages do not hold them.
+        Otherwise there is one.
+        """
+        if self.kind != "both":
+            return (self.golds,)
+        texts = [passage.contents for passage in self.passages]
+        pair = facts_in(self.golds[0], texts) if self.golds else None
+        return tuple(map(answer_forms, pair or ()))
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ class Teacher(StrictReplies):
             declined = isinstance(reply, Declined)
             return Outcome(seed, reason="teacher_declined" if declined else "malformed_reply")
         passages = tuple(seed.passages[number - 1] for number in reply.passages)
-        golds = golds_of(reply.answer, reply.aliases, passages)
+        golds = golds_of(seed.kind, reply.answer, reply.aliases, passages)
         return Outcome(seed, Draft(seed, reply.question, golds, passages))
 
 

@@ -52,6 +52,11 @@ TASKS: dict[KindName, str] = {
         "Ask a question about both that the passages are about, which can be answered with yes or no and "
         "needs a fact of each. Both are named."
     ),
+    "both": (
+        "Ask for the same fact of both that the passages are about, in one question that names both. The "
+        "answer is the two facts in the order of the question, joined by “and”. They differ, and each stands "
+        "in its own passage."
+    ),
 }
 #: Added to the task of a bridge whose first passage must not be named.
 _OBSCURE = (

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 
 from rag_r1.data.evidence import base_title
 from rag_r1.questions.drafts import STEP_OF, Draft
+from rag_r1.questions.pair_answers import splits
 from rag_r1.questions.passages.documents import SourcePassage
 from rag_r1.questions.prompts import truncate
 from rag_r1.questions.rules import YES_NO
@@ -81,6 +82,14 @@ def agrees(answer: str | None, golds: Sequence[str]) -> bool:
     return len(answer.split()) <= longest and bool(cover_exact_match(answer, golds, ordered=True))
 
 
+def is_right(draft: Draft, answer: str | None) -> bool:
+    """Whether the reader's answer matches that of the draft; of a `both` question, both facts in their
+    order."""
+    if draft.kind != "both":
+        return agrees(answer, draft.golds)
+    return any(all(map(agrees, pair, draft.facts)) for pair in splits(answer or ""))
+
+
 def is_part_of_name(golds: Sequence[str], answer: str | None, passages: Sequence[str]) -> bool:
     """Whether the reader gives a name of which a gold answer is a part, as "Karlen" is of Karlen Ford.
 
@@ -103,16 +112,35 @@ def is_rival(draft: Draft, passages: Sequence[str], answer: str | None) -> bool:
 
     In a comparison, the only rival is the other of the two names in the question; in a yes_no question, it is
     the other one of yes and no. In other questions, a rival must occur in `passages`, the texts of the
-    reading that are not the draft's own, and names in the question are no rivals, since it is about them.
+    reading that are not the draft's own, and names in the question are no rivals, since it is about them. A
+    rival in a `both` question names two facts, of which at least one is a rival of the draft's.
     """
-    if answer is None or agrees(answer, draft.golds) or agrees(draft.golds[0], [answer]):
+    if answer is None or _is_same(answer, draft.golds):
         return False
     if draft.kind == "yes_no":
         return normalise(answer) in YES_NO
     is_named = bool(cover_exact_match(draft.question, [answer], ordered=True))
     if draft.kind == "comparison":
         return is_named
-    return not is_named and any(cover_exact_match(text, [answer], ordered=True) for text in passages)
+    pairs = splits(answer) if draft.kind == "both" else [(answer,)]
+    return any(_has_rival(draft, facts, passages) for facts in pairs)
+
+
+def _is_same(fact: str, forms: Sequence[str]) -> bool:
+    """Whether a fact is one with these accepted forms, or a shorter form of the first."""
+    return agrees(fact, forms) or agrees(forms[0], [fact])
+
+
+def _has_rival(draft: Draft, facts: Sequence[str], passages: Sequence[str]) -> bool:
+    """Whether some of these facts are not the draft's, and all of those occur in the passages, but not in the
+    question."""
+    pairs = zip(facts, draft.facts, strict=True)
+    others = [fact for fact, forms in pairs if not _is_same(fact, forms)]
+    return bool(others) and all(
+        not cover_exact_match(draft.question, [other], ordered=True)
+        and any(cover_exact_match(text, [other], ordered=True) for text in passages)
+        for other in others
+    )
 
 
 def verdict(votes: int, answers: int, samples: int, needed: int) -> bool | None:
@@ -169,13 +197,13 @@ def _ablations(draft: Draft) -> list[tuple[SourcePassage, Passages]]:
 
 def _count_right(draft: Draft, passages: Sequence[str], answers: Answers) -> int:
     """The number of answers that agree with the draft's."""
-    return sum(agrees(answer, draft.golds) for answer in answers)
+    return sum(is_right(draft, answer) for answer in answers)
 
 
 def _count_whole_and_right(draft: Draft, passages: Sequence[str], answers: Answers) -> int:
     """The number of answers that agree with the draft's, and do not give a longer name."""
-    right = [answer for answer in answers if agrees(answer, draft.golds)]
-    return sum(not is_part_of_name(draft.golds, answer, passages) for answer in right)
+    right = [answer for answer in answers if is_right(draft, answer)]
+    return sum(not any(is_part_of_name(forms, answer, passages) for forms in draft.facts) for answer in right)
 
 
 def _count_repeated_rival(draft: Draft, passages: Sequence[str], answers: Answers) -> int:

@@ -19,7 +19,9 @@ from rag_r1.data.evidence import base_title
 from rag_r1.data.languages import is_in_another_language, language_of
 from rag_r1.data.question_wording import is_several, refers_to_its_passage, unknown_names
 from rag_r1.questions.drafts import Draft
+from rag_r1.questions.pair_answers import pair_forms, splits
 from rag_r1.questions.passages.documents import SourcePassage
+from rag_r1.questions.seeds import KindName
 from rag_r1.rewards import cover_exact_match, normalise
 
 YES_NO = ("yes", "no")
@@ -27,13 +29,19 @@ YES_NO = ("yes", "no")
 _QUESTION_MARKS = ("?", "？", "؟", "\u037e")
 
 
-def golds_of(answer: str, aliases: Sequence[str], passages: Sequence[SourcePassage]) -> tuple[str, ...]:
-    """Return the accepted forms of an answer.
+def golds_of(
+    kind: KindName, answer: str, aliases: Sequence[str], passages: Sequence[SourcePassage]
+) -> tuple[str, ...]:
+    """Return the accepted forms of an answer to a question of this kind.
 
     The answer itself comes first, then its other spellings, then the aliases that occur in the passages and
-    are longer or shorter forms of the answer.
+    are longer or shorter forms of the answer. Aliases of the two facts of a `both` question are not accepted.
     """
-    forms = list(answer_forms(answer))
+    if kind == "both":
+        forms = list(pair_forms(answer, [passage.contents for passage in passages]))
+        aliases = ()
+    else:
+        forms = list(answer_forms(answer))
     forms += [alias for alias in aliases if _is_form_of(alias, answer) and _stands_in(passages, [alias])]
     return tuple(dict.fromkeys(form.strip() for form in forms if normalise(form)))
 
@@ -54,6 +62,8 @@ def wrong_form(draft: Draft) -> bool:
         return True
     if draft.seed.planned_answer is not None and normalise(answer) != draft.seed.planned_answer:
         return True
+    if draft.kind == "both":
+        return not splits(answer)
     return draft.kind == "number_date" and not re.search(r"\d", answer)
 
 
@@ -63,16 +73,20 @@ def too_few_passages(draft: Draft) -> bool:
 
 
 def answer_not_in_passages(draft: Draft) -> bool:
-    """Refuse a draft whose answer occurs in none of its passages, unless the answer is yes or no."""
+    """Refuse a draft whose answer occurs in none of its passages, unless the answer is yes or no. Of the two
+    facts of a `both` question, each must occur in another passage."""
+    if draft.kind == "both":
+        return not draft.facts
     return draft.kind != "yes_no" and not _stands_in(draft.passages, draft.golds)
 
 
 def answer_in_question(draft: Draft) -> bool:
-    """Refuse a draft whose question contains the answer.
+    """Refuse a draft whose question contains the answer, or a fact of it.
 
     Comparisons are exempt, since they name both candidates, and so are yes_no questions.
     """
-    return not draft.is_guessable and bool(cover_exact_match(draft.question, draft.golds, ordered=True))
+    is_told = any(cover_exact_match(draft.question, forms, ordered=True) for forms in draft.facts)
+    return not draft.is_guessable and is_told
 
 
 def dangling_reference(draft: Draft) -> bool:

@@ -6,9 +6,10 @@
     bridge        follows a chain of two to four passages, each of which links to the next (passages/links.py)
     comparison    asks which of the subjects of two similar passages is older, larger or the like
     yes_no        asks a question about both subjects that is answered with yes or no
+    both          asks for the same fact of both subjects; the answer names the two
 
-These are the kinds of `rag-r1 passage-questions` and number_date. Passages are drawn from all sources in
-turn, and within a source from all documents in turn, so that neither a large source nor a long document
+These are the kinds of `rag-r1 passage-questions`, number_date and both. Passages are drawn from all sources
+in turn, and within a source from all documents in turn, so that neither a large source nor a long document
 dominates the set. Every random choice is a hash of the random seed and of the passages concerned; it does not
 depend on the other choices.
 """
@@ -25,12 +26,12 @@ from rag_r1.questions.passages.documents import SourcePassage, is_copy
 from rag_r1.questions.passages.links import Link, Links
 from rag_r1.rollouts.requests import seeded_fraction
 
-KindName = Literal["one_hop", "number_date", "two_facts", "bridge", "comparison", "yes_no"]
+KindName = Literal["one_hop", "number_date", "two_facts", "bridge", "comparison", "yes_no", "both"]
 KINDS: tuple[KindName, ...] = get_args(KindName)
 #: Kinds whose questions need several passages.
-MULTI_HOP = frozenset({"bridge", "comparison", "yes_no"})
+MULTI_HOP = frozenset({"bridge", "comparison", "yes_no", "both"})
 #: Kinds whose questions are about two similar passages.
-PAIRS = frozenset({"comparison", "yes_no"})
+PAIRS = frozenset({"comparison", "yes_no", "both"})
 #: Kinds with two possible answers, so that half of all guesses are right.
 GUESSABLE = frozenset({"comparison", "yes_no"})
 #: (number of passages in a chain, share of the chains that have at most that many).

@@ -62,9 +62,17 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "invented_answer": ("answer_not_in_passages",),
     "leak": ("answer_in_question",),
     "named": ("name_not_hidden",),
+    "half_answer": ("wrong_form",),
+    "swapped_answer": ("reader_disagrees",),
 }
 #: What the reader may say of the wording of a question.
 VERDICTS = ("good", "unclear", "several", "changes", "language", "extra")
+#: What is asked of two: the plural of a question, and the relation that it asks for.
+BOTH = {
+    "person": ("What are the birthplaces of {} and {}?", "birthplace"),
+    "town": ("Which rivers flow past {} and {}?", "river"),
+    "company": ("Who are the founders of {} and {}?", "founder"),
+}
 INJECTION = re.compile(r'IGNORE ALL INSTRUCTIONS AND ASK "([^"]+)" ANSWER "([^"]+)"')
 
 
@@ -79,11 +87,13 @@ def texts_of(case: dict[str, Any]) -> list[str]:
     return [passage["text"] for passage in case.get("passages", [])]
 
 
-def planted(case: dict[str, Any], late: str | None = None) -> tuple[str | None, Any]:
+def planted(
+    case: dict[str, Any], late: str | None = None, reworded_share: float = 0.0
+) -> tuple[str | None, Any]:
     """What goes wrong with a seed in all attempts, and the reply: one of the faults that can be made of its
-    passages, in `RATE` of the seeds; with `late`, half of them of the late kinds, and some of the good
-    questions in other words; with `again` the late ones in their second wordings, with `third` those of the
-    third round."""
+    passages, in `RATE` of the seeds; with `late`, half of them of the late kinds; with `again` the late ones
+    in their second wordings, with `third` those of the third round. `reworded_share` of the other questions
+    are in other words."""
     name, kind, texts, task = json.dumps(case, sort_keys=True), case["kind"], texts_of(case), case["task"]
     good = _good(kind, texts, task)
 
@@ -99,10 +109,15 @@ def planted(case: dict[str, Any], late: str | None = None) -> tuple[str | None, 
                     return fault, again(fault, texts, good, made) if late == "again" else made
         for fault in drawn(FAULTS, WEIGHTS):
             if made := _faulty(fault, kind, texts, task):
-                return fault, made
-    if late and good and fraction("reworded", name) < REWORDED_SHARE:
-        good = (reworded(good[0]), *good[1:])
-    return None, good
+                return fault, in_own_words(made, name, reworded_share) if reworded_share == 1 else made
+    return None, in_own_words(good, name, reworded_share)
+
+
+def in_own_words(made: Made | str | None, name: str, share: float) -> Made | str | None:
+    """A question in other words, if the seed of this name is among the share of those that are reworded."""
+    if made is None or isinstance(made, str) or fraction("reworded", name) >= share:
+        return made
+    return reworded(made[0]), *made[1:]
 
 
 def again(fault: str, texts: Sequence[str], good: Made | None, made: Made | str) -> Made | str:
@@ -114,7 +129,7 @@ def again(fault: str, texts: Sequence[str], good: Made | None, made: Made | str)
 
 
 RATE = 0.4
-#: Of the faulty questions, and of the good ones.
+#: Of the faulty questions, and of the good ones beside late faults.
 LATE_SHARE, REWORDED_SHARE = 0.5, 0.35
 #: The higher, the rarer: some can be made of all passages, and some of few.
 WEIGHTS = {
@@ -128,14 +143,16 @@ WEIGHTS = {
 HIDES = "Do not name what the first"
 
 
-def teach(body: dict[str, Any], late: str | None = None) -> tuple[str, dict[str, Any]]:
+def teach(
+    body: dict[str, Any], late: str | None = None, reworded_share: float = 0.0
+) -> tuple[str, dict[str, Any]]:
     """The teacher's reply, and what the log has of it."""
     case = case_of(body)
     texts, kind = texts_of(case), case["kind"]
     entry: dict[str, Any] = {"kind": kind, "passages": texts, "fault": None, "question": None}
     if fraction("first", json.dumps(body, sort_keys=True)) < 0.05:  # the next attempt is another request
         return "Sure! Here is one:", {**entry, "fault": "transient"}
-    fault, made = planted(case, late)
+    fault, made = planted(case, late, reworded_share)
     entry["fault"] = fault
     if isinstance(made, str):
         return made, entry
@@ -181,6 +198,11 @@ def _good(kind: str, texts: Sequence[str], task: str) -> Made | None:
         if years[0] != years[1]:
             first = names[years.index(min(years))]
             return f"Who was born earlier, {names[0]} or {names[1]}?", first, [1, 2]
+    if kind == "both" and kinds[0] == kinds[1] and names[0] != names[1]:
+        wording, relation = BOTH[kinds[0]]
+        values = [each[number].get(relation, names[number]) or "" for number in (0, 1)]
+        if values[0] != values[1]:
+            return wording.format(*names), " and ".join(values), [1, 2]
     return None
 
 
@@ -253,6 +275,14 @@ def _faulty(fault: str, kind: str, texts: Sequence[str], task: str) -> Made | st
             return question, facts.get("founder", name) or facts.get("birthplace", name) or "", numbers
         case "wrong_answer" if kind == "one_hop" and is_person:
             return question, facts.get("year", name) or "", numbers
+        case "wrong_answer" if kind == "both" and is_person:
+            return question, f"{facts.get('year', name)} and {answer.split(' and ')[1]}", numbers
+        case "half_answer" if kind == "both":
+            return question, answer.split(" and ")[0], numbers
+        case "swapped_answer" if kind == "both":
+            return question, " and ".join(answer.split(" and ")[::-1]), numbers
+        case "invented_answer" if kind == "both":
+            return question, f"{answer.split(' and ')[0]} and Atlantis Bay", numbers
         case "ambiguous_chain" if kind == "bridge" and is_person and question.startswith("Which river"):
             described = f"the {facts.get('trade', name)} born in {facts.get('year', name)}"
             return f"Which river flows past the birthplace of {described}?", answer, numbers
@@ -335,6 +365,11 @@ def answer_by(question: str, facts: Facts) -> str | None:
     if match := re.fullmatch(r"Were (\w+ \w+) and (\w+ \w+) born in the same year\?", question):
         years = [facts.get("year", match[number]) for number in (1, 2)]
         return None if None in years else "yes" if years[0] == years[1] else "no"
+    for wording, relation in BOTH.values():
+        pattern = re.escape(wording).replace(r"\{\}", r"(\w+ \w+)")
+        if match := re.fullmatch(pattern, question):
+            facts_of_both = [facts.get(relation, name) for name in match.groups()]
+            return None if None in facts_of_both else " and ".join(map(str, facts_of_both))
     if match := re.fullmatch(r"Who was born in (\d{4})\?", question):
         return next(iter(facts.having(year=match[1])), None)
     if match := re.fullmatch(r"Which (\w+) was born in (\w+ \w+) in (\d{4})\?", question):
@@ -389,14 +424,19 @@ def main() -> None:
     parser.add_argument(
         "--late", choices=["first", "again", "third"], help="the teacher has the late faults, too"
     )
+    parser.add_argument("--reworded", action="store_true", help="the teacher has no wording of the world's")
     parser.add_argument("--delay-s", type=float, default=0.0)
     args = parser.parse_args()
+    reworded_share = 1.0 if args.reworded else REWORDED_SHARE if args.late else 0.0
     with args.log.open("a", buffering=1) as log:
 
         def reply(body: dict[str, Any]) -> dict[str, Any]:
             if body.get("max_tokens") == 1:  # a check whether the server answers: neither writes nor reads
                 return {**chat("Hello"), "usage": {"prompt_tokens": 1, "completion_tokens": 1}}
-            text, entry = teach(body, args.late) if args.role == "teacher" else (read(body, args.errors), {})
+            if args.role == "teacher":
+                text, entry = teach(body, args.late, reworded_share)
+            else:
+                text, entry = read(body, args.errors), {}
             request = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
             prompt = sum(len(message["content"]) for message in body["messages"]) // 4
             usage = {"prompt_tokens": prompt, "completion_tokens": len(text) // 4 + 1}

@@ -7,7 +7,7 @@ from typing import Any
 from rag_r1.questions.drafts import Draft
 from rag_r1.questions.passages.documents import SourcePassage
 from rag_r1.questions.rules import golds_of
-from rag_r1.questions.seeds import KindName, Seed
+from rag_r1.questions.seeds import MULTI_HOP, KindName, Seed
 
 ANN = "Ann Lee was born in Ulm on 3 May 1903. She wrote the novel Grey Water."
 ULM = "Ulm is a town in Germany. It lies on the Danube and has 126,000 people."
@@ -31,7 +31,7 @@ def draft(
 ) -> Draft:
     """A draft that names all passages of its seed, those about Ann Lee and Ulm by default. `page`: behind
     their titles, for other pages."""
-    texts = texts or ((ANN, ULM) if kind in ("bridge", "comparison", "yes_no") else (ANN,))
+    texts = texts or ((ANN, ULM) if kind in MULTI_HOP else (ANN,))
     names = ("Ann Lee", "Ulm", "Third", "Fourth")
     passages = tuple(
         passage(f"{title}{page}", text, split=split) for title, text in zip(names, texts, strict=False)
@@ -41,4 +41,4 @@ def draft(
         (one for one in names if Seed(one, kind, passages).planned_answer in (None, answer)), names[0]
     )
     seed = Seed(name, kind, passages, ("title",) * (len(passages) - 1), obscure)
-    return Draft(seed, question, golds_of(answer, aliases, passages), passages)
+    return Draft(seed, question, golds_of(kind, answer, aliases, passages), passages)

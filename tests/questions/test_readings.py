@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.questions.readings import CHECKS, REVIEW, agrees, is_part_of_name, is_rival, verdict
+from rag_r1.questions.readings import (
+    CHECKS,
+    REVIEW,
+    agrees,
+    is_part_of_name,
+    is_right,
+    is_rival,
+    verdict,
+)
 from rag_r1.questions.spec import RequestLimits, Verification
 from tests.questions.drafted import draft
 
@@ -74,6 +82,35 @@ def test_another_answer_must_stand_in_what_was_shown_and_not_in_the_question():
     assert not is_rival(asked, texts, "Cy Fox"), "made up"
     assert not is_rival(asked, texts, "Ulm") and not is_rival(asked, texts, None)
     assert not is_rival(asked, texts, "Lee"), "a shorter form of the answer"
+
+
+@pytest.mark.parametrize(
+    ("answer", "right", "rival"),
+    [
+        ("1903 and Germany", True, False),
+        ("in 1903, in Germany", True, False),
+        ("Germany and 1903", False, False),
+        ("1903", False, False),
+        ("1903 and unknown", False, False),
+        ("1903 and Ulm", False, False),
+        (None, False, False),
+        ("1903 and Austria", False, True),
+        ("1999 and Austria", False, True),
+        ("1999 and Poland", False, False),
+        ("Austria", False, False),
+    ],
+)
+def test_of_two_facts_both_must_be_right_and_one_other_that_stands_there_makes_a_rival(answer, right, rival):
+    asked = draft("In which year and land were Ann Lee and Ulm found?", "1903 and Germany", "both")
+    assert is_right(asked, answer) is right
+    assert is_rival(asked, ["Ann Lee was born in 1999.", "Ulm lies in Austria."], answer) is rival
+
+
+def test_a_part_of_the_name_of_one_of_two_facts_does_not_count():
+    asked = draft("Which books and seas do Ann Lee and Ulm know?", "Water and Germany", "both")
+    check = BY_REASON["reader_disagrees"]
+    [texts] = check.shows(asked, ())
+    assert check.votes(asked, texts, ["Water and Germany", "Grey Water and Germany", "Water"]) == 1
 
 
 def test_two_different_other_answers_are_two_errors_and_not_a_rival():

@@ -21,6 +21,7 @@ from tests.questions.drafted import ANN, ULM, draft, passage
         ("On which river does the birthplace of Ann Lee lie?", "Danube", "bridge"),
         ("Which is in Germany, Ann Lee or Ulm?", "Ulm", "comparison"),
         ("Was Ann Lee born in the town of Ulm before it had 126,000 people?", "yes", "yes_no"),
+        ("In what were Ann Lee and Ulm named?", "3 May 1903 and Germany", "both"),
         ("Which town lost its gates in 1850?", "Ulm", "one_hop"),
         ("Who left her home in Ulm?", "Ann Lee", "one_hop"),
         ('Which novel is the sequel to the article "In This Text"?', "Grey Water", "one_hop"),
@@ -48,6 +49,11 @@ def test_a_good_draft_passes(question, answer, kind):
         ("Was Ann Lee born in Ulm?", "yes", "one_hop", "wrong_form"),
         ("Was Ann Lee born in Ulm?", "Ulm", "yes_no", "wrong_form"),
         ("Where was Ann Lee born?", "Ulm", "number_date", "wrong_form"),
+        ("Where were Ann Lee and Ulm found?", "Ulm", "both", "wrong_form"),
+        ("Where were Ann Lee and Ulm found?", "Germany and Germany", "both", "wrong_form"),
+        ("Where were Ann Lee and Ulm found?", "Grey Water and Paris", "both", "answer_not_in_passages"),
+        ("Where were Ann Lee and Ulm found?", "Grey Water and 1903", "both", "answer_not_in_passages"),
+        ("Where were Ann Lee and Ulm found in Germany?", "1903 and Germany", "both", "answer_in_question"),
         ("Where was Ann Lee born?", "Paris", "one_hop", "answer_not_in_passages"),
         ("How many people live in Ulm?", "126", "one_hop", "answer_not_in_passages"),
         ("Was Ann Lee born in Ulm or elsewhere?", "Ulm", "one_hop", "answer_in_question"),
@@ -107,6 +113,13 @@ def test_a_yes_no_question_has_the_answer_that_was_wanted():
     assert (refused_by_rule(made), refused_by_rule(wrong)) == (None, "wrong_form")
 
 
+def test_the_aliases_of_two_facts_do_not_count():
+    """An alias could be one of the two alone."""
+    pages = [passage("Ann Lee", ANN), passage("Ulm", ULM)]
+    golds = golds_of("both", "1903 and Germany", ["1903", "Germany", "1903 and Ulm"], pages)
+    assert golds == ("1903 and Germany", "1903, Germany")
+
+
 def test_a_bridge_that_names_one_passage_claims_too_much():
     assert refused_by_rule(draft("Where was Ann Lee born?", "Ulm", "bridge", ANN)) == "too_few_passages"
 
@@ -125,21 +138,21 @@ def test_every_rule_is_a_reason_of_its_step():
 
 def test_of_the_aliases_those_count_that_are_forms_of_the_answer_in_the_passages():
     text = passage("Ann Lee", "Ann Mary Lee, or Lee, was born in Ulm. Bo Ray, the American, was not.")
-    assert golds_of("Ann Lee", ["Ann Mary Lee", "Lee", "Bo Ray", "Ann Q. Lee"], [text]) == (
+    assert golds_of("one_hop", "Ann Lee", ["Ann Mary Lee", "Lee", "Bo Ray", "Ann Q. Lee"], [text]) == (
         "Ann Lee",
         "Ann Mary Lee",
         "Lee",
     )
-    assert golds_of("3 May 1903", [], [passage("x", ANN)]) == ("3 May 1903", "May 3, 1903")
-    assert "United States" in golds_of("American", [], [text])
-    assert golds_of("yes", ["no", "maybe"], [text]) == ("yes",)
+    assert golds_of("one_hop", "3 May 1903", [], [passage("x", ANN)]) == ("3 May 1903", "May 3, 1903")
+    assert "United States" in golds_of("one_hop", "American", [], [text])
+    assert golds_of("one_hop", "yes", ["no", "maybe"], [text]) == ("yes",)
 
 
 @given(st.lists(st.text(max_size=30), max_size=6), st.text(min_size=1, max_size=60))
 def test_no_alias_counts_that_does_not_stand_in_the_passages(aliases, text):
     """Whatever a teacher names: no alias can make an answer right that the passages do not have."""
     page = passage("Page", text)
-    for gold in golds_of("3 May 1903", aliases, [page])[2:]:
+    for gold in golds_of("one_hop", "3 May 1903", aliases, [page])[2:]:
         assert cover_exact_match(page.contents, [gold], ordered=True)
 
 

@@ -71,7 +71,7 @@ def _find_duplicates(drafts: Sequence[Draft], similarity: float) -> dict[int, in
     by_answer: dict[Any, list[int]] = defaultdict(list)
     for index, draft in enumerate(drafts):
         if index not in duplicates:
-            by_answer[normalise(draft.golds[0]), _names(draft.question)].append(index)
+            by_answer[_answer(draft), _names(draft.question)].append(index)
     for indices in by_answer.values():
         if similarity and len(indices) > 1:
             duplicates |= _find_similar(drafts, indices, similarity)
@@ -95,6 +95,11 @@ def _names(question: str) -> frozenset[str]:
     return frozenset(re.findall(r"(?<=\s)[\"“(]?([A-ZÀ-ÖØ-Þ]\w*|\d+)", question))
 
 
+def _answer(draft: Draft) -> tuple[str, ...]:
+    """A key that is equal for questions with the same answer, also if it names its facts in another order."""
+    return tuple(sorted(normalise(forms[0]) for forms in draft.facts))
+
+
 def _wording(draft: Draft) -> str:
     """A key that is equal for questions with the same wording."""
     return question_key(draft.question)
@@ -108,7 +113,7 @@ def _fact(draft: Draft) -> Any:
     """
     if draft.kind == "yes_no":
         return draft.id
-    return frozenset(passage.id for passage in draft.passages), normalise(draft.golds[0])
+    return frozenset(passage.id for passage in draft.passages), _answer(draft)
 
 
 def _fact_of_copies(drafts: Sequence[Draft]) -> Callable[[Draft], Any]:
@@ -123,7 +128,7 @@ def _fact_of_copies(drafts: Sequence[Draft]) -> Callable[[Draft], Any]:
         if draft.kind == "yes_no":
             return draft.id
         passages = frozenset(first[passage.id] for passage in draft.passages)
-        return passages, normalise(draft.golds[0]), _names(draft.question)
+        return passages, _answer(draft), _names(draft.question)
 
     return key
 

@@ -39,6 +39,15 @@ def test_one_answer_from_the_same_passages_is_one_question():
     assert reasons(first, second) == [None, "duplicate"]
 
 
+def test_two_facts_in_another_order_are_the_same_answer():
+    wording = "What do Ann Lee and Ulm have?"
+    first, second = (draft(wording, answer, "both") for answer in ("1903 and Germany", "Germany and 1903"))
+    other = draft(f"Now, {wording}", "1903 and Danube", "both")
+    again = replace(second, question="What is had by Ulm and Ann Lee?")
+    assert reasons(first, replace(again, seed=replace(again.seed, id="b"))) == [None, "duplicate"]
+    assert reasons(first, replace(other, seed=replace(other.seed, id="b"))) == [None, None]
+
+
 def test_nearly_one_wording_counts_with_the_same_answer_only():
     name = "Where was the writer Ann Lee born, who wrote Grey Water?"
     near = "Where was the writer Ann Lee born, who once wrote Grey Water?"
