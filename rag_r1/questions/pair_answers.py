@@ -25,11 +25,12 @@ def splits(answer: str) -> list[tuple[str, str]]:
         (answer[: match.start()].strip(), answer[match.end() :].strip())
         for match in _BETWEEN_FACTS.finditer(answer)
     ]
-    return [(first, second) for first, second in pairs if "" != normalise(first) != normalise(second) != ""]
+    return [pair for pair in pairs if all(map(normalise, pair)) and len(set(map(normalise, pair))) == 2]
 
 
 def facts_in(answer: str, texts: Sequence[str]) -> tuple[str, str] | None:
-    """Return the two facts of an answer, which stand in two different texts; None if they do not."""
+    """Return the two facts of an answer, each of which stands in another of the texts; None if there are no
+    such facts."""
     for facts in splits(answer):
         for chosen in permutations(texts, 2):
             pairs = zip(chosen, facts, strict=True)

@@ -83,11 +83,12 @@ def agrees(answer: str | None, golds: Sequence[str]) -> bool:
 
 
 def is_right(draft: Draft, answer: str | None) -> bool:
-    """Whether the reader's answer matches that of the draft; of a `both` question, both facts in their
-    order."""
+    """Whether the reader's answer matches that of the draft. The answer to a `both` question must have both
+    facts, in their order."""
     if draft.kind != "both":
         return agrees(answer, draft.golds)
-    return any(all(map(agrees, pair, draft.facts)) for pair in splits(answer or ""))
+    pairs = [zip(facts, draft.facts, strict=True) for facts in splits(answer or "")]
+    return any(all(agrees(fact, forms) for fact, forms in pair) for pair in pairs)
 
 
 def is_part_of_name(golds: Sequence[str], answer: str | None, passages: Sequence[str]) -> bool:
