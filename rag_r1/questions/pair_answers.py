@@ -29,8 +29,8 @@ def splits(answer: str) -> list[tuple[str, str]]:
 
 
 def facts_in(answer: str, texts: Sequence[str]) -> tuple[str, str] | None:
-    """Return the two facts of an answer, each of which stands in another of the texts; None if there are no
-    such facts."""
+    """Return the two facts of an answer that occur in two different texts; None if there are no such
+    facts."""
     for facts in splits(answer):
         for chosen in permutations(texts, 2):
             pairs = zip(chosen, facts, strict=True)

@@ -55,7 +55,7 @@ TASKS: dict[KindName, str] = {
     "both": (
         "Ask for the same fact of both that the passages are about, in one question that names both. The "
         "answer is the two facts in the order of the question, joined by “and”. They differ, and each stands "
-        "in its own passage."
+        "in the passage about its subject."
     ),
 }
 #: Added to the task of a bridge whose first passage must not be named.

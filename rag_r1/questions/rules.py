@@ -73,8 +73,10 @@ def too_few_passages(draft: Draft) -> bool:
 
 
 def answer_not_in_passages(draft: Draft) -> bool:
-    """Refuse a draft whose answer occurs in none of its passages, unless the answer is yes or no. Of the two
-    facts of a `both` question, each must occur in another passage."""
+    """Refuse a draft whose answer occurs in none of its passages, unless the answer is yes or no.
+
+    The two facts in the answer to a `both` question must occur in two different passages.
+    """
     if draft.kind == "both":
         return not draft.facts
     return draft.kind != "yes_no" and not _stands_in(draft.passages, draft.golds)
