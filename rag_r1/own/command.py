@@ -2,7 +2,7 @@
 
     OUT/plan.yaml    the plan (plan_file.py), which is read again when the run is resumed
     OUT/<step>/      the files of a step, and a marker that says whether it is finished (rag_r1/runs/steps.py)
-    OUT/report.*     the results (report.py)
+    OUT/report.*     the results (results/report.py)
 
 The command can be interrupted at any time and run again: finished steps are skipped, and each unfinished one
 resumes from its own files.
@@ -251,7 +251,7 @@ def run(artifacts: OwnArtifacts, until: str) -> None:
     errors of the steps.
     """
     from rag_r1.own.chat import chat_lines
-    from rag_r1.own.report import REPORT, make_report
+    from rag_r1.own.results.report import REPORT, make_report
 
     out, plan = artifacts.out, artifacts.plan
     with PipelineFolder.held(out) as folder:

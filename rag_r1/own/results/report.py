@@ -30,7 +30,7 @@ from rag_r1.io.secrets import without_secrets
 from rag_r1.own.artifacts import STEP_NAMES, OwnArtifacts
 from rag_r1.own.evaluation_steps import RUN, Evaluation, evaluations
 from rag_r1.own.forecast import minutes
-from rag_r1.own.picture import draw
+from rag_r1.own.results.picture import draw
 from rag_r1.runs.markdown import Page, cell, integer, number, p_value, with_interval
 from rag_r1.runs.steps import PipelineFolder
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.own.report import curves, markdown, step_items
+from rag_r1.own.results.report import curves, markdown, step_items
 
 
 def figure(value: float | None) -> dict:
@@ -85,7 +85,7 @@ def test_curves_are_means_of_the_records_that_have_the_term(tmp_path):
 @pytest.mark.slow  # the first picture of a process
 @pytest.mark.parametrize("trained", [True, False])
 def test_the_picture_has_a_panel_for_a_training_only_if_there_was_one(tmp_path, trained):
-    from rag_r1.own.picture import draw
+    from rag_r1.own.results.picture import draw
 
     made = report("untrained", "one_shot")
     made["models"]["one_shot"]["em"] = figure(None)
