@@ -90,7 +90,8 @@ def test_a_key_of_a_step_that_has_not_begun_may_change(own: Own, prepared: Path)
 
 
 def test_the_requests_are_no_more_than_was_forecast(own: Own, tmp_path, prepared: Path, capsys):
-    from rag_r1.own.command import OwnArguments, check_start
+    from rag_r1.own.arguments import OwnArguments
+    from rag_r1.own.command import check_start
     from rag_r1.own.forecast import forecast_of
     from rag_r1.runs.steps import PipelineFolder
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rag_r1.options.command_line import read_arguments
 from rag_r1.options.sections import PlanError
-from rag_r1.own.command import OwnArguments
+from rag_r1.own.arguments import OwnArguments
 from rag_r1.own.plan import SECTIONS
 from rag_r1.own.plan_file import PLAN, plan_text, read_plan
 
