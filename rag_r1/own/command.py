@@ -146,9 +146,10 @@ def steps_until(artifacts: OwnArtifacts, folder: PipelineFolder, until: str) -> 
     from rag_r1.own.evaluation_steps import evaluation_steps
     from rag_r1.own.training_steps import training_steps
 
-    steps = [*data_steps(artifacts, folder), *training_steps(artifacts), *evaluation_steps(artifacts)]
+    by_name = {step.name: [step] for step in (*data_steps(artifacts, folder), *training_steps(artifacts))}
+    by_name["evaluation"] = evaluation_steps(artifacts)
     names = STEP_NAMES[: STEP_NAMES.index(until) + 1]
-    return [step for step in steps if step.name.partition("/")[0] in names]
+    return [step for name in names for step in by_name.get(name, ())]
 
 
 if __name__ == "__main__":

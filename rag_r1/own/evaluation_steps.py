@@ -51,12 +51,17 @@ class Evaluation:
     @property
     def step(self) -> str:
         """The name of the evaluation's step."""
-        return f"evaluation/{self.name}"
+        return step_name(self.name)
 
     def folder(self, out: Path) -> Path:
         """Return the folder with the records and the report of the evaluation."""
         run = out / self.step / RUN
         return run / REAL if self.has_card else run
+
+
+def step_name(evaluation: str) -> str:
+    """Return the name of the step of an evaluation, which is given by its name."""
+    return f"evaluation/{evaluation}"
 
 
 def evaluations(artifacts: OwnArtifacts) -> list[Evaluation]:

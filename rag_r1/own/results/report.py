@@ -28,7 +28,7 @@ from rag_r1.io.atomic_files import write_json, write_text
 from rag_r1.io.bounded_json import read_json_object
 from rag_r1.io.secrets import without_secrets
 from rag_r1.own.artifacts import STEP_NAMES, OwnArtifacts
-from rag_r1.own.evaluation_steps import RUN, Evaluation, evaluations
+from rag_r1.own.evaluation_steps import RUN, Evaluation, evaluations, step_name
 from rag_r1.own.forecast import minutes
 from rag_r1.own.results.picture import draw
 from rag_r1.runs.markdown import Page, cell, integer, number, p_value, with_interval
@@ -194,13 +194,11 @@ def _claim_row(claim: Mapping[str, Any]) -> list[str]:
 
 def step_items(report: Mapping[str, Any]) -> list[str]:
     """Return a line of Markdown for each finished step, with its time and its result."""
-    steps = report["steps"]
+    steps, seconds = report["steps"], report["seconds"]
     texts = {name: describe(steps[name]) for name, describe in _STEP_TEXTS.items() if name in steps}
-    for name in report["seconds"]:
-        if name.startswith("evaluation/"):
-            model = report["models"][name.partition("/")[2]]
-            texts[name] = f"exact match {with_interval(model['em'])}"
-    seconds = report["seconds"]
+    for name, model in report["models"].items():
+        if (step := step_name(name)) in seconds:
+            texts[step] = f"exact match {with_interval(model['em'])}"
     return [f"**{name}** ({minutes(seconds[name])}): {text}" for name, text in texts.items()]
 
 
@@ -241,7 +239,7 @@ def _notes(report: Mapping[str, Any]) -> list[str]:
     notes = []
     if report["card"]:
         model = "trained" if "trained" in report["models"] else "untrained"
-        notes.append(f"The whole search card: `evaluation/{model}/{RUN}/{CARD_MD}`.")
+        notes.append(f"The whole search card: `{step_name(model)}/{RUN}/{CARD_MD}`.")
     if "seeds" in report["steps"].get("questions", {}):
         notes.append(
             "The held-out questions are the teacher's, too, from other documents than those that were "
