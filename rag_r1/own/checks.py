@@ -183,10 +183,8 @@ def _contradictions(plan: OwnPlan) -> Iterator[tuple[Sequence[str], str]]:
     documents, questions, teacher, reader = plan.documents, plan.questions, plan.teacher, plan.reader
     training = ["sft", "grpo"]
     if bool(documents.folder) == bool(documents.corpus):
-        yield (
-            ["documents"],
-            "documents: give a FOLDER, or documents.corpus with files of passages, and not both",
-        )
+        text = "documents: give a FOLDER, or documents.corpus with files of passages, and not both"
+        yield ["documents"], text
     if plan.index.backend == "dense" and plan.index.encoder is None:
         yield ["index"], "index.backend dense needs index.encoder, a model of sentence embeddings"
     if plan.policy.model is None:

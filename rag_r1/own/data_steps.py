@@ -68,12 +68,11 @@ def _documents(artifacts: OwnArtifacts) -> Step:
 def _index(artifacts: OwnArtifacts) -> Step:
     """Make the step that indexes the passages."""
     plan = artifacts.plan
-    is_dense = plan.index.backend == "dense"
     settings: dict[str, Any] = {"backend": plan.index.backend, "encoder": plan.index.encoder}
     if plan.documents.corpus:
         settings["corpus"] = [names_and_sizes_hash(path) for path in artifacts.corpus]
     options = ["--backend", plan.index.backend]
-    options += ["--encoder", str(plan.index.encoder)] if is_dense else []
+    options += ["--encoder", str(plan.index.encoder)] if plan.index.backend == "dense" else []
 
     def work(folder: Path) -> dict[str, Any]:
         index = folder / "index"

@@ -3,7 +3,7 @@
 veRL's own data set renders each message with the chat template and trains on whole assistant messages. Here
 an episode is one assistant message in which turns and observations alternate. So veRL's mask would train on
 the text of documents, and the template would add an end of turn that no rollout contains. This data set takes
-the tokens and the mask from `SftTokens` (rag_r1/data/sft_rows.py), so the loss covers exactly the trained
+the tokens and the mask from `SftTokens` (rag_r1/data/sft_tokens.py), so the loss covers exactly the trained
 pieces.
 
 A row has the fields that veRL's trainer takes without padding: `input_ids`, `position_ids` and `loss_mask`,
@@ -21,7 +21,8 @@ import torch
 from omegaconf import ListConfig
 from torch.utils.data import Dataset
 
-from rag_r1.data.sft_rows import SftTokens, protocol_of_rows, read_sft_rows
+from rag_r1.data.sft_rows import read_sft_rows
+from rag_r1.data.sft_tokens import SftTokens, protocol_of_rows
 from rag_r1.io.errors import DataError
 from rag_r1.options.problems import plain
 

@@ -26,7 +26,8 @@ from tqdm import tqdm
 from rag_r1.agent.records import read_records, trajectory_of
 from rag_r1.data.files.bad_rows import HELP, BadRows
 from rag_r1.data.files.first_rows import check_first_rows
-from rag_r1.data.sft_rows import SftRow, SftTokens
+from rag_r1.data.sft_rows import SftRow
+from rag_r1.data.sft_tokens import SftTokens
 from rag_r1.inference.tokenizer import load_tokenizer, why_not_loaded
 from rag_r1.io.atomic_files import write_json, write_json_lines
 from rag_r1.io.errors import DataError
@@ -187,7 +188,7 @@ def make(args: SftDataArguments, tokens: SftTokens) -> dict[str, Any]:
     write_json_lines(dropped_file, selection.dropped, ensure_ascii=True)
     write_json(summary_file, summary, ensure_ascii=False)
     written += [dropped_file, summary_file]
-    _print_summary(args, summary, splits, written)
+    _print_summary(args, summary, splits[0], written)
     for line in selection.bad.left_out():
         print(line, file=sys.stderr)
     return summary
@@ -255,14 +256,11 @@ def _counts(rows: Sequence[SftRow]) -> dict[str, Any]:
 
 
 def _print_summary(
-    args: SftDataArguments,
-    summary: dict[str, Any],
-    splits: Sequence[Sequence[SftRow]],
-    written: Sequence[Path],
+    args: SftDataArguments, summary: dict[str, Any], train_rows: Sequence[SftRow], written: Sequence[Path]
 ) -> None:
-    """Print an example of each kind, the counts and the files."""
+    """Print an example of each kind of training sample, the counts and the files."""
     printed = set()
-    for row in splits[0]:
+    for row in train_rows:
         if row.kind not in printed:
             printed.add(row.kind)
             print(_example(row))

@@ -22,7 +22,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal
 
-from rag_r1.data.sft_rows import SftRow, SftTokens, write_sft_rows
+from rag_r1.data.sft_rows import SftRow, write_sft_rows
+from rag_r1.data.sft_tokens import SftTokens
 from rag_r1.io.atomic_files import atomic_file, write_json
 
 Format = Literal["verl", "llama_factory", "both"]

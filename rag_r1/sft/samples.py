@@ -28,7 +28,8 @@ from rag_r1.agent.records import trajectory_of
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.files.duplicates import question_key
 from rag_r1.data.rows import as_golds
-from rag_r1.data.sft_rows import SftRow, SftTokens
+from rag_r1.data.sft_rows import SftRow
+from rag_r1.data.sft_tokens import SftTokens
 from rag_r1.io.errors import DataError
 from rag_r1.protocols import Document
 from rag_r1.sft.llama_factory import sample_of
@@ -154,11 +155,10 @@ class SampleSelection:
             raise UnusableSampleError("control_text", str(error)) from error
         targets = [len(self.tokens.encode(target)) for target in row.targets]
         context = len(encoded.ids) - targets[-1]
-        limits = {
-            "target": (max(targets), self.rules.max_target),
-            "context": (context, self.rules.max_context),
-        }
-        for name, (tokens, limit) in limits.items():
+        for name, tokens, limit in (
+            ("target", max(targets), self.rules.max_target),
+            ("context", context, self.rules.max_context),
+        ):
             if tokens > limit:
                 raise UnusableSampleError("too_long", f"a {name} of {tokens} tokens (at most {limit})")
         return replace(row, context_tokens=context, target_tokens=encoded.targets)

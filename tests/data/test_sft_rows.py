@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.data.sft_rows import Piece, SftRow, protocol_of_rows, read_sft_rows, write_sft_rows
+from rag_r1.data.sft_rows import Piece, SftRow, read_sft_rows, write_sft_rows
+from rag_r1.data.sft_tokens import protocol_of_rows
 from rag_r1.io.errors import DataError
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rag_r1.agent.records import read_records, trajectory_of
-from rag_r1.data.sft_rows import SftTokens
+from rag_r1.data.sft_tokens import SftTokens
 from rag_r1.demo.policy import encode_trace, load_policy, policy_path
 from rag_r1.demo.trace_records import BATCH, record_of, warm_traces, write_records
 from rag_r1.demo.traces.writer import sample_kinds

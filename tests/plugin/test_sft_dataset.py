@@ -18,7 +18,8 @@ from omegaconf import OmegaConf
 from verl.utils.dataset.dataset_utils import SFTTensorCollator
 
 from rag_r1.agent import Ledger, TrainingRow, Trajectory
-from rag_r1.data.sft_rows import SftTokens, write_sft_rows
+from rag_r1.data.sft_rows import write_sft_rows
+from rag_r1.data.sft_tokens import SftTokens
 from rag_r1.io.errors import DataError
 from rag_r1.plugin.sft_dataset import SftDataset
 from rag_r1.protocols import Protocol, load_protocol

@@ -13,7 +13,8 @@ import pytest
 from rag_r1.config.agent_setup import RowLimits
 from rag_r1.config.schema import RagR1Config
 from rag_r1.data.rows import QuestionRow
-from rag_r1.data.sft_rows import Piece, SftRow, protocol_of_rows
+from rag_r1.data.sft_rows import Piece, SftRow
+from rag_r1.data.sft_tokens import protocol_of_rows
 from rag_r1.evaluation.baselines import baseline
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.io.errors import DataError

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rag_r1.data.sft_rows import SftTokens, read_sft_rows
+from rag_r1.data.sft_rows import read_sft_rows
+from rag_r1.data.sft_tokens import SftTokens
 from rag_r1.protocols import load_protocol
 from rag_r1.sft import data
 from rag_r1.sft.files import write_samples

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.data.sft_rows import SftTokens
+from rag_r1.data.sft_tokens import SftTokens
 from rag_r1.io.errors import DataError
 from rag_r1.protocols import load_protocol
 from rag_r1.sft.llama_factory import read_samples, sample_of

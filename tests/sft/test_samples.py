@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rag_r1.data.sft_rows import SftTokens
+from rag_r1.data.sft_tokens import SftTokens
 from rag_r1.protocols import Document, load_protocol
 from rag_r1.sft.samples import SampleRules, SampleSelection, split_rows
 from rag_r1.sft.segment import KINDS, REASONS

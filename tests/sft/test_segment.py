@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from rag_r1.data.sft_rows import Piece, SftRow, SftTokens
+from rag_r1.data.sft_rows import Piece, SftRow
+from rag_r1.data.sft_tokens import SftTokens
 from rag_r1.io.errors import DataError
 from rag_r1.protocols import Document, load_protocol
 from rag_r1.sft.segment import (

@@ -15,7 +15,8 @@ from typing import Any
 from omegaconf import DictConfig
 from tqdm import tqdm
 
-from rag_r1.data.sft_rows import SftRow, SftTokens, protocol_of_rows, read_sft_rows
+from rag_r1.data.sft_rows import SftRow, read_sft_rows
+from rag_r1.data.sft_tokens import SftTokens, protocol_of_rows
 from rag_r1.io.errors import DataError
 from rag_r1.options.problems import PreflightReport, Problem, error, found, is_unset, plain, warning, without
 from rag_r1.training.config_facts import gpu_count
