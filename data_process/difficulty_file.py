@@ -23,7 +23,7 @@ from rag_r1.data.difficulty_class import difficulty_class
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.files.duplicates import question_key
 from rag_r1.data.files.questions import Question
-from rag_r1.data.files.row_files import parse_json_line, short_text
+from rag_r1.data.files.row_files import BrokenRowError, parse_json_line, short_text
 from rag_r1.io.atomic_files import reason_of
 from rag_r1.io.errors import DataError
 from rag_r1.io.ordinary_files import open_ordinary
@@ -62,7 +62,7 @@ def read_difficulties(path: str | Path, skip_bad_rows: bool = False) -> Difficul
                 if not line.strip():
                     continue
                 row = parse_json_line(line)
-                n_json += not isinstance(row, ValueError)
+                n_json += not isinstance(row, BrokenRowError)
                 try:
                     lines.add(row)
                 except ValueError as error:
@@ -91,7 +91,7 @@ class _DifficultyLines:
     def add(self, row: Any) -> None:
         """Add the difficulty, or the rollout, of a row of `parse_json_line`. Raises ValueError if it has
         none."""
-        if isinstance(row, ValueError):
+        if isinstance(row, BrokenRowError):
             raise row
         question = row.get("question") if isinstance(row, dict) else None
         question_id = row.get("id") if isinstance(row, dict) else None

@@ -73,8 +73,6 @@ def read_questions(paths: Sequence[Path]) -> CorpusQuestions:
         for number, row, parse in _rows(path):
             location = f"{path}, row {number}"
             try:
-                if isinstance(row, ValueError):
-                    raise row
                 question = parse(row, path, number)
                 if question.key in locations:
                     raise ValueError(f"its id {question.id[:80]!r} is also that of {locations[question.key]}")
@@ -91,8 +89,9 @@ def read_questions(paths: Sequence[Path]) -> CorpusQuestions:
 
 
 def _rows(path: Path) -> Iterator[tuple[int, Any, Callable[[Any, Path, int], CorpusQuestion]]]:
-    """Yield the rows with their numbers, from 1, and the function that parses them. A row that cannot be
-    decoded is a ValueError with the reason. Raises DataError for a file that cannot be read."""
+    """Yield the rows with their numbers, from 1, and the function that parses them. In place of a row that
+    cannot be decoded there is a BrokenRowError, which the function raises. Raises DataError for a file that
+    cannot be read."""
     if not path.is_file():
         why = "is a folder: give a file" if path.is_dir() else "there is no such file: correct the path"
         raise DataError(f"--questions {path}: {why}")

@@ -24,7 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rag_r1.data.files.row_files import open_rows
+from rag_r1.data.files.row_files import BrokenRowError, open_rows
 from rag_r1.data.sft_rows import Piece, SftRow
 from rag_r1.io.errors import DataError
 from rag_r1.protocols import Answer, Document, Protocol
@@ -39,8 +39,8 @@ _QUESTION = "Question:"
 def read_samples(path: str | Path) -> Iterator[tuple[int, Any]]:
     """Yield the number (from 1) and the contents of each row of a JSON array or of JSON lines.
 
-    For a line that is not JSON, a ValueError is yielded in place of the contents. Raises DataError if the
-    file cannot be read.
+    A line that is not JSON has a BrokenRowError in place of the contents. Raises DataError if the file
+    cannot be read.
     """
     with open_rows(Path(path), (), ()) as (_, rows):
         yield from rows
@@ -49,11 +49,11 @@ def read_samples(path: str | Path) -> Iterator[tuple[int, Any]]:
 def sample_of(row: Any, protocol: Protocol, sample_id: str) -> tuple[SftRow, list[Document]]:
     """Convert a published sample to an SFT row; returns it with the observations in its context.
 
-    Raises DataError if `row` is not a sample, and UnusableSampleError if it is one that cannot be used in
-    this protocol.
+    Raises DataError if `row` is not a sample, which includes a BrokenRowError in its place, and
+    UnusableSampleError if it is a sample that cannot be used in this protocol.
     """
-    if isinstance(row, ValueError):
-        raise DataError(str(row)) from row
+    if isinstance(row, BrokenRowError):
+        raise row
     texts = _texts(row)
     target, is_from_model = texts.pop()
     if not is_from_model or not target.strip():

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rag_r1.data.files.row_files import BrokenRowError
 from rag_r1.data.sft_tokens import SftTokens
 from rag_r1.io.errors import DataError
 from rag_r1.protocols import load_protocol
@@ -119,7 +120,7 @@ def test_an_array_and_lines_are_read_and_a_broken_line_keeps_its_place(tmp_path)
     assert list(read_samples(array)) == [(1, FIRST), (2, SECOND)]
     (first, broken, second) = read_samples(lines)
     assert (first, second) == ((1, FIRST), (4, SECOND)) and broken[0] == 3
-    with pytest.raises(DataError, match="not JSON"):
+    with pytest.raises(BrokenRowError):
         read(broken[1])
     array.write_text("[1,")
     with pytest.raises(DataError, match="a.json"):

@@ -48,8 +48,8 @@ def read_file(path: str | Path) -> QuestionFile:
 def collect(
     name: str, rows: Iterable[tuple[int, Any]], columns: Collection[str] | None = None, hint: str = ""
 ) -> QuestionFile:
-    """Collect the questions of (number, row) pairs. A row that could not be decoded is a ValueError with the
-    reason.
+    """Collect the questions of (number, row) pairs; a row that could not be decoded has a BrokenRowError in
+    its place.
 
     `name` is that of the file or split in messages. `columns` has all columns of a table, and is None for
     JSON. Raises DataError if a required column is missing, or if no row is usable; that message ends with

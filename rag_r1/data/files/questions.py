@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rag_r1.data.files.row_files import short_text
+from rag_r1.data.files.row_files import BrokenRowError, short_text
 from rag_r1.protocols.actions import has_lone_surrogate
 
 ANSWER_KEYS = ("golden_answers", "answers", "answer")
@@ -58,9 +58,9 @@ def parse_row(row: Any) -> Question:
 
 
 def object_of(row: Any) -> dict[str, Any]:
-    """Return a row that is an object. Raises ValueError for any other row; a row that could not be read is a
-    ValueError itself, which is raised."""
-    if isinstance(row, ValueError):
+    """Return a row that is an object. Raises ValueError for any other row; a BrokenRowError in place of
+    a row is raised itself."""
+    if isinstance(row, BrokenRowError):
         raise row
     if not isinstance(row, dict):
         raise ValueError(f"not an object with keys but {type(row).__name__}")

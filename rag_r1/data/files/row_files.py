@@ -2,9 +2,9 @@
 
 The formats are JSON (an array, or one object per line), CSV and TSV with a header, each also gzipped, and
 parquet. `.csv`, `.tsv` and `.parquet` are recognised by the name of the file; JSON arrays, JSON lines and
-gzip are recognised by the content. A row that cannot be decoded becomes a ValueError with the reason, and
-reading continues. A file is never in memory as a whole: json_array.py reads an array element by element
-(HotpotQA's has 500 MB).
+gzip are recognised by the content. A row that cannot be decoded becomes a BrokenRowError, and reading
+continues. A file is never in memory as a whole: json_array.py reads an array element by element (HotpotQA's
+has 500 MB).
 """
 
 from __future__ import annotations
@@ -43,8 +43,13 @@ MAX_VALUES = 500_000
 _MAX_SPACE = 1 << 20
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
-#: (number from 1, row); a row that could not be decoded is a ValueError with the reason.
+#: (number from 1, row or BrokenRowError).
 Rows = Iterator[tuple[int, Any]]
+
+
+class BrokenRowError(DataError):
+    """A row that cannot be decoded; the message says why. A reader yields it in place of the row, and does
+    not raise it."""
 
 
 @contextmanager
@@ -178,14 +183,13 @@ def _start(file: BinaryIO) -> tuple[int, bytes]:
 
 
 def parse_json_line(line: bytes) -> Any:
-    """Return the JSON value of a line, or a ValueError (which is not raised) with the reason why it has
-    none."""
+    """Return the JSON value of a line, or a BrokenRowError (which is not raised) if it has none."""
     try:
         return read_json_line(line, MAX_VALUES)
     except UnicodeDecodeError as error:
-        return ValueError(f"{reason_of(error)}: convert the file with {ICONV}, or fetch it again")
+        return BrokenRowError(f"{reason_of(error)}: convert the file with {ICONV}, or fetch it again")
     except (ValueError, RecursionError) as error:
-        return ValueError(f"not JSON: {short_text(str(error))}")
+        return BrokenRowError(f"not JSON: {short_text(str(error))}")
 
 
 def _table_rows(
@@ -214,30 +218,30 @@ def _cells(reader: Any, header: list[str], lists: Collection[str]) -> Rows:
         except StopIteration:
             return
         except csv.Error as error:
-            yield number, ValueError(f"not a row of the table: {error}")
+            yield number, BrokenRowError(f"not a row of the table: {error}")
             continue
         if not cells:  # a blank line
             number -= 1
             continue
         if len(cells) > len(header):
-            yield number, ValueError(f"{len(cells)} cells, but the header names {len(header)} columns")
+            yield number, BrokenRowError(f"{len(cells)} cells, but the header names {len(header)} columns")
             continue
         row = {name: cell for name, cell in zip(header, cells, strict=False) if cell}
         try:
             yield number, {name: _parse(cell, name) if name in lists else cell for name, cell in row.items()}
-        except ValueError as error:
+        except BrokenRowError as error:
             yield number, error
 
 
 def _parse(cell: str, name: str) -> Any:
-    """Return a cell as a list if it is a JSON list, and otherwise as text. Raises ValueError for a broken
-    list."""
+    """Return a cell as a list if it is a JSON list, and otherwise as text. Raises BrokenRowError for a
+    broken list."""
     if not cell.lstrip().startswith("["):
         return cell
     try:
         return json.loads(cell)
     except (ValueError, RecursionError):
-        raise ValueError(
+        raise BrokenRowError(
             f'`{name}` begins as a list but is not JSON, ["a", "b"]: {short_text(cell)}'
         ) from None
 
