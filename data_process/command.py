@@ -100,7 +100,7 @@ def main(
     declared = with_defaults(
         HubArguments, protocol=protocol, source_name=source_name, hub=dataset, hub_config=config
     )
-    return run(declared, arguments, description, lambda args: ScriptInput(make_splits(*_sources(args))))
+    return run(declared, arguments, description, lambda args: ScriptInput(make_splits(*_read_inputs(args))))
 
 
 @command_main(DataError, RunError, OSError)
@@ -165,7 +165,7 @@ def _check_source_name(name: str) -> None:
         raise DataError(f"--source-name {name!r}: use letters, digits, `_`, `.` and `-`")
 
 
-def _sources(args: HubArguments) -> tuple[QuestionFile | None, QuestionFile | None]:
+def _read_inputs(args: HubArguments) -> tuple[QuestionFile | None, QuestionFile | None]:
     """Read the questions for training and for validation; either is None if it is not given.
 
     Raises DataError if a file or the Hub data set cannot be read, or if nothing is given.

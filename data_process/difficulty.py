@@ -103,7 +103,7 @@ def select(
     sample, counts, repeats = [], [], []
     for source in dict.fromkeys(source for source, _ in composition):
         pools: dict[str | None, list[Question]] = defaultdict(list)
-        for question in _unique(questions.get(source, ()), excluded, seen, repeats):
+        for question in _drawable_questions(questions.get(source, ()), excluded, seen, repeats):
             pools[class_of(question) if class_of else ANY].append(question)
         available = {str(name or "unclassified"): len(pool) for name, pool in pools.items()}
         requested = [(name, count) for (owner, name), count in composition.items() if owner == source]
@@ -126,7 +126,7 @@ def _draw(
     return drawn
 
 
-def _unique(
+def _drawable_questions(
     questions: Iterable[Question],
     excluded: Mapping[str, Question],
     seen: dict[tuple[str, frozenset[str]], Question],

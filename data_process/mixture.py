@@ -39,8 +39,8 @@ from rag_r1.runs.start_checks import StartChecks
 #: Split of a set, as its file is named -> the flag for its sources.
 FLAGS = {"train": "train", "test": "validation"}
 _FLAG = re.compile(r"(?P<source>[^:=@]+)(?::(?P<name>[^:=@]+))?(?:=(?P<file>.+?))?(?:@(?P<take>[1-9]\d*))?")
-_FORM = "SOURCE[:NAME][=FILE][@N], for example hotpotqa=train.json@500"
-_HUB = "hub:"
+_FLAG_FORM = "SOURCE[:NAME][=FILE][@N], for example hotpotqa=train.json@500"
+_HUB_PREFIX = "hub:"
 _MIX_KEYS = f"it needs a list under {' or '.join(FLAGS.values())}, or both, and no other keys"
 
 
@@ -95,18 +95,18 @@ def read_entries(flags: dict[str, Sequence[str]], mix: Path | None, checks: Star
     """
     labelled: list[tuple[str, str, Any]] = []
     if mix:
-        for flag, items in (checks.run(_mix_lists, mix) or {}).items():
+        for flag, items in (checks.run(_read_mix, mix) or {}).items():
             labelled += checks.run(_labelled_entries, mix, flag, items) or []
     entries = [checks.run(_from_mapping, label, split, keys) for label, split, keys in labelled]
     entries += [checks.run(_from_flag, split, value) for split, values in flags.items() for value in values]
     if not entries and not mix:
-        checks.run(_refuse_nothing)
+        checks.run(_raise_no_source)
     readable = [entry for entry in entries if entry is not None]
     # The questions that are drawn for test decide which rows of train are dropped.
     return sorted(readable, key=lambda entry: entry.split != "test")
 
 
-def _refuse_nothing() -> None:
+def _raise_no_source() -> None:
     """Raise the DataError for a command that names no source."""
     raise DataError("nothing to read: give --train SOURCE=FILE, --validation SOURCE=FILE, or --mix FILE")
 
@@ -115,13 +115,13 @@ def _from_flag(split: str, value: str) -> MixEntry:
     """Return the entry of a flag. Raises DataError if it does not have the form of one."""
     label = f"--{FLAGS[split]} {value}"
     if not (match := _FLAG.fullmatch(value)):
-        raise DataError(f"{label}: give {_FORM}")
+        raise DataError(f"{label}: give {_FLAG_FORM}")
     file, take = match["file"], match["take"]
-    hub_split = file.removeprefix(_HUB) if file and file.startswith(_HUB) else None
+    hub_split = file.removeprefix(_HUB_PREFIX) if file and file.startswith(_HUB_PREFIX) else None
     if file and "@" in file and (hub_split or not Path(file).exists()):
         number = file.rpartition("@")[2]
         problem = f"{number!r} after the @ is not a whole number above 0, and there is no file {file}"
-        raise DataError(f"{label}: {problem}: give {_FORM}")
+        raise DataError(f"{label}: {problem}: give {_FLAG_FORM}")
     parsed = MixEntryOptions(
         source=match["source"],
         name=match["name"],
@@ -129,10 +129,10 @@ def _from_flag(split: str, value: str) -> MixEntry:
         hub_split=hub_split,
         take=int(take) if take else None,
     )
-    return _entry(label, split, parsed)
+    return _from_options(label, split, parsed)
 
 
-def _mix_lists(path: Path) -> dict[Any, Any]:
+def _read_mix(path: Path) -> dict[Any, Any]:
     """Read the YAML file: flag -> its list of entries.
 
     Raises DataError if it is not a mapping with entries.
@@ -168,12 +168,12 @@ def _from_mapping(label: str, split: str, values: Any) -> MixEntry:
     if not isinstance(values, dict):
         raise DataError(f"{label}: must be keys and values, for example {{source: nq, take: 500}}")
     try:
-        return _entry(label, split, options_from(MixEntryOptions, values))
+        return _from_options(label, split, options_from(MixEntryOptions, values))
     except OptionsError as error:
         raise DataError(f"{label}: {error}") from error
 
 
-def _entry(label: str, split: str, values: MixEntryOptions) -> MixEntry:
+def _from_options(label: str, split: str, values: MixEntryOptions) -> MixEntry:
     """Return the entry with these options. Raises DataError if they do not fit the table of sources."""
     kind = SOURCES.get(values.source)
     if kind is None:

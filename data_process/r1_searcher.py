@@ -76,7 +76,7 @@ def _read_splits(args: StageArguments) -> ScriptInput:
             checks.add(DataError(f"give {either}"))
         if args.train and (args.difficulty or args.count):
             checks.add(DataError("--difficulty and --count are for raw rows: leave them out with --train"))
-        counts = checks.run(_counts, args.count)
+        counts = checks.run(_requested_counts, args.count)
         raw = {name: checks.run(read_file, path) for name, path in files.items() if path}
         test = checks.run(read_file, args.validation) if args.validation else None
         published = checks.run(read_file, args.train) if args.train else None
@@ -138,7 +138,7 @@ def _published_splits(splits: list[Split], stage: int) -> ScriptInput:
     return ScriptInput(splits, {"stage": stage, "published": expected})
 
 
-def _counts(entries: Sequence[str]) -> Composition:
+def _requested_counts(entries: Sequence[str]) -> Composition:
     """Return the numbers of --count. Raises DataError if one is not SOURCE.CLASS=N."""
     counts = {}
     for entry in entries:

@@ -19,7 +19,7 @@ from typing import Any
 from tqdm import tqdm
 
 from data_process.question_pool import NOT_DRAWN, PooledQuestion, QuestionPool
-from data_process.sources.multi_question import join
+from data_process.sources.multi_question import join_questions
 from rag_r1.data.files.bad_rows import NAMED, BadRows
 from rag_r1.data.files.duplicates import Outcome, row_label
 from rag_r1.data.files.near_duplicates import near_duplicates
@@ -84,18 +84,18 @@ def write_splits(pool: QuestionPool, splits: Iterable[str], protocol: Protocol, 
             with RowWriter(part) as writer:  # complete before a file of another split is replaced
                 for number, entry in enumerate(pool.entries):
                     if entry.split == split:
-                        rows = _rows(pool, number, protocol, writer.count)
+                        rows = _entry_rows(pool, number, protocol, writer.count)
                         for row in tqdm(rows, desc=f"writing {entry.name}", unit=" rows", mininterval=1):
                             writer.add(row)
                             written[number] += 1
     return written
 
 
-def _rows(pool: QuestionPool, number: int, protocol: Protocol, start: int) -> Iterator[QuestionRow]:
+def _entry_rows(pool: QuestionPool, number: int, protocol: Protocol, start: int) -> Iterator[QuestionRow]:
     """Yield the rows of an entry; the first one gets the index `start` in the file."""
     entry = pool.entries[number]
     repeated_ids = pool.repeated_ids(number)
-    for index, question in enumerate(_questions(pool, number, repeated_ids), start):
+    for index, question in enumerate(_entry_questions(pool, number, repeated_ids), start):
         hashed = question.id is None or question.id in repeated_ids
         yield make_row(
             replace(question, metadata={**question.metadata, "source_row": question.row}),
@@ -108,7 +108,7 @@ def _rows(pool: QuestionPool, number: int, protocol: Protocol, start: int) -> It
         )
 
 
-def _questions(pool: QuestionPool, number: int, repeated_ids: set[str]) -> Iterator[Question]:
+def _entry_questions(pool: QuestionPool, number: int, repeated_ids: set[str]) -> Iterator[Question]:
     """Yield the questions of an entry's rows, joined if the entry asks for several in a row.
 
     Questions are joined in the order of the draw, since neighbours in a file may resemble each other. The
@@ -121,7 +121,7 @@ def _questions(pool: QuestionPool, number: int, repeated_ids: set[str]) -> Itera
         return
     while len(group := list(islice(questions, size))) == size:
         ids = [short_id(q, repeated_id=q.id in repeated_ids, repeated_question=True) for q in group]
-        yield replace(join(group, "+".join(ids)), row=group[0].row)
+        yield replace(join_questions(group, "+".join(ids)), row=group[0].row)
 
 
 def entry_counts(pool: QuestionPool, number: int, n_read: int, bad: BadRows, written: int) -> dict[str, Any]:

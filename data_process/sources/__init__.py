@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from data_process.sources.exams import gsm8k, medmcqa, medqa, medqa_zh
 from data_process.sources.multi_hop import hotpotqa, musique, two_wiki
-from data_process.sources.multi_question import n_questions
+from data_process.sources.multi_question import several_questions
 from data_process.sources.open_domain import asearcher, bamboogle, nq, popqa, triviaqa
 from data_process.sources.source_kind import HubSplit, SourceKind, flashrag, hub_splits
 from rag_r1.data.files.questions import LIST_KEYS, parse_row
@@ -89,7 +89,7 @@ SOURCES: dict[str, SourceKind] = {
         SourceKind(
             "n_questions",
             "several questions in a row: nq_hotpotqa_train_multi_N of MEM1, or {questions, golden_answers}",
-            n_questions,
+            several_questions,
             layouts=(("questions", "golden_answers"), ("prompt", "reward_model")),
             own_columns=("reward_model",),
             further_columns=("question", "data_source"),

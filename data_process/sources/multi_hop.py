@@ -82,7 +82,7 @@ def supporting_titles(row: Row) -> list[str] | None:
     facts = row["supporting_facts"]
     titles = facts.get("title") if isinstance(facts, dict) else facts
     if isinstance(facts, list):
-        titles = [_title(fact) for fact in facts]
+        titles = [_fact_title(fact) for fact in facts]
     valid = isinstance(titles, list) and all(isinstance(title, str) for title in titles)
     expect(valid, "`supporting_facts` must be pairs of title and sentence", facts)
     return list(dict.fromkeys(titles))
@@ -100,7 +100,7 @@ def _step_answers(row: Row) -> list[str] | None:
     return list(dict.fromkeys(filter(None, texts)))
 
 
-def _title(fact: Any) -> Any:
+def _fact_title(fact: Any) -> Any:
     """Return the title of a supporting fact, or None if the fact has neither of the two forms."""
     if isinstance(fact, dict):
         return fact.get("title")

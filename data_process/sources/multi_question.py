@@ -6,7 +6,7 @@ in one prompt. Their gold answers are a list of aliases for each question, and a
 
 The text of a row asks all questions and says how to answer. There is one gold answer for each combination of
 aliases, so that exact match works as it does for single questions: all parts must be right, in order. The
-number of combinations grows quickly. If there are more than `COMBINATIONS`, only the first aliases of each
+number of combinations grows quickly. If there are more than `MAX_GOLDS`, only the first aliases of each
 question are combined; in addition the k-th aliases of all questions are joined, so that each of the first 255
 aliases is still in a gold answer at its place, which is all that the reward term `each_answer` needs.
 `part_answers` keeps all aliases, and a row with a single question has them all as gold answers.
@@ -23,70 +23,69 @@ from data_process.sources.source_kind import IDS, Row, expect
 from rag_r1.data.files.questions import Question, clean_question, id_of, texts_of
 
 #: Maximum number of joined gold answers of a row.
-COMBINATIONS = 256
+MAX_GOLDS = 256
 _INSTRUCTION = "Answer these {n} questions in order, and separate the answers by semicolons: {questions}"
 #: The words before the questions in MEM1's prompt.
 _PUBLISHED_PREFIX = "Answer the following questions:"
 
 
-def n_questions(row: Row) -> Question:
+def several_questions(row: Row) -> Question:
     """Convert a row with several questions, in MEM1's layout or with `questions` and `golden_answers`.
 
     A row in both layouts is read as one of the second. Raises ValueError if a column has another form, if a
     question is blank or has no answer, or if the numbers of both differ.
     """
     if "questions" in row and "golden_answers" in row:
-        questions, golds = texts_of(row, "questions"), row["golden_answers"]
+        questions, gold_lists = texts_of(row, "questions"), row["golden_answers"]
     else:
-        questions, golds = _split_questions(_questions_text(row)), _target(row)
-    valid = isinstance(golds, list) and all(isinstance(aliases, list) for aliases in golds)
-    expect(valid, "the gold answers must be a list of lists, one for each question", golds)
-    if len(golds) != len(questions) or not questions:
-        raise ValueError(f"{len(questions)} questions, but gold answers for {len(golds)}")
+        questions, gold_lists = _split_questions(_questions_text(row)), _published_golds(row)
+    valid = isinstance(gold_lists, list) and all(isinstance(golds, list) for golds in gold_lists)
+    expect(valid, "the gold answers must be a list of lists, one for each question", gold_lists)
+    if len(gold_lists) != len(questions) or not questions:
+        raise ValueError(f"{len(questions)} questions, but gold answers for {len(gold_lists)}")
     texts = [str(question) for question in questions]
-    answers = [[str(gold).strip() for gold in texts_of({"golds": aliases}, "golds")] for aliases in golds]
+    answers = [[str(gold).strip() for gold in texts_of({"golds": golds}, "golds")] for golds in gold_lists]
     for number, (text, aliases) in enumerate(zip(texts, answers, strict=True), 1):
         if not text.strip() or not any(aliases):
             problem = "has no answer" if text.strip() else "is blank"
             raise ValueError(f"question {number} {problem}")
     aliases_of_questions = [list(dict.fromkeys(filter(None, aliases))) for aliases in answers]
-    return _join(texts, aliases_of_questions, id_of(row, IDS), {})
+    return _joined_question(texts, aliases_of_questions, id_of(row, IDS), {})
 
 
-def join(questions: Sequence[Question], own_id: str | None = None) -> Question:
+def join_questions(questions: Sequence[Question], own_id: str | None = None) -> Question:
     """Join questions to one. Its titles and step answers are those of all questions, its hops their sum; the
     hops are left out if those of one question are not known."""
     metadata = [question.metadata for question in questions]
     hops = [values.get("hops") for values in metadata]
-    common: dict[str, Any] = {"hops": sum(hops) if all(hops) else None}
+    merged: dict[str, Any] = {"hops": sum(hops) if all(hops) else None}
     for key in ("supporting_titles", "step_answers"):
         union = dict.fromkeys(text for values in metadata for text in values.get(key) or ())
-        common[key] = list(union) or None
+        merged[key] = list(union) or None
     golds = [list(question.golds) for question in questions]
-    return _join([question.question for question in questions], golds, own_id, common)
+    return _joined_question([question.question for question in questions], golds, own_id, merged)
 
 
-def combinations(answers: Sequence[Sequence[str]]) -> list[str]:
+def joined_answers(answers: Sequence[Sequence[str]]) -> list[str]:
     """Return the joined gold answers, such as `a1; a2`: at least one, and of several questions at most
-    `COMBINATIONS`.
+    `MAX_GOLDS`.
 
     `answers` has the aliases of the answer to each question.
     """
     if len(answers) == 1:
         return list(answers[0])
-    longest = max_aliases = max(map(len, answers))
-    if prod(map(len, answers)) <= COMBINATIONS:
+    if prod(map(len, answers)) <= MAX_GOLDS:
         return ["; ".join(parts) for parts in product(*answers)]
-    rows = min(max_aliases, COMBINATIONS - 1)
-    kth_aliases = [[aliases[k % len(aliases)] for aliases in answers] for k in range(rows)]
-    remaining = COMBINATIONS - rows
-    while longest > 1 and prod(min(len(aliases), longest) for aliases in answers) > remaining:
-        longest -= 1
-    combined = [*product(*(aliases[:longest] for aliases in answers)), *kth_aliases]
+    n_first = max(map(len, answers))
+    n_kth = min(n_first, MAX_GOLDS - 1)
+    kth_aliases = [[aliases[k % len(aliases)] for aliases in answers] for k in range(n_kth)]
+    while n_first > 1 and prod(min(len(aliases), n_first) for aliases in answers) > MAX_GOLDS - n_kth:
+        n_first -= 1
+    combined = [*product(*(aliases[:n_first] for aliases in answers)), *kth_aliases]
     return list(dict.fromkeys(map("; ".join, combined)))
 
 
-def _join(
+def _joined_question(
     questions: list[str], answers: list[list[str]], own_id: str | None, merged: dict[str, Any]
 ) -> Question:
     """Join question texts with the aliases of their answers; `merged` is further metadata of the result."""
@@ -95,7 +94,7 @@ def _join(
     text = _INSTRUCTION.format(n=len(parts), questions="; ".join(sentences)) if len(parts) > 1 else parts[0]
     kind = f"{len(parts)}_questions" if len(parts) > 1 else None
     metadata = {"question_type": kind, "parts": parts, "part_answers": answers, **merged}
-    return clean_question(text, combinations(answers), own_id, metadata)
+    return clean_question(text, joined_answers(answers), own_id, metadata)
 
 
 def _questions_text(row: Row) -> str:
@@ -116,7 +115,7 @@ def _split_questions(text: str) -> list[str]:
     return [f"{part.strip()}?" for part in parts[:-1]] + [parts[-1].strip()]
 
 
-def _target(row: Row) -> Any:
+def _published_golds(row: Row) -> Any:
     """Return the gold answers from veRL's column `reward_model`."""
     model = row["reward_model"]
     truth = model.get("ground_truth") if isinstance(model, dict) else None

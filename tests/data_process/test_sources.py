@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from data_process.mixture import MixEntry
 from data_process.source_rows import read_source
 from data_process.sources import SOURCES
-from data_process.sources.multi_question import COMBINATIONS, combinations, join
+from data_process.sources.multi_question import MAX_GOLDS, join_questions, joined_answers
 from data_process.sources.source_kind import HubSplit
 from rag_r1.data.files.questions import Question
 from rag_r1.data.row_schema import SOURCE_METADATA
@@ -355,8 +355,8 @@ def test_a_hub_data_set_is_read_with_the_columns_of_its_source_only(tmp_path, mo
     )
 )
 def test_joined_answers_are_bounded_and_begin_with_the_first_of_each(answers):
-    joined = combinations(answers)
-    assert 1 <= len(joined) <= COMBINATIONS
+    joined = joined_answers(answers)
+    assert 1 <= len(joined) <= MAX_GOLDS
     assert joined[0] == "; ".join(aliases[0] for aliases in answers)
     for gold in joined:
         parts = gold.split("; ")
@@ -364,21 +364,21 @@ def test_joined_answers_are_bounded_and_begin_with_the_first_of_each(answers):
     wanted = 1
     for aliases in answers:
         wanted *= len(aliases)
-    assert len(joined) == wanted or wanted > COMBINATIONS
+    assert len(joined) == wanted or wanted > MAX_GOLDS
     places = list(zip(*(gold.split("; ") for gold in joined), strict=True))
     assert [set(place) for place in places] == [set(aliases) for aliases in answers], "no alias is lost"
 
 
 def test_a_single_question_keeps_all_of_its_answers_however_many():
-    aliases = [f"alias {number}" for number in range(2 * COMBINATIONS)]
-    assert combinations([aliases]) == aliases
+    aliases = [f"alias {number}" for number in range(2 * MAX_GOLDS)]
+    assert joined_answers([aliases]) == aliases
 
 
 def test_questions_that_are_joined_keep_their_titles_steps_hops_and_all_aliases():
     counts = {"hops": 2, "supporting_titles": ["x", "y"], "step_answers": ["Byron", "Ada"]}
     first = Question("Who?", ("Ada", "A."), "1", metadata=counts)
     second = Question("Where is it", ("here",), "2", metadata={"hops": 1, "supporting_titles": ["y"]})
-    both = join([first, second], "1+2")
+    both = join_questions([first, second], "1+2")
     assert both.question.endswith("separate the answers by semicolons: Who?; Where is it?")
     assert both.golds == ("Ada; here", "A.; here") and both.id == "1+2"
     assert both.metadata == {
