@@ -65,6 +65,8 @@ class Backend(ABC):
     overlaps: bool = True
     #: What holds for the hits of a query, whatever batch it is in.
     guarantee: Determinism = Determinism.BITS
+    #: The number format in which the back end encodes queries; None if it does not encode them.
+    query_dtype: str | None = None
 
     @property
     def paged_in(self) -> float | None:

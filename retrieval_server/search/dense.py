@@ -65,6 +65,7 @@ class DenseBackend(Backend):
         self._search = _open_search(index, path, section, count, options)
         self._encoder = encoder
         if encoder is not None:
+            self.query_dtype = options.dtype
             self._encode_threads = encoder_threads(options)
             self.guarantee = probe_encoder(encoder, self._encode_threads).guarantee
         # On the same cores two batches at once would be smaller and take longer than one after the other.

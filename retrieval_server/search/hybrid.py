@@ -51,6 +51,7 @@ class HybridBackend(Backend):
         self._section = section
         self.overlaps = all(member.overlaps for member in members)
         self.guarantee = weakest_determinism(member.guarantee for member in members)
+        self.query_dtype = next((member.query_dtype for member in members if member.query_dtype), None)
 
     @property
     def paged_in(self) -> float | None:

@@ -17,6 +17,7 @@ from retrieval_server.folder.manifest import (
     FAISS_INDEX,
     LUCENE_FOLDER,
     PASSAGES,
+    BM25Section,
     DenseSection,
     Manifest,
     check_files,
@@ -38,13 +39,10 @@ from retrieval_server.source import (
 class IndexSource(StagedSource):
     """Searches one index in two stages, `prepare` and `find`; `search` runs both."""
 
-    def __init__(
-        self, manifest: Manifest, passages: PassageStore, backend: Backend, query_dtype: str | None = None
-    ):
+    def __init__(self, manifest: Manifest, passages: PassageStore, backend: Backend):
         self.manifest = manifest
         self._passages = passages
         self._backend = backend
-        self._query_dtype = query_dtype
         self.overlaps = backend.overlaps
 
     @classmethod
@@ -75,15 +73,14 @@ class IndexSource(StagedSource):
         passages = PassageStore(folder / PASSAGES)
         require_equal(f"{folder / PASSAGES}: passages", manifest.count, len(passages), REBUILD)
         backend = open_backend(folder, manifest, options, encodes, verify, on_step)
-        has_encoder = encodes and manifest.dense is not None and options.backend is None
-        return cls(manifest, passages, backend, options.dtype if has_encoder else None)
+        return cls(manifest, passages, backend)
 
     @property
     def description(self) -> SourceDescription:
         """The description of the index, with the guarantee and the prefetched share in this process."""
         return describe_index(
             self.manifest,
-            query_dtype=self._query_dtype,
+            query_dtype=self._backend.query_dtype,
             guarantee=self._backend.guarantee,
             paged_in=self._backend.paged_in,
         )
@@ -143,33 +140,34 @@ def open_backend(
     """Open the back end of the folder.
 
     The imports are inside this function, so that BM25 does not need torch and dense search does not need
-    bm25s. The assertions are for type checkers: `read_manifest` has refused a back end without its section.
+    bm25s.
     """
     require_libraries(manifest, options, encodes)
     if options.backend:
         from retrieval_server.search.custom_backend import open_custom_backend
 
         return open_custom_backend(options.backend, folder, manifest)
-    if manifest.backend == "hybrid":
-        from retrieval_server.search.hybrid import open_members
+    match manifest:
+        case Manifest(backend="hybrid"):
+            from retrieval_server.search.hybrid import open_members
 
-        def open_member(member: Path, manifest: Manifest) -> Backend:
-            return open_backend(member, manifest, options, encodes, on_step=on_step)
+            def open_member(member: Path, manifest: Manifest) -> Backend:
+                return open_backend(member, manifest, options, encodes, on_step=on_step)
 
-        return open_members(folder, manifest, verify, open_member)
-    if manifest.backend == "dense":
-        assert manifest.dense is not None
-        return _open_dense(folder, manifest.dense, manifest.count, options, encodes, on_step)
-    on_step(f"{folder.name}: the {manifest.backend} index")
-    if manifest.backend == "lucene":
-        from retrieval_server.search.lucene import LuceneBackend
+            return open_members(folder, manifest, verify, open_member)
+        case Manifest(backend="dense", dense=DenseSection() as dense):
+            return _open_dense(folder, dense, manifest.count, options, encodes, on_step)
+        case Manifest(backend="lucene", lucene=BM25Section() as section):
+            on_step(f"{folder.name}: the lucene index")
+            from retrieval_server.search.lucene import LuceneBackend
 
-        assert manifest.lucene is not None
-        return LuceneBackend(folder / LUCENE_FOLDER, manifest.lucene, manifest.count)
-    from retrieval_server.search.bm25 import BM25Backend
+            return LuceneBackend(folder / LUCENE_FOLDER, section, manifest.count)
+        case Manifest(backend="bm25", bm25=BM25Section() as section):
+            on_step(f"{folder.name}: the bm25 index")
+            from retrieval_server.search.bm25 import BM25Backend
 
-    assert manifest.bm25 is not None
-    return BM25Backend(folder / BM25_FOLDER, manifest.bm25, manifest.count)
+            return BM25Backend(folder / BM25_FOLDER, section, manifest.count)
+    raise AssertionError("read_manifest refuses a back end without its section")
 
 
 def _open_dense(
