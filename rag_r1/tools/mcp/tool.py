@@ -84,7 +84,7 @@ def make_mcp(options: Mapping[str, Any], key: str) -> McpTool:
         raise OptionsError(faults)
     if not has_mcp():
         raise ValueError(f"{key} needs the package mcp, 2.0 or later: {pip_command('mcp')}")
-    return McpTool(parsed.call or key.removeprefix("rag_r1.tools."), parsed)
+    return McpTool(key.removeprefix("rag_r1.tools."), parsed)
 
 
 def has_mcp() -> bool:
@@ -106,12 +106,14 @@ class McpFailure(Exception):
 
 
 class McpTool(FunctionTool):
-    """One tool of a server. Its own schema accepts any arguments; they are checked against the server's
-    schema when the connection is open."""
+    """One tool of a server. `name` is that of its entry, by which the policy calls it. Its own schema accepts
+    any arguments; they are checked against the server's schema when the connection is open."""
 
     def __init__(self, name: str, options: McpOptions):
-        schema = schema_of({"type": "object"})
-        super().__init__(name, f"The tool {name} of an MCP server.", schema, self._ask)
+        #: The name of the tool at the server.
+        self.name_at_server = options.call or name
+        description = f"The tool {self.name_at_server} of an MCP server."
+        super().__init__(name, description, schema_of({"type": "object"}), self._ask)
         self.options = options
 
     async def _ask(self, /, **arguments: Any) -> str | Refusal:
@@ -119,13 +121,13 @@ class McpTool(FunctionTool):
         package mcp raises."""
         async with (await _connections()).server_for_loop(self.options).connection() as connection:
             schemas = await connection.schemas()
-            if self.name not in schemas:
+            if self.name_at_server not in schemas:
                 names = terminal_text(", ".join(sorted(schemas)), 300) or "none"
-                raise McpFailure(f"the server has no tool {self.name!r}; it has: {names}")
-            args = dict(named_arguments(arguments, schemas[self.name]))
-            if fault := await connection.fault(self.name, args):
+                raise McpFailure(f"the server has no tool {self.name_at_server!r}; it has: {names}")
+            args = dict(named_arguments(arguments, schemas[self.name_at_server]))
+            if fault := await connection.fault(self.name_at_server, args):
                 return Refusal(fault[:300])
-            result = await connection.client.call_tool(self.name, args, self.options.timeout_s)
+            result = await connection.client.call_tool(self.name_at_server, args, self.options.timeout_s)
         text = content_text(result)
         if not result.is_error:
             return text
