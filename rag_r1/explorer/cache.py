@@ -23,8 +23,7 @@ from pathlib import Path
 
 import duckdb
 
-from rag_r1.explorer.rows import COLUMNS
-from rag_r1.explorer.texts import TABLES
+from rag_r1.explorer.schema import TABLES
 from rag_r1.runs.lock import hold_lock
 
 #: Must be increased whenever rows are made in another way from the same records.
@@ -32,15 +31,6 @@ _FORMAT = 4
 #: DuckDB's memory limit, and the size at which its log is written into the file.
 _MEMORY_LIMIT, _CHECKPOINT_THRESHOLD = "140MB", "64MB"
 _ROW_GROUP_ROWS = 4096
-#: Columns of the table `trajectories` beside COLUMNS: file, position (record_files/lines.py) and bytes of
-#: the record.
-POSITION_COLUMNS = ("file_id", "base", "offset", "length")
-#: Columns of the table `files` with their types; they are the fields of FileState.
-FILE_COLUMNS = {
-    "file_id": "INTEGER PRIMARY KEY", "path": "VARCHAR", "run": "VARCHAR", "folder": "VARCHAR",
-    "kind": "VARCHAR", "inode": "UBIGINT", "size": "BIGINT", "mtime_ns": "BIGINT", "head": "BLOB",
-    "base": "BIGINT", "offset": "BIGINT", "lines": "BIGINT", "broken": "BIGINT", "faults": "VARCHAR[]",
-}  # fmt: skip
 #: Errors that mean that the file is broken (see `is_broken`).
 _BROKEN = (duckdb.IOException, duckdb.InternalException, duckdb.FatalException, duckdb.SerializationException)
 
@@ -161,17 +151,15 @@ def _check_or_create_tables(database: duckdb.DuckDBPyConnection) -> None:
 
     Raises duckdb.Error if the cache is broken, or was made by another version.
     """
-    record_columns = {**COLUMNS, **dict.fromkeys(POSITION_COLUMNS, "BIGINT")}
-    tables = {"files": FILE_COLUMNS, "trajectories": record_columns, **TABLES}
-    version = f"{_FORMAT} {duckdb.__version__} {tables}"
+    version = f"{_FORMAT} {duckdb.__version__} {TABLES}"
     present = {name for (name,) in database.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
     if not present:
-        for table, fields in tables.items():
-            declared = ", ".join(f'"{name}" {kind}' for name, kind in fields.items())
+        for table, columns in TABLES.items():
+            declared = ", ".join(f'"{name}" {kind}' for name, kind in columns.items())
             database.execute(f"CREATE TABLE {table} ({declared})")
         database.execute("CREATE TABLE format AS SELECT ? AS text", [version])
         return
-    is_ours = present == {*tables, "format"}
+    is_ours = present == {*TABLES, "format"}
     if not is_ours or database.execute("SELECT text FROM format").fetchall() != [(version,)]:
         raise duckdb.InvalidInputException("a cache of another version")
     # These queries read every row, and so raise if a part of the file cannot be read.

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from rag_r1.explorer.rows import COLUMNS
+from rag_r1.explorer.schema import COLUMNS
 from rag_r1.explorer.texts import LONGEST_TEXT, text_condition
 from rag_r1.protocols.actions import well_formed
 

@@ -1,7 +1,7 @@
 """Queries about many trajectories: the overview, rows, histograms, causes of failure and comparisons of runs.
 
 Each function takes a connection to the cache (cache.py), and returns JSON types, which app.py sends as they
-are. Column names in the SQL come from rows.py, never from a request.
+are. Column names in the SQL come from schema.py, never from a request.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import duckdb
 from rag_r1.evaluation.failure_causes import CAUSES
 from rag_r1.explorer.filters import FilterError, Selection
 from rag_r1.explorer.record_files.file_state import FileState
-from rag_r1.explorer.rows import COLUMNS, json_row
+from rag_r1.explorer.rows import json_row
+from rag_r1.explorer.schema import COLUMNS
 from rag_r1.explorer.store import Store
 
 Connection = duckdb.DuckDBPyConnection

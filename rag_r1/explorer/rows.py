@@ -1,8 +1,7 @@
 """Converts a trajectory record to a row of the table, and collects its texts for the search.
 
-`COLUMNS` declares what the table, the filters and the API know about a trajectory; docs/guides/explorer.md
-explains the columns. Anybody may have written the file with the record, so the type of every value is
-checked.
+The columns of a row are declared in schema.py. Anybody may have written the file with the record, so the type
+of every value is checked.
 """
 
 from __future__ import annotations
@@ -17,16 +16,6 @@ from rag_r1.evaluation.failure_causes import cause_of, verdict
 from rag_r1.io.errors import DataError
 from rag_r1.protocols.actions import SEARCH, well_formed
 
-#: The columns of a row and their types in DuckDB, in the order of the table.
-COLUMNS = {
-    "tid": "BIGINT", "id": "VARCHAR", "run": "VARCHAR", "kind": "VARCHAR", "step": "BIGINT",
-    "split": "VARCHAR", "source": "VARCHAR", "question": "VARCHAR", "answer": "VARCHAR",
-    "golds": "VARCHAR[]", "right": "BOOLEAN", "score": "DOUBLE", "status": "VARCHAR", "masked": "BOOLEAN",
-    "turns": "BIGINT", "searches": "BIGINT", "repeated": "BIGINT", "tool_failures": "BIGINT",
-    "prompt_tokens": "BIGINT", "generated_tokens": "BIGINT", "observed_tokens": "BIGINT",
-    "seconds": "DOUBLE", "question_key": "VARCHAR", "group": "VARCHAR", "cause": "VARCHAR",
-    "checkpoint": "VARCHAR", "reward_terms": "MAP(VARCHAR, DOUBLE)",
-}  # fmt: skip
 #: The largest whole number in a row. Larger ones are not exact in JSON readers and in DOUBLE.
 _MAX_NUMBER = 1 << 53
 #: The smallest number that a row does not have. Squares and sums of smaller ones are finite.

@@ -18,25 +18,15 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from rag_r1.explorer.cache import FILE_COLUMNS, POSITION_COLUMNS, Cache
+from rag_r1.explorer.cache import Cache
 from rag_r1.explorer.record_files.batches import Batch, BatchReader, PendingFile, Reading
 from rag_r1.explorer.record_files.file_state import FileState, is_replaced
 from rag_r1.explorer.record_files.sources import RecordFile, Sources
-from rag_r1.explorer.rows import COLUMNS
+from rag_r1.explorer.schema import FILE_COLUMNS, arrow_schema
 from rag_r1.explorer.texts import REMOVE_ORPHANS, TextTables
 
 #: A run counts as growing for this number of seconds after its last write.
 _GROWING_S = 60.0
-#: The types in Arrow for DuckDB's types in COLUMNS.
-_ARROW = {
-    "BIGINT": pa.int64(), "DOUBLE": pa.float64(), "BOOLEAN": pa.bool_(),
-    "VARCHAR": pa.string(), "VARCHAR[]": pa.list_(pa.string()),
-    "MAP(VARCHAR, DOUBLE)": pa.map_(pa.string(), pa.float64()),
-}  # fmt: skip
-_SCHEMA = pa.schema(
-    {name: _ARROW[kind] for name, kind in COLUMNS.items()} | dict.fromkeys(POSITION_COLUMNS, pa.int64())
-)
-
 #: Deletes the older records of every episode of which a record was read from a `tid` on.
 _REMOVE_REPEATED = """
     DELETE FROM trajectories WHERE tid IN (
@@ -192,7 +182,7 @@ class Store:
         with self.cache.connection() as connection:
             connection.begin()
             if rows:
-                trajectories = pa.Table.from_pylist(rows, schema=_SCHEMA)
+                trajectories = pa.Table.from_pylist(rows, schema=arrow_schema("trajectories"))
                 for table, new_rows in {"trajectories": trajectories, **texts}.items():
                     connection.register("new_rows", new_rows)
                     connection.execute(f"INSERT INTO {table} BY NAME SELECT * FROM new_rows")

@@ -1,13 +1,10 @@
-"""Tables for the search of text: the texts of each trajectory, and every passage once.
+"""Fills and searches the tables for the search of text: `texts`, `passages` and `shown` (schema.py).
 
-    texts      tid, part    question, answer, generated text and arguments of calls
-    passages   pid, part    a passage; pid is a hash of its text
-    shown      tid, pid     the passages that a trajectory was shown
-
-Trajectories of the same question are shown the same passages many times, so these tables are much smaller
-than the records. All texts are in lower case. A long text is divided into parts, which overlap by the length
-of the longest text that can be searched for. The passages that were added last are remembered, so that they
-are not added again; an older passage may be added twice, which does no harm.
+Trajectories of the same question are shown the same passages many times. So a passage is stored by itself,
+and these tables are much smaller than the records. All texts are in lower case. A long text is divided into
+parts, which overlap by the length of the longest text that can be searched for. The passages that were added
+last are remembered, so that they are not added again; an older passage may be added twice, which does no
+harm.
 """
 
 from __future__ import annotations
@@ -18,16 +15,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from rag_r1.explorer.schema import arrow_schema
 from rag_r1.protocols.actions import well_formed
 
 #: Length of the longest text that can be searched for, and of a part without its overlap, in characters.
 LONGEST_TEXT, PART_CHARACTERS = 500, 8000
-#: The columns of each table with their types.
-TABLES = {
-    "texts": {"tid": "BIGINT", "part": "VARCHAR USING COMPRESSION zstd"},
-    "passages": {"pid": "BIGINT", "part": "VARCHAR USING COMPRESSION zstd"},
-    "shown": {"tid": "BIGINT", "pid": "BIGINT"},
-}
 #: Statements that delete the texts of deleted trajectories. Passages are kept, since others may share them.
 REMOVE_ORPHANS = tuple(
     f"DELETE FROM {table} WHERE tid NOT IN (SELECT tid FROM trajectories)" for table in ("texts", "shown")
@@ -71,11 +63,8 @@ class TextTables:
             self._recent.update(keys)
             if len(self._recent) > _MAX_RECENT:
                 self._recent, self._older = set(), self._recent
-        return {
-            "texts": _table(("tid", "part"), texts),
-            "passages": _table(("pid", "part"), passages),
-            "shown": _table(("tid", "pid"), shown),
-        }
+        tables = {"texts": texts, "passages": passages, "shown": shown}
+        return {name: _arrow_table(name, table_rows) for name, table_rows in tables.items()}
 
 
 def text_parts(texts: Iterable[str]) -> list[str]:
@@ -91,8 +80,6 @@ def _key(text: str) -> int:
     return int.from_bytes(digest, "little", signed=True)
 
 
-def _table(names: tuple[str, str], rows: Sequence[tuple[int, Any]]) -> pa.Table:
-    """Make a table with two columns; the column `part` has texts, the others have numbers."""
-    kinds = (pa.int64(), pa.string() if names[1] == "part" else pa.int64())
-    columns = (pa.array([row[i] for row in rows], kinds[i]) for i in range(2))
-    return pa.table(dict(zip(names, columns, strict=True)))
+def _arrow_table(name: str, rows: Sequence[tuple[int, Any]]) -> pa.Table:
+    """Make the rows of a table with two columns."""
+    return pa.Table.from_arrays([[row[i] for row in rows] for i in range(2)], schema=arrow_schema(name))

@@ -17,7 +17,8 @@ from typing import Any
 from rag_r1.evaluation.failure_causes import CAUSES, gold_positions
 from rag_r1.explorer.queries import Connection, fetch, rows
 from rag_r1.explorer.record_files.lines import Position, line_at
-from rag_r1.explorer.rows import COLUMNS, json_row
+from rag_r1.explorer.rows import json_row
+from rag_r1.explorer.schema import COLUMNS
 from rag_r1.io.bounded_json import limited_lines, read_json_line
 from rag_r1.io.errors import DataError
 from rag_r1.io.ordinary_files import open_ordinary

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from rag_r1.explorer import queries, texts
 from rag_r1.explorer.filters import CHOICES, NAMES, RANGES, FilterError, Selection, selection_of
-from rag_r1.explorer.rows import COLUMNS, row_of
+from rag_r1.explorer.rows import row_of
+from rag_r1.explorer.schema import COLUMNS
 from rag_r1.explorer.store import Store
 from tests.explorer.made_records import (
     GOLD,
