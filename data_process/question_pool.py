@@ -32,11 +32,37 @@ NOT_DRAWN = "not drawn"
 _BATCH = 2000  # rows of one transaction
 #: `seq` numbers all rows from 1; `own_id` is the id in the source; `key` and `answers` are digests by which
 #: rows are compared; `draw` orders the rows of a draw; `first` is the row that a repeated one repeats.
-_TABLE = """
+#: Nothing has to survive a crash, and 32 MB of the file are kept in memory.
+_SCHEMA = """
+PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -32000; PRAGMA temp_store = FILE;
 CREATE TABLE rows (
     seq INTEGER PRIMARY KEY, split TEXT, entry INTEGER, row INTEGER, own_id TEXT, question TEXT, golds TEXT,
     metadata TEXT, key BLOB, answers BLOB, draw INTEGER, outcome TEXT, first INTEGER
-)
+);
+-- The rows that are not marked.
+CREATE VIEW written AS SELECT * FROM rows WHERE outcome IS NULL;
+-- The written rows of train whose question is also in a written row of test, each with the first such row.
+CREATE VIEW overlap AS
+    SELECT train.seq, test.first FROM written AS train
+    JOIN (SELECT key, MIN(seq) AS first FROM written WHERE split = 'test' GROUP BY key) AS test
+        ON train.split = 'train' AND train.key = test.key;
+"""
+#: The source ids that several written rows share, among the entries in the JSON list `entries`.
+_REPEATED_IDS = """
+    SELECT own_id FROM written
+    WHERE entry IN (SELECT value FROM json_each(:entries)) AND own_id IS NOT NULL
+    GROUP BY own_id HAVING COUNT(*) > 1
+"""
+#: The rows of `repeats`.
+_REPEATS = """
+    SELECT seq, first, outcome FROM rows WHERE first IS NOT NULL
+    UNION ALL
+    SELECT later.seq, same.first, :other_answers FROM written AS later
+    JOIN (SELECT split, key, MIN(seq) AS first FROM written GROUP BY split, key HAVING COUNT(*) > 1) AS same
+        ON later.split = same.split AND later.key = same.key AND later.seq > same.first
+    UNION ALL
+    SELECT seq, first, :overlap_kept FROM overlap
+    ORDER BY seq
 """
 _COLUMNS = "seq, split, entry, row, own_id, question, golds, metadata"
 
@@ -65,10 +91,7 @@ class QuestionPool:
     def __enter__(self) -> QuestionPool:
         self.path.unlink(missing_ok=True)
         self._database = sqlite3.connect(self.path, isolation_level=None)
-        # Nothing has to survive a crash; 32 MB of the file are kept in memory.
-        for setting in ("journal_mode=OFF", "synchronous=OFF", "cache_size=-32000", "temp_store=FILE"):
-            self._database.execute(f"PRAGMA {setting}")
-        self._database.execute(_TABLE)
+        self._database.executescript(_SCHEMA)
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -78,123 +101,109 @@ class QuestionPool:
     def add(self, entry: int, questions: Iterable[Question]) -> None:
         """Add the questions of an entry."""
         split, name = self.entries[entry].split, self.entries[entry].name
-        batch: list[tuple] = []
+        batch: list[dict[str, Any]] = []
         for question in questions:
-            batch.append((split, entry, *self._columns(name, question)))
+            batch.append({"split": split, "entry": entry, **self._columns(name, question)})
             if len(batch) == _BATCH:
                 self._insert(batch)
                 batch = []
         self._insert(batch)
 
-    def _columns(self, name: str, question: Question) -> tuple:
-        """Return the values of a row, from the column `row` to `draw`; `name` is the name of its entry."""
+    def _columns(self, name: str, question: Question) -> dict[str, Any]:
+        """Return the columns of a row that come from its question; `name` is the name of its entry."""
         text = question_key(question.question)
         key = _digest(text)
         answers = _digest("\n".join(sorted(golds_key(question))))
         digest = hashlib.blake2b(f"{self.seed}\n{name}\n".encode() + key + answers, digest_size=8).digest()
-        return (
-            question.row,
-            question.id,
-            question.question,
-            json.dumps(question.golds, ensure_ascii=False),
-            json.dumps(dict(question.metadata), ensure_ascii=False),
-            key,
-            answers,
-            int.from_bytes(digest, "big", signed=True),
-        )
+        return {
+            "row": question.row,
+            "own_id": question.id,
+            "question": question.question,
+            "golds": json.dumps(question.golds, ensure_ascii=False),
+            "metadata": json.dumps(dict(question.metadata), ensure_ascii=False),
+            "key": key,
+            "answers": answers,
+            "draw": int.from_bytes(digest, "big", signed=True),
+        }
 
-    def _insert(self, batch: list[tuple]) -> None:
-        """Add rows, each as (split, entry, and the values of `_columns`), in one transaction."""
-        self._database.execute("BEGIN")
-        self._database.executemany(
-            "INSERT INTO rows (split, entry, row, own_id, question, golds, metadata, key, answers, draw) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            batch,
-        )
-        self._database.execute("COMMIT")
+    def _insert(self, batch: list[dict[str, Any]]) -> None:
+        """Add rows in one transaction."""
+        sql = """INSERT INTO rows (split, entry, row, own_id, question, golds, metadata, key, answers, draw)
+            VALUES (:split, :entry, :row, :own_id, :question, :golds, :metadata, :key, :answers, :draw)"""
+        self._execute("BEGIN")
+        self._database.executemany(sql, batch)
+        self._execute("COMMIT")
+
+    def _execute(self, sql: str, **values: Any) -> sqlite3.Cursor:
+        """Execute a statement with the values of its parameters."""
+        return self._database.execute(sql, values)
 
     def deduplicate(self) -> None:
         """Mark the rows that repeat the question and the answers of an earlier row of their split."""
-        self._database.execute("CREATE INDEX by_key ON rows (split, key, answers)")
-        self._database.execute(
-            "CREATE TEMP TABLE several AS SELECT split, key, answers, MIN(seq) AS first FROM rows "
-            "GROUP BY split, key, answers HAVING COUNT(*) > 1"
-        )
-        self._database.execute(
-            "UPDATE rows SET outcome = ?, first = several.first FROM several "
-            "WHERE rows.split = several.split AND rows.key = several.key AND rows.answers = several.answers "
-            "AND rows.seq > several.first",
-            (Outcome.DUPLICATE,),
-        )
+        self._execute("CREATE INDEX by_key ON rows (split, key, answers)")
+        sql = """UPDATE rows SET outcome = :outcome, first = same.first FROM (
+                SELECT split, key, answers, MIN(seq) AS first FROM rows
+                GROUP BY split, key, answers HAVING COUNT(*) > 1) AS same
+            WHERE rows.split = same.split AND rows.key = same.key AND rows.answers = same.answers
+                AND rows.seq > same.first"""
+        self._execute(sql, outcome=Outcome.DUPLICATE)
 
     def drop_overlap(self) -> None:
         """Mark the rows of train whose question is also in a written row of test."""
-        self._database.execute(
-            f"UPDATE rows SET outcome = ?, first = tested.first FROM {_TESTED} AND {_WRITTEN}",
-            (Outcome.IN_TEST,),
-        )
+        sql = """UPDATE rows SET outcome = :outcome, first = overlap.first FROM overlap
+            WHERE rows.seq = overlap.seq"""
+        self._execute(sql, outcome=Outcome.IN_TEST)
 
     def draw(self, entry: int) -> None:
         """Draw the questions of the requested number of an entry's rows, and mark the others. Without a
         number, all are drawn."""
         mix_entry = self.entries[entry]
         if mix_entry.take is not None:
-            self._database.execute(
-                f"UPDATE rows SET outcome = ? WHERE entry = {entry} AND outcome IS NULL AND seq NOT IN "
-                f"(SELECT seq FROM rows WHERE entry = {entry} AND outcome IS NULL ORDER BY draw, seq "
-                f"LIMIT {min(mix_entry.take * mix_entry.join, 2**62)})",  # SQLite takes no more than 64 bits
-                (NOT_DRAWN,),
-            )
+            count = min(mix_entry.take * mix_entry.join, 2**62)  # SQLite takes no more than 64 bits
+            sql = """UPDATE rows SET outcome = :outcome WHERE entry = :entry AND outcome IS NULL AND
+                seq NOT IN (SELECT seq FROM written WHERE entry = :entry ORDER BY draw, seq LIMIT :count)"""
+            self._execute(sql, outcome=NOT_DRAWN, entry=entry, count=count)
 
     def counts(self, entry: int) -> dict[str | None, int]:
         """Return the number of an entry's rows by outcome; the outcome of written rows is None."""
-        counts = f"SELECT outcome, COUNT(*) FROM rows WHERE entry = {entry} GROUP BY outcome"
-        return dict(self._database.execute(counts).fetchall())
+        counts = "SELECT outcome, COUNT(*) FROM rows WHERE entry = :entry GROUP BY outcome"
+        return dict(self._execute(counts, entry=entry).fetchall())
 
     def overlap(self) -> int:
         """Return the number of written rows of train whose question is also in a written row of test."""
-        return self._database.execute(f"SELECT COUNT(*) FROM rows, {_TESTED} AND {_WRITTEN}").fetchone()[0]
+        return self._execute("SELECT COUNT(*) FROM overlap").fetchone()[0]
 
     def questions(self, entry: int | None = None, in_draw_order: bool = False) -> Iterator[PooledQuestion]:
         """Yield the written rows of all entries, or of one, in the order of their sources or of the draw."""
-        condition = "outcome IS NULL" + (f" AND entry = {entry}" if entry is not None else "")
         order = "draw, seq" if in_draw_order else "seq"
-        rows = self._database.execute(f"SELECT {_COLUMNS} FROM rows WHERE {condition} ORDER BY {order}")
-        yield from map(_to_row, rows)
+        sql = f"SELECT {_COLUMNS} FROM written WHERE :entry IS NULL OR entry = :entry ORDER BY {order}"
+        yield from map(_to_row, self._execute(sql, entry=entry))
 
     def at(self, seq: int) -> PooledQuestion:
         """Return the row with the number `seq`."""
-        rows = self._database.execute(f"SELECT {_COLUMNS} FROM rows WHERE seq = ?", (seq,))
-        return _to_row(rows.fetchone())
+        return _to_row(self._execute(f"SELECT {_COLUMNS} FROM rows WHERE seq = :seq", seq=seq).fetchone())
 
     def repeated_ids(self, entry: int) -> set[str]:
         """Return the source ids that several written rows with the entry's name and split share."""
-        return {own_id for (own_id,) in self._database.execute(self._repeated_ids_query(entry))}
+        rows = self._execute(_REPEATED_IDS, entries=self._same_source(entry))
+        return {own_id for (own_id,) in rows}
 
     def repeated_id_rows(self, entry: int) -> list[int]:
         """Return the row numbers, in the source's file, of the entry's written rows whose id is repeated."""
-        rows = self._database.execute(
-            f"SELECT row FROM rows WHERE entry = {entry} AND outcome IS NULL "
-            f"AND own_id IN ({self._repeated_ids_query(entry)}) ORDER BY seq"
-        )
+        sql = f"SELECT row FROM written WHERE entry = :entry AND own_id IN ({_REPEATED_IDS}) ORDER BY seq"
+        rows = self._execute(sql, entry=entry, entries=self._same_source(entry))
         return [row for (row,) in rows]
 
-    def _repeated_ids_query(self, entry: int) -> str:
-        """Return the SQL query for `repeated_ids`."""
+    def _same_source(self, entry: int) -> str:
+        """Return a JSON list of the entries with the entry's name and split."""
         this = self.entries[entry]
-        entries = [i for i, e in enumerate(self.entries) if (e.name, e.split) == (this.name, this.split)]
-        return (
-            f"SELECT own_id FROM rows WHERE entry IN ({', '.join(map(str, entries))}) AND outcome IS NULL "
-            "AND own_id IS NOT NULL GROUP BY own_id HAVING COUNT(*) > 1"
-        )
+        same = [i for i, e in enumerate(self.entries) if (e.name, e.split) == (this.name, this.split)]
+        return json.dumps(same)
 
     def is_repeated(self, split: str, question: str) -> bool:
         """Return whether several written rows of the split have this question (with different answers)."""
-        rows = self._database.execute(
-            "SELECT COUNT(*) FROM rows WHERE split = ? AND key = ? AND outcome IS NULL",
-            (split, _digest(question_key(question))),
-        )
-        return rows.fetchone()[0] > 1
+        sql = "SELECT COUNT(*) FROM written WHERE split = :split AND key = :key"
+        return self._execute(sql, split=split, key=_digest(question_key(question))).fetchone()[0] > 1
 
     def repeats(self) -> Iterator[tuple[PooledQuestion, PooledQuestion, str]]:
         """Yield each row whose question is also in an earlier row or in test, with that row and an outcome.
@@ -202,27 +211,11 @@ class QuestionPool:
         Written rows are included: the outcome is `OTHER_ANSWERS` if an earlier row has the same question with
         different answers, and `OVERLAP_KEPT` if the question is also in test.
         """
-        marked = "SELECT seq, first, outcome FROM rows WHERE first IS NOT NULL"
-        other_answers = (
-            f"SELECT rows.seq, same.first, '{Outcome.OTHER_ANSWERS}' FROM rows "
-            "JOIN (SELECT split, key, MIN(seq) AS first FROM rows "
-            "WHERE outcome IS NULL GROUP BY split, key HAVING COUNT(*) > 1) AS same "
-            "ON rows.split = same.split AND rows.key = same.key AND rows.seq > same.first "
-            f"AND {_WRITTEN}"
+        repeats = self._execute(
+            _REPEATS, other_answers=Outcome.OTHER_ANSWERS, overlap_kept=Outcome.OVERLAP_KEPT
         )
-        leaks = f"SELECT rows.seq, tested.first, '{Outcome.OVERLAP_KEPT}' FROM rows, {_TESTED} AND {_WRITTEN}"
-        for seq, first, outcome in self._database.execute(
-            f"{marked} UNION ALL {other_answers} UNION ALL {leaks} ORDER BY 1"
-        ):
+        for seq, first, outcome in repeats:
             yield self.at(seq), self.at(first), outcome
-
-
-#: SQL that joins the questions of written rows of test with the rows of train that repeat them.
-_TESTED = (
-    "(SELECT key, MIN(seq) AS first FROM rows WHERE split = 'test' AND outcome IS NULL GROUP BY key) "
-    "AS tested WHERE rows.split = 'train' AND rows.key = tested.key"
-)
-_WRITTEN = "rows.outcome IS NULL"
 
 
 def _to_row(columns: tuple) -> PooledQuestion:
