@@ -19,7 +19,7 @@ from rag_r1.options.from_config import options_from
 from rag_r1.options.server_address import FIRST_ANSWER_S
 from rag_r1.runs.start_checks import try_servers
 from rag_r1.system.installation import pip_command
-from rag_r1.tools.mcp.tool import McpFailure, McpOptions, has_mcp, tool_entries
+from rag_r1.tools.mcp.tool import McpFailure, McpOptions, UnreachableFailure, has_mcp, tool_entries
 
 #: The syntax of --tools, for messages about wrong arguments.
 _USAGE = "rag-r1 mcp --tools [--token-env NAME] URL, or rag-r1 mcp --tools COMMAND ..."
@@ -77,8 +77,8 @@ def _fetch_tools(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
             try_servers(_tools_of(checked))
         )  # hides the log of mcp, which repeats the error
         return tools
-    except McpFailure as error:
-        why = str(error).removeprefix("the server cannot be reached: ").removeprefix("the server ")
+    except UnreachableFailure as error:
+        why = error.reason
         if "validation error" in why:  # replaces ten lines of the package mcp
             why = "it answers with JSON that is not MCP's"
         if error.status == 401:
@@ -103,21 +103,19 @@ def _as_yaml(entries: Any) -> str:
 
 
 async def _tools_of(options: McpOptions) -> dict[str, dict[str, Any]]:
-    """Return the entries of the tools that a server lists. Raises McpFailure if it cannot be reached, and
-    CommandError if it does not list them."""
+    """Return the entries of the tools that a server lists. Raises UnreachableFailure, and CommandError if
+    the server does not list them."""
     from mcp.shared.exceptions import MCPError
 
     from rag_r1.tools.mcp.connections import server_for_loop
 
     server = server_for_loop(options)
-    is_open = False
     try:
         async with server.connection() as connection:
-            is_open = True
             return tool_entries(await connection.list_tools())
+    except UnreachableFailure:
+        raise
     except (McpFailure, MCPError, TimeoutError) as error:
-        if not is_open:
-            raise
         raise CommandError(f"the server does not list its tools: {error}") from error
     finally:
         await server.close()

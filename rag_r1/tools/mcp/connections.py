@@ -29,7 +29,7 @@ from rag_r1.system.child_processes import bind_to_parent
 from rag_r1.tools.argument_validator import ArgumentValidator
 from rag_r1.tools.mcp.server_output import limit_logs
 from rag_r1.tools.mcp.streams import BoundedTransport, CloseReason, http_streams, stdio_streams
-from rag_r1.tools.mcp.tool import McpFailure, McpOptions
+from rag_r1.tools.mcp.tool import McpFailure, McpOptions, UnreachableFailure
 from rag_r1.tools.secret_option import bearer_header
 
 logger = logging.getLogger(__name__)
@@ -68,8 +68,8 @@ class McpServer:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[McpConnection]:
-        """Provide an open connection for one call. Raises McpFailure if the server cannot be reached, and
-        what the block raises."""
+        """Provide an open connection for one call. Raises UnreachableFailure if it cannot be opened,
+        McpFailure if we ended it because the server sent too much, and what the block raises."""
         if self._connection is not None and self._connection.is_closed:
             self._retire(self._connection)
         if self._connection is None:
@@ -140,13 +140,13 @@ class McpConnection:
         return self._task.done() or self._close_request.is_set()
 
     async def wait_opened(self, limit_s: float) -> None:
-        """Wait until the connection is open. Raises McpFailure if that fails or takes more than `limit_s`
-        seconds."""
+        """Wait until the connection is open. Raises UnreachableFailure if that fails or takes more than
+        `limit_s` seconds."""
         try:
             await asyncio.wait_for(asyncio.shield(self._opened), limit_s)
         except TimeoutError:
             self.begin_close()
-            raise McpFailure(f"the server did not open a connection within {limit_s:g} s") from None
+            raise UnreachableFailure(f"it did not open a connection within {limit_s:g} s") from None
 
     async def list_tools(self) -> list[Any]:
         """Return the tools of the server, as the package mcp describes them. Raises McpFailure if there are
@@ -252,7 +252,7 @@ class McpConnection:
         if not self._opened.done():
             status = self._error_status
             reason = reason if status is None else f"HTTP {status}: {reason}"
-            self._opened.set_exception(McpFailure(f"the server cannot be reached: {reason}", status))
+            self._opened.set_exception(UnreachableFailure(reason, status))
         elif not self._close_request.is_set():
             logger.warning("an MCP server's connection ended: %s", reason)
 

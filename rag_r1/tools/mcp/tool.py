@@ -97,12 +97,16 @@ def has_mcp() -> bool:
 
 
 class McpFailure(Exception):
-    """Raised if a server does not answer a call as it should. `status` is the HTTP status with which it has
-    refused the connection, if it has."""
+    """Raised if a server does not answer a call as it should."""
+
+
+class UnreachableFailure(McpFailure):
+    """Raised if no connection to a server can be opened. `reason` says why, and `status` is the HTTP status
+    with which the server has refused it, if it has."""
 
     def __init__(self, reason: str, status: int | None = None):
-        super().__init__(reason)
-        self.status = status
+        super().__init__(f"the server cannot be reached: {reason}")
+        self.reason, self.status = reason, status
 
 
 class McpTool(FunctionTool):

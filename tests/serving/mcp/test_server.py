@@ -378,7 +378,7 @@ def test_a_server_that_hangs_is_named_after_one_short_wait(capsys, monkeypatch):
     with silent_server() as url:
         assert mcp_command.main(["--tools", url]) == 1
     said = capsys.readouterr().err
-    assert f"no MCP server answers at {url} (did not open a connection within 0.5 s)" in said
+    assert f"no MCP server answers at {url} (it did not open a connection within 0.5 s)" in said
 
 
 @pytest.mark.parametrize(
