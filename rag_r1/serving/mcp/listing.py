@@ -19,7 +19,8 @@ from rag_r1.options.from_config import options_from
 from rag_r1.options.server_address import FIRST_ANSWER_S
 from rag_r1.runs.start_checks import try_servers
 from rag_r1.system.installation import pip_command
-from rag_r1.tools.mcp.tool import McpFailure, McpOptions, UnreachableFailure, has_mcp, tool_entries
+from rag_r1.tools.function_tool import MAX_RESULT_CHARS
+from rag_r1.tools.mcp.tool import McpFailure, McpOptions, UnreachableFailure, has_mcp
 
 #: The syntax of --tools, for messages about wrong arguments.
 _USAGE = "rag-r1 mcp --tools [--token-env NAME] URL, or rag-r1 mcp --tools COMMAND ..."
@@ -34,11 +35,20 @@ def print_tools(words: Sequence[str]) -> int:
         print(f"warning: --token-env {variable}: {fault}", file=sys.stderr)
     if not has_mcp():
         raise CommandError(f"rag-r1 mcp needs the package mcp, 2.0 or later: {pip_command('mcp')}")
-    tools = _fetch_tools(options)
-    # Copies, since YAML would write options that entries share only once, and refer to them elsewhere.
-    entries = {name: {"tool": "mcp", **deepcopy(options), **entry} for name, entry in tools.items()}
+    entries = {tool.name: _entry(tool, options) for tool in _fetch_tools(options)}
     print(_as_yaml({"rag_r1": {"tools": entries}}))
     return 0
+
+
+def _entry(tool: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a tool of the server with these options as an entry of `rag_r1.tools`."""
+    return {
+        "tool": "mcp",
+        # Copies, since YAML would write options that entries share only once, and refer to them elsewhere.
+        **deepcopy(options),
+        "description": (tool.description or "")[:MAX_RESULT_CHARS],
+        "parameters": tool.input_schema,
+    }
 
 
 def _server_options(words: Sequence[str]) -> dict[str, Any]:
@@ -62,9 +72,9 @@ def _server_options(words: Sequence[str]) -> dict[str, Any]:
     return options | ({"url": words[0]} if is_address else {"command": list(words)})
 
 
-def _fetch_tools(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the tools of a server by name. Raises CommandError if no MCP server answers, or if it does not
-    list its tools."""
+def _fetch_tools(options: Mapping[str, Any]) -> list[Any]:
+    """Return the tools of a server, as the package mcp describes them. Raises CommandError if no MCP server
+    answers, or if it does not list its tools."""
     url = options.get("url")
     try:
         # A command has no such limit, since npx, for example, may have to download the server first.
@@ -73,9 +83,8 @@ def _fetch_tools(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         if not url:
             waiting = f"waiting for {shlex.join(options['command'])}, {checked.timeout_s:g} s at most"
             print(waiting, file=sys.stderr, flush=True)
-        [tools] = asyncio.run(
-            try_servers(_tools_of(checked))
-        )  # hides the log of mcp, which repeats the error
+        # try_servers hides the log of the package mcp, which repeats the error.
+        [tools] = asyncio.run(try_servers(_tools_of(checked)))
         return tools
     except UnreachableFailure as error:
         why = error.reason
@@ -102,9 +111,9 @@ def _as_yaml(entries: Any) -> str:
     return dump(allow_unicode=False) if has_control_characters(text) else text
 
 
-async def _tools_of(options: McpOptions) -> dict[str, dict[str, Any]]:
-    """Return the entries of the tools that a server lists. Raises UnreachableFailure, and CommandError if
-    the server does not list them."""
+async def _tools_of(options: McpOptions) -> list[Any]:
+    """Return the tools that a server lists. Raises UnreachableFailure, and CommandError if the server
+    does not list them."""
     from mcp.shared.exceptions import MCPError
 
     from rag_r1.tools.mcp.connections import server_for_loop
@@ -112,7 +121,7 @@ async def _tools_of(options: McpOptions) -> dict[str, dict[str, Any]]:
     server = server_for_loop(options)
     try:
         async with server.connection() as connection:
-            return tool_entries(await connection.list_tools())
+            return await connection.list_tools()
     except UnreachableFailure:
         raise
     except (McpFailure, MCPError, TimeoutError) as error:

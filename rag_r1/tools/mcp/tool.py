@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any, Literal
@@ -161,15 +161,3 @@ def content_text(result: Any) -> str:
     if not parts and result.structured_content is not None:
         parts = [json.dumps(result.structured_content, ensure_ascii=False)]
     return "\n".join(parts)[:MAX_RESULT_CHARS]
-
-
-def tool_entries(tools: Sequence[Any]) -> dict[str, dict[str, Any]]:
-    """Return the tools of a server as entries of `rag_r1.tools`, with description and parameters, but without
-    the keys of the server."""
-    return {
-        tool.name: {
-            "description": (tool.description or "")[:MAX_RESULT_CHARS],
-            "parameters": dict(tool.input_schema),
-        }
-        for tool in tools
-    }
