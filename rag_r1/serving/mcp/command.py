@@ -55,7 +55,7 @@ also: rag-r1 mcp --tools https://mcp.example.org/mcp
 """
 #: Seconds for running requests to finish after a stop. The streams of clients never end by themselves.
 _STOP_S = 10
-_PORT = Annotated[int, Field(ge=1, le=65535), Constraint("a port, 1 to 65535")]
+_Port = Annotated[int, Field(ge=1, le=65535), Constraint("a port, 1 to 65535")]
 
 
 class _ModelArguments(Arguments):
@@ -75,7 +75,7 @@ class McpArguments(AgentSelection, _ModelArguments):
     in_flight: Positive = argument(
         "most questions answered at a time; as many more wait", "N", default=8, old="concurrency"
     )
-    http: _PORT | None = argument("port for streamable HTTP instead of stdio", "PORT", default=None)
+    http: _Port | None = argument("port for streamable HTTP instead of stdio", "PORT", default=None)
     check_only: bool = argument(CHECK_ONLY, default=False)
 
     @model_validator(mode="after")
@@ -125,7 +125,7 @@ def check_start(args: McpArguments) -> None:
     evaluation = _eval_arguments(args)
     with StartChecks() as found:
         found.run(check_agent, evaluation, checks)
-        if args.base_url is not None and args.model is None:  # which is reported: any model will do
+        if args.base_url is not None and args.model is None:  # only the address can be checked
             found.run(check_endpoint, ModelServer(args.base_url, args.api_key_env))
             evaluation = evaluation.model_copy(update={"base_url": None})
         try:

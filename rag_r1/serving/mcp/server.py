@@ -40,11 +40,12 @@ from rag_r1.tools.mcp.limits import check_message
 _MAX_SOURCES = 20
 #: The most bytes of a request's body.
 _MAX_BODY_BYTES = 1 << 20
-#: Statuses of an episode that are errors of the call, as in sessions.FAILURES, which needs other packages.
+#: Statuses of an episode that are errors of the call: the keys of FAILURES in rag_r1/serving/sessions.py,
+#: which needs packages that this server does not need.
 _FAILED = ("engine_failure", "tool_failure", "bad_row", "error")
 #: The type of an exception and its message. The message is dropped, since the server may have written it.
 _EXCEPTION = re.compile(r"(\w+): .*", re.DOTALL)
-_Words = Annotated[str, Field(min_length=1, max_length=4000)]
+_ShortText = Annotated[str, Field(min_length=1, max_length=4000)]
 
 
 class Passage(BaseModel):
@@ -86,7 +87,7 @@ def make_server(
     server = MCPServer("rag-r1", instructions=instructions, log_level="WARNING")
 
     @server.tool()
-    async def search(query: _Words) -> Passages:
+    async def search(query: _ShortText) -> Passages:
         """Search the collection for a query; returns the best passages with their ids."""
         [documents] = await call_tool(search_tool, [{"query": query}], Context(lambda: CallContext(query)))
         if isinstance(documents, Failure):
@@ -113,7 +114,7 @@ def _add_ask_tool(server: MCPServer, play: Play, retriever_url: str, concurrency
     open_questions = 0  # questions that are being answered or waiting
 
     @server.tool()
-    async def ask(question: _Words) -> Answered:
+    async def ask(question: _ShortText) -> Answered:
         """Ask the search agent a question. It searches the collection, several times if it has to, and
         returns a short answer with the passages that it was shown. Takes seconds to minutes."""
         nonlocal open_questions

@@ -64,6 +64,7 @@ class McpServer:
     def __init__(self, options: McpOptions):
         self.options = options
         self._connection: McpConnection | None = None
+        #: Connections that get no new calls and are not closed yet.
         self._retired: set[McpConnection] = set()
 
     @asynccontextmanager
@@ -136,7 +137,7 @@ class McpConnection:
 
     @property
     def is_closed(self) -> bool:
-        """Whether no more calls can be made."""
+        """Whether no more calls can be made, because it is closed or being closed."""
         return self._task.done() or self._close_request.is_set()
 
     async def wait_opened(self, limit_s: float) -> None:
@@ -179,7 +180,7 @@ class McpConnection:
         return self._schemas
 
     async def fault(self, name: str, arguments: dict[str, Any]) -> str | None:
-        """Return what is wrong with arguments according to the server's schema of a tool, or None. Raises
+        """Return what is wrong with the arguments of the tool `name`, by the server's schema, or None. Raises
         McpFailure if that is not a JSON schema, and what `schemas` raises."""
         schemas = await self.schemas()
         try:
@@ -214,7 +215,7 @@ class McpConnection:
                     self._opened.set_result(client)
                 await self._close_request.wait()
         except BaseException as error:  # the package mcp raises many types, and groups of them
-            self._note_end(_first_line(error))
+            self._note_end(_one_line(error))
             if not isinstance(error, Exception):
                 raise
         else:
@@ -257,7 +258,7 @@ class McpConnection:
             logger.warning("an MCP server's connection ended: %s", reason)
 
 
-def _first_line(error: BaseException) -> str:
+def _one_line(error: BaseException) -> str:
     """Return an exception, or the first one in a group of them, on one line."""
     while getattr(error, "exceptions", None):
         error = error.exceptions[0]

@@ -47,13 +47,13 @@ class TrafficAllowance:
 
     def renew(self) -> None:
         """Allow the full amount again, because a request is sent."""
-        self._messages, self._bytes = MAX_MESSAGES, MAX_BYTES
+        self._messages_left, self._bytes_left = MAX_MESSAGES, MAX_BYTES
 
-    def spend(self, n_bytes: int, n_messages: int = 0) -> None:
+    def spend(self, *, n_bytes: int = 0, n_messages: int = 0) -> None:
         """Count what a server has sent. Raises TooLargeError if it is more than allowed."""
-        self._messages -= n_messages
-        self._bytes -= n_bytes
-        if self._messages < 0 or self._bytes < 0:
+        self._messages_left -= n_messages
+        self._bytes_left -= n_bytes
+        if self._messages_left < 0 or self._bytes_left < 0:
             raise TooLargeError(
                 f"more than {MAX_MESSAGES:,} messages or {MAX_BYTES >> 20} MiB for one request"
             )
@@ -80,7 +80,7 @@ class LineSplitter:
         return complete
 
 
-class EventSplitter:
+class EventChecker:
     """Reads the lines of server-sent events, and checks the message in each event when it is complete."""
 
     def __init__(self, allowance: TrafficAllowance):
@@ -88,8 +88,9 @@ class EventSplitter:
         self._data: list[bytes] = []
         self._size = 0
 
-    def line(self, line: bytes) -> None:
-        """Read the next line; an empty line ends the event. Raises TooLargeError."""
+    def feed(self, line: bytes) -> None:
+        """Read the next line; an empty line ends the event. Raises TooLargeError if a line or a message is
+        too large, or if the server has sent too many messages."""
         line = line.removeprefix(codecs.BOM_UTF8)
         if line.startswith(b"data:"):
             self._data.append(line[5:])
@@ -98,6 +99,6 @@ class EventSplitter:
         elif len(line) > _MAX_FIELD_BYTES:
             raise TooLargeError(f"an event has a line of more than {_MAX_FIELD_BYTES} bytes beside its data")
         elif not line:
-            self._allowance.spend(0, 1)
+            self._allowance.spend(n_messages=1)
             check_message(b"\n".join(self._data))
             self._data, self._size = [], 0

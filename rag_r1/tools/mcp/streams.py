@@ -1,8 +1,9 @@
-"""The byte streams to an MCP server, over stdio or streamable HTTP.
+"""The streams of messages from and to an MCP server, over stdio or streamable HTTP, within limits.
 
-They replace the streams of the package mcp. Bytes are counted where they arrive, on the stdout of a server or
-in its HTTP responses, and each message is checked before the package creates objects from it (limits.py). A
-message beyond the limits ends the stdio connection or the HTTP request.
+Those over stdio replace the ones of the package mcp; those over HTTP are the package's own, over a transport
+that limits responses. Bytes are counted where they arrive, on the stdout of a server or in its HTTP
+responses, and each message is checked before the package creates objects from it (limits.py). A message
+beyond the limits ends the stdio connection or the HTTP request.
 
 The schemas of results are removed from a server's list of tools: nobody reads them, and the package would
 check results against them on the event loop.
@@ -27,7 +28,7 @@ from mcp_types import JSONRPCRequest, JSONRPCResponse, jsonrpc_message_adapter
 from rag_r1.io.errors import TooLargeError
 from rag_r1.tools.mcp.limits import (
     MAX_MESSAGE_BYTES,
-    EventSplitter,
+    EventChecker,
     LineSplitter,
     TrafficAllowance,
     check_message,
@@ -40,8 +41,9 @@ _END_S = 2.0
 
 
 class CloseReason:
-    """Holds the reason why this side has ended the connection to a server; None if it has not."""
+    """Why this side has ended the connection to a server."""
 
+    #: The reason in words; None if this side has not ended it.
     text: str | None = None
 
 
@@ -59,18 +61,18 @@ async def stdio_streams(
     sent, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
     allowance, write_end, stderr_end = TrafficAllowance(), anyio.Event(), anyio.Event()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_read, process, incoming, allowance, reason)
-        tasks.start_soon(_write, process, outgoing, incoming, allowance, write_end)
+        tasks.start_soon(_read_stdout, process, incoming, allowance, reason)
+        tasks.start_soon(_write_stdin, process, outgoing, incoming, allowance, write_end)
         tasks.start_soon(copy_stderr, process.stderr, stderr_end)
         try:
-            yield SchemaFilter(received), sent
+            yield ResultSchemaFilter(received), sent
         finally:
             with anyio.CancelScope(shield=True):
                 received.close()  # drops what still arrives, so that the server can end
                 sent.close()
                 with anyio.move_on_after(_END_S / 4):
                     await write_end.wait()
-                await _end(process, stderr_end)
+                await _end_process(process, stderr_end)
             tasks.cancel_scope.cancel()
 
 
@@ -79,10 +81,12 @@ async def http_streams(url: str, client: httpx2.AsyncClient) -> AsyncIterator[tu
     """Provide the streams of streamable HTTP. The transport of `client` must be a BoundedTransport."""
     inner = streamable_http_client(url, http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES)
     async with inner as (received, sent):
-        yield SchemaFilter(received), sent
+        yield ResultSchemaFilter(received), sent
 
 
-async def _read(process: Process, incoming: Any, allowance: TrafficAllowance, reason: CloseReason) -> None:
+async def _read_stdout(
+    process: Process, incoming: Any, allowance: TrafficAllowance, reason: CloseReason
+) -> None:
     """Pass the messages on a server's stdout to `incoming`. Once one is too large, stdout is only drained."""
     assert process.stdout is not None  # anyio.open_process has made a pipe
     with suppress(anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError, ConnectionError):
@@ -104,14 +108,14 @@ async def _forward_messages(stdout: Any, incoming: Any, allowance: TrafficAllowa
     lines = LineSplitter()
     while True:
         data = await stdout.receive()
-        allowance.spend(len(data))
+        allowance.spend(n_bytes=len(data))
         for line in lines.feed(data):
-            allowance.spend(0, 1)
+            allowance.spend(n_messages=1)
             check_message(line)
-            await incoming.send(_message(line))
+            await incoming.send(_parse_message(line))
 
 
-def _message(line: bytes) -> SessionMessage | Exception:
+def _parse_message(line: bytes) -> SessionMessage | Exception:
     """Return the message in a line, or the exception that the client of the package gets in its place."""
     try:
         return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
@@ -120,10 +124,11 @@ def _message(line: bytes) -> SessionMessage | Exception:
         return ValueError("the MCP server sent a line that is not a message")
 
 
-async def _write(
+async def _write_stdin(
     process: Process, outgoing: Any, incoming: Any, allowance: TrafficAllowance, write_end: anyio.Event
 ) -> None:
-    """Write our messages to the stdin of a server, and set `write_end` at the end."""
+    """Write our messages to the stdin of a server, and set `write_end` at the end. Each request renews the
+    allowance. If stdin cannot be written, `incoming` is closed."""
     assert process.stdin is not None  # anyio.open_process has made a pipe
     try:
         async with outgoing:
@@ -138,7 +143,7 @@ async def _write(
         write_end.set()
 
 
-async def _end(process: Process, stderr_end: anyio.Event) -> None:
+async def _end_process(process: Process, stderr_end: anyio.Event) -> None:
     """End a server: close its stdin and, if it does not end then, kill all processes of its session.
     `stderr_end` is set when its stderr ends, which a remaining child process may keep open."""
     for stop in (None, signal.SIGTERM, signal.SIGKILL):
@@ -161,7 +166,7 @@ async def _end(process: Process, stderr_end: anyio.Event) -> None:
         await process.aclose()
 
 
-class SchemaFilter:
+class ResultSchemaFilter:
     """A stream of messages that removes the schemas of results from lists of tools."""
 
     def __init__(self, inner: Any):
@@ -174,13 +179,13 @@ class SchemaFilter:
         """Return the next message."""
         return _without_result_schemas(await self._inner.receive())
 
-    def __aiter__(self) -> SchemaFilter:
+    def __aiter__(self) -> ResultSchemaFilter:
         return self
 
     async def __anext__(self) -> Any:
         return _without_result_schemas(await self._inner.__anext__())
 
-    async def __aenter__(self) -> SchemaFilter:
+    async def __aenter__(self) -> ResultSchemaFilter:
         await self._inner.__aenter__()
         return self
 
@@ -203,8 +208,9 @@ class BoundedTransport(httpx2.AsyncHTTPTransport):
     """An HTTP transport that limits the size of responses."""
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send a request; returns the response. If it is too large, reading it raises httpx2.SSEError or
-        httpx2.StreamError, which the package reports as an error of the request."""
+        """Send a request; returns the response. Raises httpx2.ReadError if it is compressed. If it is too
+        large, reading it raises httpx2.SSEError or httpx2.StreamError, which the package reports as an error
+        of the request."""
         response = await super().handle_async_request(request)
         if response.headers.get("content-encoding", "identity").lower() != "identity":
             await response.aclose()
@@ -241,21 +247,21 @@ class _BoundedEvents(_BoundedBody):
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         allowance = TrafficAllowance()
-        lines, event = LineSplitter(), EventSplitter(allowance)
+        lines, events = LineSplitter(), EventChecker(allowance)
         tail = b""
         try:
             async for chunk in self._inner:
-                allowance.spend(len(chunk))
+                allowance.spend(n_bytes=len(chunk))
                 # Lines may end in CR, LF or both, and CR and LF may arrive in different chunks.
                 chunk, tail = (tail + chunk[:-1], b"\r") if chunk.endswith(b"\r") else (tail + chunk, b"")
                 full_lines = lines.feed(chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n"))
                 for line in full_lines:
-                    event.line(line)
+                    events.feed(line)
                 if full_lines:
                     yield b"\n".join([*full_lines, b""])
             ending = lines.feed(b"\n")
-            event.line(ending[0])
-            event.line(b"")
+            events.feed(ending[0])
+            events.feed(b"")
         except TooLargeError as error:
             raise httpx2.SSEError(f"the server sent too much: {error}") from None
         yield ending[0] + b"\n"

@@ -117,10 +117,10 @@ class McpTool(FunctionTool):
         #: The name of the tool at the server.
         self.name_at_server = options.call or name
         description = f"The tool {self.name_at_server} of an MCP server."
-        super().__init__(name, description, schema_of({"type": "object"}), self._ask)
+        super().__init__(name, description, schema_of({"type": "object"}), self._call_at_server)
         self.options = options
 
-    async def _ask(self, /, **arguments: Any) -> str | Refusal:
+    async def _call_at_server(self, /, **arguments: Any) -> str | Refusal:
         """Call the tool at the server; returns the text of the result. Raises McpFailure, and what the
         package mcp raises."""
         async with (await _connections()).server_for_loop(self.options).connection() as connection:
