@@ -110,11 +110,13 @@ def _check_recipe(args: TrainArguments) -> tuple[Recipe, DictConfig, PreflightRe
     """Run all checks. Returns the recipe, its configuration without wrong overrides, and the report.
 
     Prepares this process, and those that it starts, for the user's modules and, if the recipe is for a CPU,
-    for veRL's platform. Raises RunError if the recipe cannot be composed.
+    for veRL's platform. Prints to stderr that it begins. Raises RunError if the recipe cannot be composed.
     """
     add_working_directory()
     with reading_recipe(args.overrides):
         recipe = Recipe.find(args.recipe)
+        # Importing Hydra, and then veRL, takes up to a minute on a busy machine.
+        print(f"checking {args.recipe} ...", file=sys.stderr, flush=True)
         config, override_problems = compose_valid(recipe, args.overrides)
         check_training(recipe, config)
     if config.trainer.get("device") == "cpu":

@@ -6,6 +6,7 @@ import json
 import sys
 from itertools import chain
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from omegaconf import OmegaConf
@@ -76,6 +77,12 @@ def test_one_report_names_every_wrong_key_reward_and_file_and_the_dead_server(he
     assert len(named) == len(set(named)), "each is told once"
     assert "did you mean rag_r1.agent.max_turns?" in errors
     assert "no retrieval server answers at http://127.0.0.1:9" in errors
+
+
+def test_the_recipe_is_named_before_anything_slow_is_imported(capsys, monkeypatch):
+    monkeypatch.setattr("rag_r1.training.command.compose_valid", Mock(side_effect=RunError("late")))
+    assert main(["--recipe", RECIPE]) == 1
+    assert capsys.readouterr().err.startswith(f"checking {RECIPE} ...\n")
 
 
 @pytest.mark.parametrize(
