@@ -6,6 +6,7 @@ training reads the whole corpus, after it has opened the model (dataset.py).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -23,8 +24,11 @@ from rag_r1.retriever.training.encoder import check_model, model_folder
 from rag_r1.retriever.training.encoder_settings import settings_of_index
 from rag_r1.retriever.training.options import TrainOptions
 from rag_r1.runs.errors import RunError
+from rag_r1.runs.folder import JOURNAL, PROVENANCE
 from rag_r1.runs.start_checks import StartChecks, check_packages
 
+#: The folders in OUT that the training writes.
+MODEL, CHECKPOINTS = "model", "checkpoints"
 #: What to do about a folder of which files are missing or broken.
 _REMEDY = "copy or download the model again, or give another"
 #: The files of a model on the Hub without its weights.
@@ -37,6 +41,7 @@ def check_start(options: TrainOptions) -> int:
     with StartChecks() as checks:
         checks.run(check_packages, "rag-r1 retriever train", "sentence_transformers")
         checks.run(check_out, options.out, "rag-r1 retriever train")
+        checks.run(_check_results, options.out)
         counts = [checks.run(_count_rows, path, options) or 0 for path in options.rows]
         for path in options.corpus:
             checks.run(_check_first_passage, path)
@@ -47,6 +52,15 @@ def check_start(options: TrainOptions) -> int:
         if not checks.problems:
             checks.run(check_batch, sum(counts), options)
     return sum(counts)
+
+
+def _check_results(out: Path) -> None:
+    """Raise RunError if a folder without a run contains what the training would take for its own results,
+    overwrite or remove."""
+    found = [name for name in (MODEL, CHECKPOINTS) if os.path.lexists(out / name)]
+    if found and not ((out / PROVENANCE).exists() or (out / JOURNAL).exists()):
+        names = " and ".join(found)
+        raise RunError(f"--out {out} holds {names}, not made by a run: choose another folder")
 
 
 def _check_files(name: str) -> None:

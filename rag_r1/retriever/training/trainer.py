@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
 from rag_r1.options.settings_file import recorded_settings
-from rag_r1.retriever.training.checks import check_batch
+from rag_r1.retriever.training.checks import CHECKPOINTS, MODEL, check_batch
 from rag_r1.retriever.training.dataset import PassageCollator, TrainingData, load_training_data
 from rag_r1.retriever.training.encoder import (
     add_lora,
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
         SentenceTransformerTrainingArguments,
     )
 
-MODEL, CHECKPOINTS = "model", "checkpoints"
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 _STATE = "trainer_state.json"
 

@@ -6,6 +6,7 @@ import shutil
 from unittest.mock import Mock
 
 import huggingface_hub
+import pytest
 
 from rag_r1.retriever.training import command
 from rag_r1.retriever.training.command import main
@@ -47,6 +48,17 @@ def test_a_model_that_cannot_be_loaded_is_refused_by_its_file_or_its_name_on_the
     assert "nosuch/encoder" in capsys.readouterr().err
     monkeypatch.setattr(huggingface_hub, "snapshot_download", Mock(return_value=whole))
     assert main([*words, "owner/encoder"]) == 0
+
+
+@pytest.mark.parametrize("name", ["model", "checkpoints"])
+def test_a_folder_whose_model_or_checkpoints_are_of_no_run_is_refused_as_out(tmp_path, capsys, name):
+    rows, corpus = files(tmp_path)
+    words = ["--rows", str(rows), "--corpus", str(corpus), "--negatives", "2", "--batch-size", "2"]
+    words += ["--model", str(tiny_bert(tmp_path / "encoder")), "--out", str(tmp_path / "out"), "--check-only"]
+    (tmp_path / "out" / name).mkdir(parents=True)
+    assert main(words) == 1 and f"holds {name}, not" in capsys.readouterr().err
+    (tmp_path / "out" / "journal").mkdir()
+    assert main(words) == 0
 
 
 def test_a_model_in_the_folder_of_an_unknown_user_is_named(tmp_path, capsys):
