@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from rag_r1.evaluation.eval_arguments import PolicyArguments
 from rag_r1.inference.model_folders import is_hub_name, local_model, model_folder
 from rag_r1.inference.tokenizer import check_vocabulary
-from rag_r1.inference.vllm_server import vllm_server
+from rag_r1.inference.vllm_server import check_options, vllm_server
 from rag_r1.io.atomic_files import reason_of
 from rag_r1.io.bounded_json import read_json_file
 from rag_r1.rollouts.engine_factory import TokenUnit
@@ -31,7 +31,7 @@ Args = TypeVar("Args", bound=PolicyArguments)
 LOG, MODEL = "vllm.log", "model"
 
 
-def resolve_model(args: Args) -> Args:
+def resolve_model(args: Args, *, checks_options: bool = True) -> Args:
     """Return the arguments with the model's folder, its tokenizer and limits that fit its context. Arguments
     for a chat endpoint are returned unchanged.
 
@@ -40,8 +40,9 @@ def resolve_model(args: Args) -> Args:
 
     Raises RunError if no model server answers at --base-url, or if that server does not have the model. With
     --trust-env, which means that it may be behind a proxy, the server is not asked at all. Without
-    --base-url, raises it for unbalanced quotation marks in --vllm-options, and if the model cannot be
-    downloaded or merged, is incomplete, or has no readable config.json, and OSError if the disk is full.
+    --base-url, raises it for flags in --vllm-options that vLLM does not take (unless `checks_options` is
+    false), and if the model cannot be downloaded or merged, is incomplete, or has no readable config.json
+    (StartError if both are wrong), and OSError if the disk is full.
     """
     if args.base_url is not None:
         own_tokenizer = args.tokenizer or args.model
@@ -52,10 +53,13 @@ def resolve_model(args: Args) -> Args:
             return args
         model_tokens = _context_of_server(args.base_url, args.model, args.api_key_env)
         return _with_limits(args, model_tokens, tokenizer=own_tokenizer)
-    _vllm_options(args)  # raises an error for wrong options
-    folder = model_folder(local_model(args.model), args.out / MODEL)
+    with StartChecks() as checks:
+        if checks_options:
+            checks.run(check_vllm_options, args)
+        folder = model_folder(local_model(args.model), args.out / MODEL)
+        model_tokens = _context_of_model(folder)
     tokenizer = args.tokenizer or (str(folder) if args.engine == "completions" else None)
-    return _with_limits(args, _context_of_model(folder), model=str(folder), tokenizer=tokenizer)
+    return _with_limits(args, model_tokens, model=str(folder), tokenizer=tokenizer)
 
 
 def check_served_model(args: PolicyArguments, model_check: Callable[[], object]) -> None:
@@ -94,6 +98,18 @@ def check_tokens(args: PolicyArguments, tokens: TokenUnit) -> None:
     """Raise RunError if a model that is served here lacks embeddings for tokens of its tokenizer."""
     if args.base_url is None and tokens.tokenizer is not None:
         check_vocabulary(tokens.tokenizer, Path(args.model))
+
+
+def check_vllm_options(args: PolicyArguments) -> None:
+    """Raise RunError for unbalanced quotation marks in --vllm-options, and for flags and values that vLLM
+    does not take. Does nothing for a model at --base-url."""
+    if args.base_url is not None:
+        return
+    options = _vllm_options(args)
+    try:
+        check_options(tuple(options))
+    except ValueError as error:
+        raise RunError(f"--vllm-options {args.vllm_options!r}: {error}") from error
 
 
 def _vllm_options(args: PolicyArguments) -> list[str]:

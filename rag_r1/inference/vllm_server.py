@@ -14,9 +14,13 @@ the size of the model. Environment variables that are already set take precedenc
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 import httpx
@@ -34,6 +38,12 @@ from rag_r1.system.cores import cpu_threads
 from rag_r1.system.installation import setup_command
 
 _MODULE = "vllm.entrypoints.openai.api_server"
+#: Reads flags as the server does.
+_READ_OPTIONS = """\
+import sys
+from vllm.entrypoints.openai.cli_args import FlexibleArgumentParser, make_arg_parser
+make_arg_parser(FlexibleArgumentParser()).parse_args(sys.argv[1:])
+"""
 #: Environment variables and flags for the CPU build of vLLM.
 _CPU_ENV = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1"}
 _CPU_OPTIONS = ("--dtype", "float32", "--enforce-eager")
@@ -82,6 +92,21 @@ def vllm_server(
             except NotReadyError as error:
                 raise RunError(str(error)) from error
         yield f"http://127.0.0.1:{port}/v1"
+
+
+@cache
+def check_options(options: tuple[str, ...]) -> None:
+    """Raise ValueError if vLLM's server does not take these flags or a value of them. A process of its own
+    imports vLLM and reads them, which takes about ten seconds. Does nothing if there are no flags, or if vLLM
+    is not installed, which other checks report."""
+    if not options or find_spec("vllm") is None:
+        return
+    command = [sys.executable, "-c", _READ_OPTIONS, *options]
+    environment = environment_without_secrets(())
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, errors="replace")
+    if process.returncode == 2:  # that of argparse for wrong arguments; any other failure is not theirs
+        fault = process.stderr.rpartition("error: ")[2].strip()
+        raise ValueError(f"{fault}: correct the flags, which `vllm serve --help=all` lists")
 
 
 def _is_cpu_build() -> bool:

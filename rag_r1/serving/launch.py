@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.evaluation.eval_arguments import EvalArguments
-from rag_r1.evaluation.target import resolve_model, serve_model
+from rag_r1.evaluation.target import check_vllm_options, resolve_model, serve_model
 from rag_r1.options.import_path import import_object
 from rag_r1.options.out_folder import check_out
 from rag_r1.rollouts.checks import start_problems
@@ -93,6 +93,7 @@ def _check_without_model(
     was given, since a chat with a wrong --url needs none."""
     evaluation = start_checks.run(to_eval_arguments, args.model_copy(update={"model": "?"}))
     if evaluation is not None:
+        checks = [*checks, partial(check_vllm_options, evaluation)]
         start_checks.add(StartError(start_problems(evaluation, {}, checks)))
         if "retriever_url" in args.model_fields_set and args.documents is None:
             start_checks.run(check_search, evaluation, {})
@@ -122,7 +123,7 @@ def launch_agent(args: ChatAgentArguments) -> Iterator[LaunchedAgent]:
         start = import_object(_DEMO) if args.demo else _start_search
         evaluation, about = start(args, stack)
         model, step = model_name(evaluation.model)
-        evaluation = resolve_model(evaluation)
+        evaluation = resolve_model(evaluation, checks_options=False)  # `check_launch` has checked them
         if evaluation.base_url is None:
             say(f"starting vLLM for {evaluation.model}; its log: {evaluation.out / 'vllm.log'}")
         evaluation = stack.enter_context(serve_model(evaluation))

@@ -13,6 +13,7 @@ from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.judge import check_judge
 from rag_r1.evaluation.provenance import vllm_version
 from rag_r1.evaluation.target import check_tokens, resolve_model, serve_model
+from rag_r1.inference.vllm_server import check_options
 from rag_r1.rollouts.engine_factory import TokenUnit
 from rag_r1.runs.errors import RunError
 from tests.fakes.json_server import JsonStub
@@ -88,6 +89,31 @@ def test_flags_for_the_server_that_cannot_be_split_are_named(tmp_path):
     args = arguments(model=str(policy_path("rag_r1_mq")), vllm_options="--seed '1")
     with pytest.raises(RunError, match="--vllm-options"), serve_model(resolve_model(args)):
         pass
+
+
+def test_flags_that_vllm_does_not_take_are_named_beside_a_wrong_model(tmp_path, monkeypatch):
+    package = tmp_path / "vllm" / "entrypoints" / "openai"
+    package.mkdir(parents=True)
+    (tmp_path / "vllm" / "__init__.py").touch()
+    (package / "cli_args.py").write_text(
+        "from argparse import ArgumentParser as FlexibleArgumentParser\n"
+        "def make_arg_parser(parser):\n    parser.add_argument('--seed', type=int)\n    return parser\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
+    for options, fault in (("--nonsense 1", "--nonsense"), ("--seed x", "invalid int"), ("--seed 1", "")):
+        with pytest.raises(RunError) as error:
+            resolve_model(arguments(model=str(tmp_path / "none"), vllm_options=options))
+        problems = getattr(error.value, "problems", [""])
+        assert fault in problems[0] and "none" in str(error.value) and len(problems) == (2 if fault else 1)
+
+
+@pytest.mark.full
+def test_vllm_reads_its_flags():
+    pytest.importorskip("vllm")
+    check_options(("--max-model-len", "1k", "--enforce-eager"))
+    with pytest.raises(ValueError, match="unrecognized arguments: --nonsense"):
+        check_options(("--nonsense", "1"))
 
 
 def test_a_judge_that_its_server_does_not_have_is_named():
