@@ -34,7 +34,7 @@ def argument_fault(validator: Validator, arguments: dict[str, Any]) -> str | Non
     try:
         error = best_match(validator.iter_errors(arguments))
     except (OverflowError, ValueError):  # multipleOf cannot divide NaN, infinity, or an integer of 400 digits
-        return "Wrong arguments: a number is too large, or none."
+        return "Wrong arguments: a number is too large, or is not finite."
     if error is None:
         return None
     location = "".join(f"[{part!r}]" for part in error.absolute_path)
@@ -64,7 +64,16 @@ def make_validator(schema: dict[str, Any], patterns: bool = True) -> Validator:
 
     no_checks = dict.fromkeys(("pattern", "patternProperties", "unevaluatedProperties"), lambda *_: iter(()))
     without_patterns = extend(Draft202012Validator, {**no_checks, "additionalProperties": check_additional})
-    return without_patterns(schema, registry=Registry())
+    return without_patterns(_without_dialects(schema), registry=Registry())
+
+
+def _without_dialects(schema: Any) -> Any:
+    """Return a schema in which no part has a `$schema`. For such a part jsonschema would take the validator
+    of that dialect, which checks patterns, instead of ours."""
+    if isinstance(schema, dict):
+        kept = (item for item in schema.items() if item[0] != "$schema" or not isinstance(item[1], str))
+        return {key: _without_dialects(value) for key, value in kept}
+    return list(map(_without_dialects, schema)) if isinstance(schema, list) else schema
 
 
 @lru_cache(64)

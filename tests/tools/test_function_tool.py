@@ -233,7 +233,7 @@ def test_only_what_is_small_and_plain_is_checked_on_the_event_loop(schema, argum
 def test_a_number_that_cannot_be_divided_is_the_policys_fault(number, more):
     validator = ArgumentValidator({"type": "object", "properties": {"x": {"multipleOf": 0.5, **more}}})
     assert validator.is_quick({"x": number}) == (not more)
-    assert validator.fault({"x": number}) == "Wrong arguments: a number is too large, or none."
+    assert validator.fault({"x": number}) == "Wrong arguments: a number is too large, or is not finite."
 
 
 def test_a_schema_that_is_too_large_is_refused_when_the_tool_is_made():

@@ -178,6 +178,8 @@ def test_a_servers_regular_expressions_are_not_run():
 
     schema = {"type": "object", "properties": {"x": {"type": "string", "pattern": "^b$"}}}
     assert is_valid(schema, {"x": "a"}) and not is_valid(schema, {"x": 1})
+    dialect = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    assert is_valid({"properties": {"y": {**dialect, **schema}}}, {"y": {"x": "a"}})
     assert not is_valid({**schema, "additionalProperties": False}, {"y": 1})
     named = {**schema, "patternProperties": {"^b$": {}}, "additionalProperties": False}
     assert is_valid(named, {"a": 1})
