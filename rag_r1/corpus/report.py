@@ -165,15 +165,15 @@ def write_report(out: Path, judged: Sequence[QuestionVerdict], summary: dict[str
 
 def markdown(summary: dict[str, Any]) -> str:
     """Return the shares by source, the counts by reason, the recall and the notes as Markdown."""
-    sources = {f"`{_markdown_safe(source)}`": counts for source, counts in summary["sources"].items()}
+    sources = [(f"`{_markdown_safe(source)}`", counts) for source, counts in summary["sources"].items()]
     if len(sources) > 1:
-        sources["all"] = summary["all"]
+        sources.append(("all", summary["all"]))
     page = Page().text(
         f"{integer(summary['all']['questions'])} questions, {integer(summary['passages'])} passages"
     )
     page.table(
         ["source", "questions", *VERDICTS],
-        [[name, integer(counts["questions"]), *_shares(counts)] for name, counts in sources.items()],
+        [[name, integer(counts["questions"]), *_shares(counts)] for name, counts in sources],
     )
     reasons = summary["all"]["reasons"].items()
     page.table(["reason", "questions"], [[f"`{reason}`", integer(count)] for reason, count in reasons])

@@ -184,6 +184,13 @@ def test_hostile_texts_reach_neither_terminal_nor_markdown_nor_picture(run, tmp_
     assert HOSTILE in {row["id"] for row in rows_of(tmp_path / "out" / "verdicts.jsonl")}
 
 
+def test_sources_whose_names_look_the_same_in_the_summary_each_have_a_row(run, tmp_path):
+    corpus = written(tmp_path / "c.jsonl", [{"id": "1", "contents": "a"}])
+    files = [written(tmp_path / f"a{end}.jsonl", [{"question": "q", "answer": "x"}]) for end in "|<"]
+    assert run(data=files, corpus=corpus)[0] == 0
+    assert (tmp_path / "out" / "summary.md").read_text().count("`a_`") == 2
+
+
 def test_an_id_that_two_passages_have_is_named_with_both_places_and_nothing_is_written(run, tmp_path):
     other = written(tmp_path / "more.jsonl", [{"id": "7", "contents": "a"}, {"id": "2", "contents": "b"}])
     for skip in ([], ["--skip-bad-rows"]):
