@@ -32,7 +32,7 @@ from rag_r1.corpus.retrieval_check import RetrievalResults, retrieve, try_server
 from rag_r1.corpus.scan import SAVE_INTERVAL, ScanResult, ScanTargets, scan_corpus
 from rag_r1.corpus.seen_ids import refusal
 from rag_r1.corpus.title_index import TitleIndex
-from rag_r1.corpus.verdict import CorpusFindings, foreign_sources
+from rag_r1.corpus.verdict import CorpusFindings, QuestionVerdict, foreign_sources, judge_questions
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.io.errors import DataError
 from rag_r1.options.out_folder import check_out
@@ -49,7 +49,7 @@ class CheckResult:
     """The results of a finished check."""
 
     #: The verdict on each question, in order.
-    judged: list[report.QuestionVerdict]
+    judged: list[QuestionVerdict]
     #: The content of summary.json.
     summary: dict[str, Any]
     #: The repaired corpus; None without --supply.
@@ -109,7 +109,7 @@ def check_corpus(
     scan = _scan(args, inputs.corpus, targets, save_interval)
     foreign = _sources_with_foreign_ids(args, questions, scan)
     findings = CorpusFindings(scan, titles, retrieved.get("retriever"), retrieved.get("bm25"), foreign)
-    judged = report.judge_questions(questions, findings)
+    judged = judge_questions(questions, findings)
     summary = report.summarise(judged, findings, report.notes(questions, findings, args.ids))
     missing = report.missing_evidence(judged)
     repaired = _write_repaired(args, inputs, missing) if args.supply else None

@@ -9,6 +9,7 @@ from shlex import quote
 from rag_r1.corpus import report
 from rag_r1.corpus.arguments import CheckArguments
 from rag_r1.corpus.check import SUPPLY, CheckResult, check_corpus, check_start
+from rag_r1.corpus.verdict import QuestionVerdict
 from rag_r1.io.errors import DataError
 from rag_r1.io.terminal_text import terminal_text
 from rag_r1.options.command_exit import command_main
@@ -74,7 +75,7 @@ def _unanswerable_lines(result: CheckResult, args: CheckArguments) -> Iterator[s
         yield f"  and {len(unanswerable) - _MAX_LISTED:,} more, in {args.out / 'verdicts.jsonl'}"
 
 
-def _reason(verdict: report.QuestionVerdict) -> str:
+def _reason(verdict: QuestionVerdict) -> str:
     """Return why a question is unanswerable, with the first missing ids or titles."""
     if verdict.rule.name == "ids_missing":
         missing = list(verdict.signals.ids_missing or ())

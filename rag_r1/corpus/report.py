@@ -14,14 +14,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from rag_r1.corpus.arguments import IdsMode
 from rag_r1.corpus.questions import CorpusQuestion
 from rag_r1.corpus.title_index import STRONG
-from rag_r1.corpus.verdict import VERDICTS, CorpusFindings, QuestionSignals, VerdictRule, rule_of, signals_of
+from rag_r1.corpus.verdict import VERDICTS, CorpusFindings, QuestionVerdict
 from rag_r1.io.atomic_files import write_json, write_json_lines, write_text
 from rag_r1.io.terminal_text import terminal_text
 from rag_r1.runs import pictures
@@ -30,32 +29,6 @@ from rag_r1.runs.markdown import Page, integer
 ANSWERABLE_IDS = "answerable_ids.json"
 #: Most questions that missing.jsonl names for each missing id or title.
 _MAX_NAMED = 5
-
-
-@dataclass(frozen=True)
-class QuestionVerdict:
-    """A question with its signals and the rule that decided its verdict."""
-
-    question: CorpusQuestion
-    signals: QuestionSignals
-    rule: VerdictRule
-
-    def row(self) -> dict[str, Any]:
-        """Return the question's line of verdicts.jsonl."""
-        source, question_id = self.question.key
-        facts = {"source": source, "id": question_id, "verdict": self.rule.verdict, "reason": self.rule.name}
-        texts, golds = zip(*self.question.parts, strict=True)
-        if len(texts) > 1:
-            parts = {"parts": texts, "part_answers": golds}
-        else:
-            parts = {"question": texts[0], "golden_answers": golds[0]}
-        return {**facts, **parts, "signals": asdict(self.signals)}
-
-
-def judge_questions(questions: Iterable[CorpusQuestion], findings: CorpusFindings) -> list[QuestionVerdict]:
-    """Return the verdict on each question, in order."""
-    pairs = ((question, signals_of(question, findings)) for question in questions)
-    return [QuestionVerdict(question, signals, rule_of(signals)) for question, signals in pairs]
 
 
 def missing_evidence(judged: Iterable[QuestionVerdict]) -> list[dict[str, Any]]:

@@ -8,9 +8,9 @@ because a text with that string may say something else. The report has every sig
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, NamedTuple, get_args
 
 from rag_r1.corpus.answer_matcher import COMMON_SHARE, MIN_COMMON, WeakReason, answer_tokens, weak_reason
 from rag_r1.corpus.questions import CorpusQuestion
@@ -126,6 +126,26 @@ def rule_of(signals: QuestionSignals) -> VerdictRule:
 
 
 @dataclass(frozen=True)
+class QuestionVerdict:
+    """A question with its signals and the rule that decided its verdict."""
+
+    question: CorpusQuestion
+    signals: QuestionSignals
+    rule: VerdictRule
+
+    def row(self) -> dict[str, Any]:
+        """Return the question's line of verdicts.jsonl."""
+        source, question_id = self.question.key
+        facts = {"source": source, "id": question_id, "verdict": self.rule.verdict, "reason": self.rule.name}
+        texts, golds = zip(*self.question.parts, strict=True)
+        if len(texts) > 1:
+            parts = {"parts": texts, "part_answers": golds}
+        else:
+            parts = {"question": texts[0], "golden_answers": golds[0]}
+        return {**facts, **parts, "signals": asdict(self.signals)}
+
+
+@dataclass(frozen=True)
 class CorpusFindings:
     """The results of the scan and of the searches for all questions."""
 
@@ -144,6 +164,12 @@ def foreign_sources(questions: Sequence[CorpusQuestion], scan: ScanResult) -> fr
     """Return the sources that name supporting ids, but none that is in the corpus."""
     sources = {question.source for question in questions if question.ids}
     return frozenset(sources - {question.source for question in questions if scan.ids & {*question.ids}})
+
+
+def judge_questions(questions: Iterable[CorpusQuestion], findings: CorpusFindings) -> list[QuestionVerdict]:
+    """Return the verdict on each question, in order."""
+    pairs = ((question, signals_of(question, findings)) for question in questions)
+    return [QuestionVerdict(question, signals, rule_of(signals)) for question, signals in pairs]
 
 
 def signals_of(question: CorpusQuestion, findings: CorpusFindings) -> QuestionSignals:
