@@ -37,7 +37,7 @@ from rag_r1.evaluation.judge import check_judge
 from rag_r1.evaluation.report.bootstrap import Bootstrap
 from rag_r1.evaluation.report.compare_command import compare, write_comparison
 from rag_r1.evaluation.report.episode_metrics import TERM
-from rag_r1.evaluation.report.measures import MEASURES, Measure, among, by_source, column
+from rag_r1.evaluation.report.measures import MEASURES, Measure, by_source, column, mean_among
 from rag_r1.evaluation.report.report import WRONG_RUN, figure
 from rag_r1.evaluation.report.run_table import RunTable, read_run
 from rag_r1.evaluation.target import check_served_model, resolve_model, serve_model
@@ -207,8 +207,8 @@ def _accuracies(label: str, score_column: str) -> tuple[Measure, ...]:
     """Return three means of a score: over all episodes, those with an answer, and the well-formed ones."""
     return (
         Measure(label, label, "scores", column(score_column)),
-        among(label, f"{label} of the answered", "form", score_column, "answered"),
-        among(label, f"{label} of the well-formed", "form", score_column, "formatted"),
+        mean_among(label, f"{label} of the answered", "form", score_column, "answered"),
+        mean_among(label, f"{label} of the well-formed", "form", score_column, "formatted"),
     )
 
 

@@ -24,6 +24,8 @@ Columns = Mapping[str, np.ndarray]
 #: Computes one number per episode.
 Formula = Callable[[Columns], np.ndarray]
 Section = Literal["scores", "form", "answerable", "search", "cost", "failures"]
+#: Normaliser -> its words in labels; a label without them means `squad`.
+_NORMALISER_LABELS: dict[NormaliserName, str] = {"r1_searcher": "R1-Searcher's normaliser"}
 
 
 @dataclass(frozen=True)
@@ -51,16 +53,16 @@ def column(name: str) -> Formula:
 
 
 def score(metric: str, normaliser: NormaliserName = "squad") -> Measure:
-    """Return the measure of EM, cover-EM or F1 with a normaliser, which is named `em` or
-    `em_r1_searcher`."""
+    """Return the measure of `em`, `cover_em` or `f1` with a normaliser. Its name is that of the metric and,
+    unless the normaliser is `squad`, that of the normaliser, such as `em_r1_searcher`."""
     label = {"em": "EM", "cover_em": "cover-EM", "f1": "F1"}[metric]
     name = metric
     if normaliser != "squad":
-        name, label = f"{metric}_{normaliser}", f"{label}, R1-Searcher's normaliser"
+        name, label = f"{metric}_{normaliser}", f"{label}, {_NORMALISER_LABELS[normaliser]}"
     return Measure(name, label, "scores", column(f"{metric}:{normaliser}"))
 
 
-def among(name: str, label: str, section: Section, score_column: str, group: str) -> Measure:
+def mean_among(name: str, label: str, section: Section, score_column: str, group: str) -> Measure:
     """Return the measure of a score's mean over the episodes for which the column `group` is 1."""
 
     def value(columns: Columns) -> np.ndarray:
@@ -69,7 +71,7 @@ def among(name: str, label: str, section: Section, score_column: str, group: str
     return Measure(f"{name}_{group}", label, section, value, column(group))
 
 
-def _bound(name: str, label: str, for_failed: float) -> Measure:
+def _em_bound(name: str, label: str, for_failed: float) -> Measure:
     """Return the measure of the EM that would result if all failed episodes had the EM `for_failed`."""
 
     def value(columns: Columns) -> np.ndarray:
@@ -78,12 +80,12 @@ def _bound(name: str, label: str, for_failed: float) -> Measure:
     return Measure(name, label, "failures", value, with_failed=True)
 
 
-def _cost(name: str, label: str, section: Section = "cost", decimals: int = 1) -> Measure:
+def _column_mean(name: str, label: str, section: Section = "cost", decimals: int = 1) -> Measure:
     """Return the measure of the mean of a column that is not a share."""
     return Measure(name, label, section, column(name), share=False, decimals=decimals)
 
 
-def _of_calls(name: str, label: str, count: str) -> Measure:
+def _share_of_calls(name: str, label: str, count: str) -> Measure:
     """Return the measure of the share of tool calls that the column `count` counts."""
     return Measure(name, label, "failures", column(count), column("calls"), with_failed=True)
 
@@ -93,31 +95,31 @@ MEASURES: tuple[Measure, ...] = (
     *(score(metric, "r1_searcher") for metric in ("em", "cover_em", "f1")),
     Measure("answered", "has an answer", "form", column("answered")),
     Measure("formatted", "format accuracy", "form", column("formatted")),
-    among("em", "EM of episodes with an answer", "form", "em:squad", "answered"),
-    among("em", "EM of well-formed episodes", "form", "em:squad", "formatted"),
-    among("cover_em", "cover-EM of well-formed episodes", "form", "cover_em:squad", "formatted"),
-    among("f1", "F1 of well-formed episodes", "form", "f1:squad", "formatted"),
+    mean_among("em", "EM of episodes with an answer", "form", "em:squad", "answered"),
+    mean_among("em", "EM of well-formed episodes", "form", "em:squad", "formatted"),
+    mean_among("cover_em", "cover-EM of well-formed episodes", "form", "cover_em:squad", "formatted"),
+    mean_among("f1", "F1 of well-formed episodes", "form", "f1:squad", "formatted"),
     Measure("answerable", "answerable questions", "answerable", column("answerable"), with_failed=True),
-    among("em", "EM of answerable questions", "answerable", "em:squad", "answerable"),
-    among("cover_em", "cover-EM of answerable questions", "answerable", "cover_em:squad", "answerable"),
-    among("f1", "F1 of answerable questions", "answerable", "f1:squad", "answerable"),
+    mean_among("em", "EM of answerable questions", "answerable", "em:squad", "answerable"),
+    mean_among("cover_em", "cover-EM of answerable questions", "answerable", "cover_em:squad", "answerable"),
+    mean_among("f1", "F1 of answerable questions", "answerable", "f1:squad", "answerable"),
     Measure("searched", "searches at all", "search", column("searched")),
-    _cost("retrievals", "retrievals a question", "search", 2),
-    _cost("queries", "queries a question", "search", 2),
-    _cost("repeated_queries", "repeated queries a question", "search", 2),
-    _cost("turns", "turns a question", "search", 2),
+    _column_mean("retrievals", "retrievals a question", "search", 2),
+    _column_mean("queries", "queries a question", "search", 2),
+    _column_mean("repeated_queries", "repeated queries a question", "search", 2),
+    _column_mean("turns", "turns a question", "search", 2),
     Measure("recall", "recall of gold passages", "search", column("recall")),
     Measure("found_all", "all gold passages found", "search", column("found_all")),
-    _cost("seconds", "seconds a question", decimals=2),
-    _cost("prompt_tokens", "prompt tokens"),
-    _cost("generated_tokens", "generated tokens"),
-    _cost("observed_tokens", "observed tokens"),
+    _column_mean("seconds", "seconds a question", decimals=2),
+    _column_mean("prompt_tokens", "prompt tokens"),
+    _column_mean("generated_tokens", "generated tokens"),
+    _column_mean("observed_tokens", "observed tokens"),
     Measure("failed", "failed episodes", "failures", column("failed"), with_failed=True),
-    _of_calls("tool_failure_rate", "failed calls of tools", "failed_calls"),
-    _of_calls("refused_calls", "refused calls of tools", "refused_calls"),
+    _share_of_calls("tool_failure_rate", "failed calls of tools", "failed_calls"),
+    _share_of_calls("refused_calls", "refused calls of tools", "refused_calls"),
     Measure("retries", "retries a question", "failures", column("retries"), share=False, with_failed=True),
-    _bound("em_if_failed_wrong", "EM, if all failed ones were wrong", 0.0),
-    _bound("em_if_failed_right", "EM, if all failed ones were right", 1.0),
+    _em_bound("em_if_failed_wrong", "EM, if all failed ones were wrong", 0.0),
+    _em_bound("em_if_failed_right", "EM, if all failed ones were right", 1.0),
 )
 
 
@@ -135,6 +137,27 @@ def measures_of(table: RunTable) -> tuple[Measure, ...]:
 def by_source(table: RunTable, measures: Sequence[Measure]) -> tuple[dict[str, RatioSums], np.ndarray]:
     """Return the bootstrap's sums for each source, and the numbers of episodes behind them, an array of
     shape (sources, figures). Both are in the order of the sources' names."""
+    questions, numerators, denominators, counts = _question_means(table, measures)
+    sources = np.array([source for source, _ in questions], dtype=object)
+    masks = {name: sources == name for name in sorted(set(sources))}
+    sums = {name: RatioSums(numerators[mask], denominators[mask]) for name, mask in masks.items()}
+    return sums, np.array([counts[mask].sum(axis=0) for mask in masks.values()])
+
+
+def by_question(table: RunTable, measures: Sequence[Measure]) -> dict[QuestionKey, np.ndarray]:
+    """Return an array of shape (figures,) for each question, its means over the question's samples; nan
+    where it has no value. Raises ValueError for a measure that is not a plain mean over questions."""
+    if weighted := [measure.name for measure in measures if measure.weight is not None]:
+        raise ValueError(f"{', '.join(weighted)}: no mean over questions")
+    questions, means, _, counts = _question_means(table, measures)
+    return dict(zip(questions, np.where(counts > 0, means, np.nan), strict=True))
+
+
+def _question_means(
+    table: RunTable, measures: Sequence[Measure]
+) -> tuple[list[QuestionKey], np.ndarray, np.ndarray, np.ndarray]:
+    """Return the questions and three arrays of shape (questions, figures): the means of value and weight over
+    each question's samples, 0 if none has a value, and the numbers of samples with a value."""
     questions, indices = table.question_indices()
     columns = {**table.columns, "failed": table.failed.astype(float)}
     numerators = np.empty((len(questions), len(measures)))
@@ -150,18 +173,4 @@ def by_source(table: RunTable, measures: Sequence[Measure]) -> tuple[dict[str, R
         numerators[:, i] = np.bincount(rows, value[is_measured], len(questions)) / np.maximum(samples, 1)
         denominators[:, i] = np.bincount(rows, weight[is_measured], len(questions)) / np.maximum(samples, 1)
         counts[:, i] = samples
-    sources = np.array([source for source, _ in questions], dtype=object)
-    masks = {name: sources == name for name in sorted(set(sources))}
-    sums = {name: RatioSums(numerators[mask], denominators[mask]) for name, mask in masks.items()}
-    return sums, np.array([counts[mask].sum(axis=0) for mask in masks.values()])
-
-
-def by_question(table: RunTable, measures: Sequence[Measure]) -> dict[QuestionKey, np.ndarray]:
-    """Return an array of shape (figures,) for each question, its means over the question's samples; nan
-    where it has no value. Raises ValueError for a measure that is not a plain mean over questions."""
-    if weighted := [measure.name for measure in measures if measure.weight is not None]:
-        raise ValueError(f"{', '.join(weighted)}: no mean over questions")
-    sums, _ = by_source(table, measures)  # a table is sorted by source, so these are in the questions' order
-    value = np.concatenate([source.numerators for source in sums.values()])
-    is_measured = np.concatenate([source.denominators for source in sums.values()]) > 0
-    return dict(zip(table.question_indices()[0], np.where(is_measured, value, np.nan), strict=True))
+    return questions, numerators, denominators, counts
