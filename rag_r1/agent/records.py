@@ -30,7 +30,7 @@ from typing import Any, BinaryIO
 
 from rag_r1.agent import KINDS, Trajectory
 from rag_r1.io.appended_files import append_whole, json_line, open_to_append
-from rag_r1.io.bounded_json import read_json_line
+from rag_r1.io.bounded_json import MAX_LINE_BYTES, read_json_line
 from rag_r1.io.errors import DataError
 from rag_r1.io.ordinary_files import open_ordinary
 
@@ -41,8 +41,6 @@ _FIELDS = frozenset(spec.name for spec in fields(Trajectory))
 _PATTERNS = ("*.jsonl", "*.jsonl.gz")
 #: Number of bytes of a compressed file that are read at once.
 _CHUNK = 1 << 20
-#: Longest line, in bytes. The record of an episode with some hundred thousand tokens has a few megabytes.
-MAX_LINE_BYTES = 64 << 20
 #: zlib's code for a gzip header and trailer.
 _GZIP = 31
 
@@ -158,6 +156,7 @@ def _lines_of(path: Path) -> Iterator[bytes]:
 
 def _gzip_lines(file: BinaryIO, path: Path) -> Iterator[bytes]:
     """Yield the lines of a compressed file, as `_lines_of` does."""
+    # The module gzip would take a file that was cut off in the header of a member for broken.
     decoder = zlib.decompressobj(_GZIP)
     remainder = b""
     number = 0

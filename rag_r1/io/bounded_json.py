@@ -88,8 +88,8 @@ def read_json_line(line: bytes | str, max_values: int = MAX_LINE_VALUES) -> Any:
     """Return the value of a line of JSON.
 
     The values of a short line are not counted, because it cannot contain many and files have many such lines.
-    Raises ValueError if the line is not JSON, RecursionError if it is nested too deeply, and TooLargeError if
-    it has too many values.
+    Raises ValueError if the line is not JSON, RecursionError if a short line is nested too deeply for Python,
+    and TooLargeError if a long one has too many values or levels.
     """
     if len(line) > _SHORT_LINE:
         check_json(line.encode("utf-8", "surrogatepass") if isinstance(line, str) else line, max_values)
