@@ -37,7 +37,7 @@ from rag_r1.protocols.protocol import ObservationFormat, Protocol
 from rag_r1.protocols.protocol_checks import check_protocol
 
 _FOLDER = Path(__file__).parent
-#: Longest chain of files that extend one another; a longer one is reported as a cycle.
+#: Longest chain of files that extend one another; a longer one may be a cycle.
 _MAX_DEPTH = 8
 #: The field for the question in a user prompt.
 _QUESTION = "{question}"
@@ -109,15 +109,15 @@ def _from_file(path: Path) -> Protocol:
 _shipped = cache(_from_file)
 
 
-def _find(name_or_path: str, folder: Path) -> Path:
+def _find(name_or_path: str, folder: Path, key: str = "") -> Path:
     """Return the file of a protocol; a path is relative to `folder`, unless it begins with `~`. Raises
-    ProtocolError for an unknown name."""
+    ProtocolError, whose message begins with `key`, for an unknown name."""
     path = Path(os.path.expanduser(name_or_path))
     if path.suffix in (".yaml", ".yml"):
         return folder / path
     if name_or_path not in protocol_names():
         raise ProtocolError(
-            f"unknown protocol {name_or_path!r}: use one of {', '.join(protocol_names())}, "
+            f"{key}unknown protocol {name_or_path!r}: use one of {', '.join(protocol_names())}, "
             "or the path of your own .yaml file"
         )
     return _FOLDER / f"{name_or_path}.yaml"
@@ -139,8 +139,11 @@ def _read(path: Path, depth: int = 1) -> dict[str, Any]:
     if not isinstance(parent, str):
         raise ProtocolError(f"{path}: extends must name a protocol, not {parent!r}")
     if depth == _MAX_DEPTH:
-        raise ProtocolError(f"{path}: extends must name a protocol, and not form a cycle")
-    return _merged(_read(_find(parent, path.parent), depth + 1), data)
+        raise ProtocolError(
+            f"{path}: extends: more than {_MAX_DEPTH} files extend one another, or they form a cycle: "
+            "name a shipped protocol here"
+        )
+    return _merged(_read(_find(parent, path.parent, f"{path}: extends: "), depth + 1), data)
 
 
 def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
