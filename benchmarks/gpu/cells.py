@@ -77,4 +77,4 @@ class CellStore:
 
     def _file(self, cell: Cell) -> StateFile:
         made_from = {"cell": f"{cell.phase}/{cell.name}", "settings": cell.settings}
-        return StateFile(self._folder / cell.phase / f"{cell.name}.json", made_from, refuses=True)
+        return StateFile(self._folder / cell.phase / f"{cell.name}.json", made_from, refuses_changes=True)

@@ -41,7 +41,7 @@ def run_arm(inputs: LoopInputs, arm: str, seed: int, rounds: int) -> None:
     out = inputs.folder / arm
     for name in ("control", "loop") if arm == "control" else ("loop",):
         # Read only for its refusal.
-        StateFile(inputs.folder / name / FINISHED, {"rounds": rounds}, refuses=True).read(dict)
+        StateFile(inputs.folder / name / FINISHED, {"rounds": rounds}, refuses_changes=True).read(dict)
     if (out / FINISHED).exists():
         return
     if arm == "control":

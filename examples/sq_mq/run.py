@@ -109,7 +109,7 @@ def compare_seed(args: SqMqArguments, seed: int) -> dict[str, Any]:
     fails, or if the seed's folder was begun with other settings.
     """
     folder = args.out / f"seed{seed}"
-    finished = StateFile(folder / "results.json", {"settings": settings_of(args)}, refuses=True)
+    finished = StateFile(folder / "results.json", {"settings": settings_of(args)}, refuses_changes=True)
     if (earlier := finished.read(lambda content: content["results"])) is not None:
         return earlier
     finished.write({"results": None})  # a resumed comparison with other settings is refused

@@ -3,8 +3,8 @@
 A `StateFile` is one JSON object. It contains the state of the work, and the values that the work is
 `made_from`, which identify its inputs and settings. By default a file that was made from other values, is
 truncated, or belongs to something else counts as missing, and the work starts over. This suits work that
-costs only time. With `refuses`, other values are refused instead, as in a run's folder (folder.py) or a step
-(steps.py), whose results have been paid for.
+costs only time. With `refuses_changes`, other values are refused instead, as in a run's folder (folder.py) or
+a step (steps.py), whose results have been paid for.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ class StateFile:
     max_bytes: int = MAX_FILE_BYTES
     max_values: int = MAX_FILE_VALUES
     #: Whether work that was made from other values is refused with a RunError.
-    refuses: bool = False
+    refuses_changes: bool = False
 
     def read(self, parse: Callable[[dict[str, Any]], T]) -> T | None:
         """Return the result of `parse` for the object in the file. Returns None if there is no file of this
-        work, or if `parse` raises an error about wrong data. Raises RunError if the work was made from other
-        values and these are refused."""
+        work, or if `parse` raises one of PARSE_ERRORS (json_lines.py). Raises RunError if the work was made
+        from other values and `refuses_changes` is set."""
         try:
             content = read_json_file(self.path, self.max_bytes, self.max_values)
             recorded = flatten({key: content.get(key) for key in self.made_from})
             current = flatten(json_roundtrip(self.made_from))
-            if self.refuses:
+            if self.refuses_changes:
                 refuse_changes(self.path.parent, recorded, current)
             return None if changed_settings(recorded, current) else parse(content)
         except (OSError, *PARSE_ERRORS):
@@ -59,9 +59,9 @@ class StateFile:
         durable: bool = False,
         refuses_too_large: bool = False,
     ) -> None:
-        """Write the state. `private` and `durable` have the meaning they have in `write_text`. Raises
-        OSError; with `refuses_too_large` also TooLargeError, before writing, for a file that `read` would
-        treat as missing."""
+        """Write the state, whose keys must differ from those of `made_from`. `private` and `durable` have the
+        meaning they have in `write_text`. Raises OSError; with `refuses_too_large` also TooLargeError, before
+        writing, for a file that `read` would treat as missing."""
         content = json.dumps({**self.made_from, **(state or {})}, ensure_ascii=False, default=str) + "\n"
         if refuses_too_large:
             data = content.encode("utf-8", "backslashreplace")

@@ -36,10 +36,10 @@ def test_work_that_is_made_from_something_else_begins_again(tmp_path: Path, chan
 
 def test_other_values_are_refused_by_name_if_the_work_is_not_to_begin_again(tmp_path: Path):
     StateFile(tmp_path / "state.json", MADE_FROM).write({"place": 1})
-    file = StateFile(tmp_path / "state.json", {**MADE_FROM, "input": "abd"}, refuses=True)
+    file = StateFile(tmp_path / "state.json", {**MADE_FROM, "input": "abd"}, refuses_changes=True)
     with pytest.raises(RunError, match="input was 'abc' and is now 'abd'"):
         file.read(dict)
-    assert StateFile(file.path, MADE_FROM, refuses=True).read(dict) is not None
+    assert StateFile(file.path, MADE_FROM, refuses_changes=True).read(dict) is not None
 
 
 def test_a_setting_that_an_earlier_version_does_not_know_and_that_is_not_set_changes_nothing(tmp_path: Path):
