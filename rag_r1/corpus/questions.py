@@ -68,7 +68,7 @@ def read_questions(paths: Sequence[Path]) -> CorpusQuestions:
     refuse_repeated(paths)
     questions = CorpusQuestions()
     locations: dict[tuple[str, str], str] = {}
-    for path in map(Path, paths):
+    for path in paths:
         earlier_questions, bad = len(questions.questions), BadRows()
         for number, row, parse in _rows(path):
             location = f"{path}, row {number}"
@@ -144,10 +144,9 @@ def _from_data_set(row: Any, path: Path, number: int) -> CorpusQuestion:
 
 
 def _parts(metadata: Mapping[str, Any]) -> tuple[QuestionPart, ...]:
-    """Return the questions that a row joins; none if an answer is missing."""
+    """Return the questions that a row joins; none if one of them is not a text or has no answer."""
     questions, answers = metadata.get("parts"), metadata.get("part_answers")
     if not isinstance(questions, list) or not isinstance(answers, list) or len(questions) != len(answers):
         return ()
-    pairs = zip(questions, answers, strict=True)
-    parts = tuple(QuestionPart(str(text), tuple(as_golds(golds))) for text, golds in pairs)
-    return parts if all(golds for _, golds in parts) else ()
+    parts = tuple(map(QuestionPart, questions, map(tuple, map(as_golds, answers))))
+    return parts if all(isinstance(text, str) and golds for text, golds in parts) else ()

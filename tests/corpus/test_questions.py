@@ -50,6 +50,14 @@ def test_a_row_that_joins_questions_has_a_part_for_each(tmp_path):
     assert read.parts == (("Where?", ("Ulm",)), ("When?", ("1762", "the year 1762")))
 
 
+def test_a_row_of_which_a_part_is_no_text_is_one_question(tmp_path):
+    metadata = {"parts": ["Where?", None], "part_answers": [["Ulm"], ["1762"]]}
+    row = QuestionRow("Where? When?", ("Ulm; 1762",), id="n/1", data_source="n", metadata=metadata)
+    write_rows(tmp_path / "n.parquet", [row])
+    [read] = read_questions([tmp_path / "n.parquet"]).questions
+    assert read.parts == (("Where? When?", ("Ulm; 1762",)),)
+
+
 @pytest.mark.parametrize(
     ("row", "ids", "titles"),
     [
