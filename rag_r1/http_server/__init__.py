@@ -1,1 +1,1 @@
-"""The common parts of the HTTP servers for people: request guard, connection limits, socket and token."""
+"""The common parts of the chat server and the explorer: errors, request guard, limits, socket, token."""
