@@ -33,6 +33,10 @@ from retrieval_server.server.wire import DEFAULT_INDEX
 log = logging.getLogger(__name__)
 #: Values of a body besides its queries, such as those of the documents of `/rerank`.
 _MAX_OTHER_VALUES = 100_000
+#: Called with the guarantee of each index when everything is loaded.
+OnReady = Callable[[Mapping[str, Determinism]], None]
+#: Called with the error if loading fails.
+OnLoadFailure = Callable[[BaseException], None]
 
 
 def create_app(
@@ -41,8 +45,8 @@ def create_app(
     token: str | None = None,
     reranker: Reranker | None = None,
     hosts: HostNames | None = None,
-    on_ready: Callable[[Mapping[str, Determinism]], None] | None = None,
-    on_load_failure: Callable[[BaseException], None] | None = None,
+    on_ready: OnReady | None = None,
+    on_load_failure: OnLoadFailure | None = None,
     **settings: Any,
 ) -> FastAPI:
     """Return the FastAPI app of the sources that `load` opens.
@@ -50,8 +54,7 @@ def create_app(
     `load` is called once, in a worker thread. For several indexes it is a mapping of names to such functions,
     the default index first. With a `token`, every request must send it, except for health, readiness and the
     API page. `hosts` are the names under which the server may be addressed (None: any). `settings` are passed
-    to `Services.make`. `on_ready` is called with the indexes' guarantees when everything is loaded, and
-    `on_load_failure` with the error if loading fails, so that the caller can stop the server.
+    to `Services.make`. `on_load_failure` allows the caller to stop the server.
     """
     services = Services.make(load if isinstance(load, Mapping) else {DEFAULT_INDEX: load}, **settings)
     monitor = LoopMonitor()
@@ -79,10 +82,7 @@ def create_app(
 
 
 def _lifespan(
-    services: Services,
-    monitor: LoopMonitor,
-    on_ready: Callable[[Mapping[str, Determinism]], None] | None,
-    on_load_failure: Callable[[BaseException], None] | None,
+    services: Services, monitor: LoopMonitor, on_ready: OnReady | None, on_load_failure: OnLoadFailure | None
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     """Return the app's lifespan, which loads the services at the start and stops them at the end."""
 
@@ -97,7 +97,7 @@ def _lifespan(
             return
         trace = None if isinstance(error, UserError) else error  # the text of a UserError is sufficient
         name = services.indexes.failed_name
-        part = "the pages" if name is None else f"the index {name}"
+        part = f"the pages {services.pages.path}" if name is None else f"the index {name}"
         log.error("%s could not be loaded: %s", part, error, exc_info=trace)
         if on_load_failure is not None:
             on_load_failure(error)
