@@ -17,7 +17,7 @@ from rag_r1.runs.errors import RunError
 from rag_r1.training.preflight.memory.shape import SHAPES, ModelShape
 
 PROTOCOL = "rag_r1_mq"
-_TINY = ModelShape("tiny", 2, 64, 128, 4, 2, SHAPES["demo"].vocabulary, tied=True, head=16)
+_TINY = ModelShape("tiny", 2, 64, 128, 4, 2, SHAPES["demo"].vocabulary, tied=True, head_dim=16)
 _TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -67,8 +67,8 @@ def _save(shape: ModelShape, folder: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(demo)
     config = Qwen2Config(
         vocab_size=shape.vocabulary,
-        hidden_size=shape.hidden,
-        intermediate_size=shape.intermediate,
+        hidden_size=shape.hidden_size,
+        intermediate_size=shape.intermediate_size,
         num_hidden_layers=shape.layers,
         num_attention_heads=shape.heads,
         num_key_value_heads=shape.kv_heads,

@@ -68,8 +68,8 @@ def test_a_shape_has_the_parameters_of_its_model(name):
     make, settings = (LlamaForCausalLM, LlamaConfig) if llama else (Qwen2ForCausalLM, Qwen2Config)
     config = settings(
         vocab_size=shape.vocabulary,
-        hidden_size=shape.hidden,
-        intermediate_size=shape.intermediate,
+        hidden_size=shape.hidden_size,
+        intermediate_size=shape.intermediate_size,
         num_hidden_layers=shape.layers,
         num_attention_heads=shape.heads,
         num_key_value_heads=shape.kv_heads,
@@ -88,14 +88,15 @@ def test_the_adapters_are_those_that_peft_makes():
         shape = SHAPES["demo"]
         config = Qwen2Config(
             vocab_size=shape.vocabulary,
-            hidden_size=shape.hidden,
-            intermediate_size=shape.intermediate,
+            hidden_size=shape.hidden_size,
+            intermediate_size=shape.intermediate_size,
             num_hidden_layers=shape.layers,
             num_attention_heads=shape.heads,
             num_key_value_heads=shape.kv_heads,
         )
         model = get_peft_model(Qwen2ForCausalLM(config), LoraConfig(r=4, target_modules=targets))
-        assert shape.adapters(4, targets) == sum(p.numel() for p in model.parameters() if p.requires_grad)
+        trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+        assert shape.adapter_parameters(4, targets) == trained
 
 
 @pytest.mark.slow

@@ -99,7 +99,7 @@ def sft_memory_of(config: DictConfig, shape: ModelShape, gpu_bytes: float = H100
 
 def _actor_memory(config: DictConfig, shape: ModelShape) -> RoleMemory:
     model, rank = config.actor_rollout_ref.model, adapter_rank(config)
-    adapters = shape.adapters(rank, model.target_modules) if rank else 0
+    adapters = shape.adapter_parameters(rank, model.target_modules) if rank else 0
     dtype = _model_dtype(config.actor_rollout_ref.actor)
     return _role_memory(config, shape, model, dtype, adapters=adapters, nf4=is_nf4(config))
 

@@ -90,7 +90,7 @@ class RoleMemory:
     @property
     def parameter_parts(self) -> dict[str, float]:
         """The bytes of the weights and of the adapters, by component."""
-        p, linear = self.shape.parameters, self.shape.linear
+        p, linear = self.shape.parameters, self.shape.linear_parameters
         if self.nf4:
             return {"weights": linear * NF4_BYTES + (p - linear) * 2, "adapters": 4 * self.adapters}
         shared_bytes = self.value_bytes / self.gpus
@@ -105,13 +105,14 @@ class RoleMemory:
     def computing_parts(self, tokens: int, *, backward: bool) -> dict[str, float]:
         """Return the bytes, by component, that a micro-batch of `tokens` needs while it is computed.
         `backward` says whether gradients are computed."""
-        shape, (q, kv) = self.shape, self.shape.attention
+        shape, (q, kv) = self.shape, self.shape.projection_widths
         fused = self.fused and not self.is_critic
-        copies = (shape.embeddings + 2 * shape.layer) * (6 if backward and not self.adapters else 2)
+        copied_parameters = shape.embedding_parameters + 2 * shape.layer_parameters
+        copies = copied_parameters * (6 if backward and not self.adapters else 2)
         if self.nf4:
-            copies = 2 * 2 * shape.hidden * shape.intermediate
-        layer = 2 * tokens * (4 * shape.hidden + q + 2 * kv + 3 * shape.intermediate)
-        activations = 2 * tokens * shape.layers * shape.hidden + 2 * layer
+            copies = 2 * 2 * shape.hidden_size * shape.intermediate_size
+        layer = 2 * tokens * (4 * shape.hidden_size + q + 2 * kv + 3 * shape.intermediate_size)
+        activations = 2 * tokens * shape.layers * shape.hidden_size + 2 * layer
         if not self.checkpointed:
             activations = shape.layers * layer
         trained_bytes, computed_bytes = FUSED_BYTES if fused else LOGIT_BYTES
@@ -139,4 +140,4 @@ def vllm_parts(shape: ModelShape, gpus: int, *, step_tokens: int, sequences: int
 def cached_contexts(shape: ModelShape, gpus: int, cache_bytes: float, context_tokens: int) -> float:
     """Return how many contexts of `context_tokens` fit into a cache of `cache_bytes` on each of the `gpus`,
     which share the heads of keys and values."""
-    return cache_bytes / (context_tokens * shape.cached_bytes / min(gpus, shape.kv_heads))
+    return cache_bytes / (context_tokens * shape.cache_bytes_per_token / min(gpus, shape.kv_heads))
