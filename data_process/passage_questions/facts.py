@@ -3,7 +3,8 @@
 A rule takes the first sentence (`opening`) and the whole text, and yields every value that it finds, with all
 forms of the answer. It yields nothing if it does not fully understand the text, as with a disputed date or a
 hyphenated nationality. The table in `kinds.py` says which rules read which kind of page; a relation for which
-a rule yields two values (two directors, say) is left out there.
+a rule yields two values (two directors, say) is left out there. With a value that it found but cannot read, a
+rule yields AMBIGUOUS to the same end.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 from data_process.passage_questions.vocabulary import NAME, NATION_REGEX, UPPER
 from rag_r1.data.answer_forms import DATE, YEAR, date_forms, nationality_forms
@@ -29,6 +31,15 @@ class Fact:
     forms: tuple[str, ...]
 
 
+class Life(NamedTuple):
+    """The dates in the parentheses after a person's name: full dates or years, or None if unknown."""
+
+    birth: str | None = None
+    death: str | None = None
+
+
+#: Two values, for which a relation is left out.
+AMBIGUOUS = (("", ()), ("?", ()))
 #: Name, life (in parentheses) and the rest of the first sentence about a person.
 LIFE = re.compile(r"^(?P<name>[^()]{3,90}?),? ?\((?P<life>(?:[^()]|\([^()]*\))*)\),?(?P<rest>.*)", re.DOTALL)
 IS = r"(?:is|was|are|were)"
@@ -57,31 +68,28 @@ _NO_NATION = re.compile(
 )
 
 
-def life_of(opening: str) -> tuple[str | None, str | None]:
-    """Return birth and death, as full dates or years, from the parentheses after a person's name.
-
-    Either is None if it is missing or uncertain.
-    """
+def life_of(opening: str) -> Life:
+    """Return a person's birth and death. Either is None if it is missing or uncertain."""
     match = LIFE.match(opening)
     if match is None or _UNCERTAIN.search(match["life"]):
-        return None, None
+        return Life()
     life, when = match["life"].strip(), rf"({DATE}|{YEAR})\b"
     if born := re.search(rf"\b(?:born|b\.)(?: in| on)? {when}", life):
         died = re.search(rf"\b(?:died|d\.) {when}", life) or re.search(rf"[–-] ?{when}$", life)
-        return born[1], died[1] if died and died.start(1) != born.start(1) else None
+        return Life(born[1], died[1] if died and died.start(1) != born.start(1) else None)
     lived = re.search(rf"(?:^|[;,] ?){when}(?: in [^–]+| ?, [^–\d]+)? ?[–-] ?{when}", life)
-    return (lived[1], lived[2]) if lived else (None, None)
+    return Life(lived[1], lived[2]) if lived else Life()
 
 
-def year_of_life(which: int, opening: str, text: str) -> Values:
-    """Yield the year of birth (`which` 0) or death (1)."""
-    if date := life_of(opening)[which]:
+def year_of_life(event: Literal["birth", "death"], opening: str, text: str) -> Values:
+    """Yield the year of a person's birth or death."""
+    if date := getattr(life_of(opening), event):
         yield date[-4:], (date[-4:],)
 
 
-def date_of_life(which: int, opening: str, text: str) -> Values:
-    """Yield the full date of birth (`which` 0) or death (1)."""
-    if (date := life_of(opening)[which]) and re.fullmatch(DATE, date):
+def date_of_life(event: Literal["birth", "death"], opening: str, text: str) -> Values:
+    """Yield the full date of a person's birth or death."""
+    if (date := getattr(life_of(opening), event)) and re.fullmatch(DATE, date):
         yield date_forms(date)[1], date_forms(date)
 
 
@@ -89,11 +97,11 @@ def nationality(opening: str, text: str) -> Values:
     """Yield the nationality of a person or a band after `is a`, if it is the only one there."""
     match = LIFE.match(opening)
     description = match["rest"] if match else opening
-    is_ = re.search(rf" {IS} an? (?:(?:{_BEFORE_NATION}) )*(?P<what>[^.;]*)", description)
-    nation = is_ and NATION_REGEX.match(is_["what"])
-    if not is_ or not nation or _NO_NATION.match(is_["what"][nation.end() :]):
+    predicate = re.search(rf" {IS} an? (?:(?:{_BEFORE_NATION}) )*([^.;]*)", description)
+    nation = predicate and NATION_REGEX.match(predicate[1])
+    if not predicate or not nation or _NO_NATION.match(predicate[1][nation.end() :]):
         return
-    clause = re.split(r"\b(?:who|known|best|whose|where)\b", is_["what"])[0]
+    clause = re.split(r"\b(?:who|known|best|whose|where)\b", predicate[1])[0]
     if len({match[0] for match in NATION_REGEX.finditer(clause)}) == 1:
         yield nation[0], nationality_forms(nation[0])
 
@@ -113,10 +121,10 @@ def birthplace(opening: str, text: str) -> Values:
 
 
 def named(pattern: str, opening: str, text: str) -> Values:
-    """Yield the first group of each match of a pattern, without quotation marks."""
+    """Yield the first group of each match of a pattern, without quotation marks, unless nothing is left."""
     for match in re.finditer(pattern, text):
-        value = match[1].strip(' ,"')
-        yield value, (value,)
+        if value := match[1].strip(' ,"'):
+            yield value, (value,)
 
 
 def _subject_matches(pattern: str, opening: str, text: str) -> list[re.Match[str]]:
@@ -134,7 +142,8 @@ def _subject_matches(pattern: str, opening: str, text: str) -> list[re.Match[str
 
 
 def released(nouns: str, opening: str, text: str) -> Values:
-    """Yield the year before the noun, and the years of all releases that the passage mentions."""
+    """Yield the year before one of the nouns, and the years of all releases that the passage mentions; none
+    for a traditional song. `nouns` are alternatives of a pattern."""
     if "traditional" in opening:
         return
     if match := re.search(
@@ -148,14 +157,10 @@ def released(nouns: str, opening: str, text: str) -> Values:
 
 
 def person_after(lead: str, opening: str, text: str) -> Values:
-    """Yield the person who is named after words such as `directed by` (the pattern `lead`).
-
-    For several people it yields two values, so that the relation is left out.
-    """
+    """Yield the person who is named after words such as `directed by` (the pattern `lead`)."""
     for match in _subject_matches(rf"(?:{lead}) {_DESCRIPTOR}({NAME})?({_NAME_END})?", opening, text):
         if match[1] is None or match[2] is None:  # several people, or a name that is not understood
-            yield match[0], ()
-            yield "", ()
+            yield from AMBIGUOUS
         else:
             yield match[1], (match[1],)
 
@@ -183,14 +188,16 @@ def artist(nouns: str, opening: str, text: str) -> Values:
 def founded(opening: str, text: str) -> Values:
     """Yield the years of all foundings; after the first sentence only those of the subject itself."""
     when = rf"(?:on|in) (?:{DATE}|(?:\w+ )?{YEAR})\b"
-    # The verbs without their first letters, which may be capital.
-    words = "(?:ounded|stablished|ormed|ncorporated|aunched|pened)"
-    founding = rf"{words} (?:[\w',-]+ ){{0,6}}?{when}"
-    passive = rf"\. {UPPER}(?:(?!which|that|who)[^.,;]){{0,60}}? (?:was|were)(?: \w+)? [feilo]{founding}"
-    pieces = [(rf"\b[FfEeIiLlOo]{founding}", opening), (passive, text), (rf"\. [FEILO]{founding}", text)]
-    for pattern, where in pieces:
-        for match in re.finditer(pattern, where):
-            yield match[0][-4:], (match[0][-4:],)
+    year = rf" (?:[\w',-]+ ){{0,6}}?{when}"
+    verbs = "founded|established|formed|incorporated|launched|opened"
+    was = rf"\. {UPPER}(?:(?!which|that|who)[^.,;]){{0,60}}? (?:was|were)(?: \w+)?"
+    matches = [
+        *re.finditer(rf"\b(?:{verbs}|{verbs.title()}){year}", opening),
+        *re.finditer(rf"{was} (?:{verbs}){year}", text),
+        *re.finditer(rf"\. (?:{verbs.title()}){year}", text),
+    ]
+    for match in matches:
+        yield match[0][-4:], (match[0][-4:],)
 
 
 def place(names: str, ambiguous: str, opening: str, text: str) -> Values:

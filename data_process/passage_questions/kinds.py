@@ -179,10 +179,10 @@ KINDS: dict[str, PageKind] = {
     "person": PageKind(
         _person,
         {
-            "birth year": partial(facts.year_of_life, 0),
-            "birth date": partial(facts.date_of_life, 0),
-            "death year": partial(facts.year_of_life, 1),
-            "death date": partial(facts.date_of_life, 1),
+            "birth year": partial(facts.year_of_life, "birth"),
+            "birth date": partial(facts.date_of_life, "birth"),
+            "death year": partial(facts.year_of_life, "death"),
+            "death date": partial(facts.date_of_life, "death"),
             "nationality": facts.nationality,
             "birthplace": facts.birthplace,
             "band": partial(facts.named, _OF_BAND),

@@ -37,6 +37,7 @@ _NO_FACTS = [
     ("Gate", "Gate is a 1980 film directed by Al Roe and Jo Ley.", "director"),
     ("Gate", "Gate is a 1980 film directed by Al Roe, Jo Ley, and Bo Dun.", "director"),
     ("Gate", "Gate is a 1980 film. It was released in 1981.", "release year"),
+    ("Gate", 'Gate is a 1980 film. It is the sequel to " ".', "earlier film"),
     ("Low", '"Low" is an album by Ulm Records, released in 1980.', "artist"),
     ("The Hues", "The Hues are a rock band formed in 1990. It was formed in 1991 again.", "formation year"),
     ("Gate", 'Gate is a 1980 film. The hit "Ulm", directed by Al Roe, came before.', "director"),
