@@ -159,10 +159,8 @@ def released(nouns: str, opening: str, text: str) -> Values:
 def person_after(lead: str, opening: str, text: str) -> Values:
     """Yield the person who is named after words such as `directed by` (the pattern `lead`)."""
     for match in _subject_matches(rf"(?:{lead}) {_DESCRIPTOR}({NAME})?({_NAME_END})?", opening, text):
-        if match[1] is None or match[2] is None:  # several people, or a name that is not understood
-            yield from AMBIGUOUS
-        else:
-            yield match[1], (match[1],)
+        # Without one of its groups, the match is of several people, or of a name that is not understood.
+        yield from AMBIGUOUS if None in match.group(1, 2) else [(match[1], (match[1],))]
 
 
 def artist(nouns: str, opening: str, text: str) -> Values:

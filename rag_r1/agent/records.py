@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -145,12 +144,9 @@ def _lines_of(path: Path) -> Iterator[bytes]:
         if path.suffix == ".gz":
             yield from _gzip_lines(file, path)
             return
-        for number in count(1):
-            line = file.readline(MAX_LINE_BYTES + 1)
+        for number, line in enumerate(iter(partial(file.readline, MAX_LINE_BYTES + 1), b""), 1):
             if len(line) > MAX_LINE_BYTES:
                 raise _too_long_error(path, number)
-            if not line:
-                return
             yield line
 
 

@@ -139,10 +139,7 @@ def _read(path: Path, depth: int = 1) -> dict[str, Any]:
     if not isinstance(parent, str):
         raise ProtocolError(f"{path}: extends must name a protocol, not {parent!r}")
     if depth == _MAX_DEPTH:
-        raise ProtocolError(
-            f"{path}: extends: more than {_MAX_DEPTH} files extend one another, or they form a cycle: "
-            "name a shipped protocol here"
-        )
+        raise ProtocolError(f"{path}: extends: a cycle, or over {_MAX_DEPTH} files: name a shipped protocol")
     return _merged(_read(_find(parent, path.parent, f"{path}: extends: "), depth + 1), data)
 
 

@@ -56,6 +56,8 @@ def make_validator(schema: dict[str, Any], patterns: bool = True) -> Validator:
     if patterns:
         return Draft202012Validator(schema, registry=Registry())
 
+    schema = json.loads(json.dumps(schema, default=str), object_hook=_without_dialect)
+
     def check_additional(validator: Any, allowed: Any, instance: Any, schema: Any) -> Iterator[Any]:
         # Which properties are additional depends on the patterns.
         if "patternProperties" not in schema:
@@ -64,16 +66,13 @@ def make_validator(schema: dict[str, Any], patterns: bool = True) -> Validator:
 
     no_checks = dict.fromkeys(("pattern", "patternProperties", "unevaluatedProperties"), lambda *_: iter(()))
     without_patterns = extend(Draft202012Validator, {**no_checks, "additionalProperties": check_additional})
-    return without_patterns(_without_dialects(schema), registry=Registry())
+    return without_patterns(schema, registry=Registry())
 
 
-def _without_dialects(schema: Any) -> Any:
-    """Return a schema in which no part has a `$schema`. For such a part jsonschema would take the validator
-    of that dialect, which checks patterns, instead of ours."""
-    if isinstance(schema, dict):
-        kept = (item for item in schema.items() if item[0] != "$schema" or not isinstance(item[1], str))
-        return {key: _without_dialects(value) for key, value in kept}
-    return list(map(_without_dialects, schema)) if isinstance(schema, list) else schema
+def _without_dialect(part: dict[str, Any]) -> dict[str, Any]:
+    """Return a part of a schema without `$schema`, for which jsonschema would take the validator of that
+    dialect, which checks patterns, instead of ours."""
+    return {key: value for key, value in part.items() if key != "$schema" or not isinstance(value, str)}
 
 
 @lru_cache(64)

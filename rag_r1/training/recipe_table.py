@@ -153,12 +153,7 @@ def print_recipe_table(arguments: Sequence[str]) -> int:
     description = "Compose recipes, and print their dtype, adapters, learning rates and calculated memory."
     prog = "rag-r1 recipes table"
     args = read_arguments(
-        TableArguments,
-        arguments,
-        prog=prog,
-        description=description,
-        epilog=_EPILOG,
-        check=_check_table,
+        TableArguments, arguments, prog=prog, description=description, epilog=_EPILOG, check=_check_table
     )
     from rag_r1.training.composition import compose_recipe
 

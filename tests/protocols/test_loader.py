@@ -206,7 +206,7 @@ def test_a_file_that_extends_another_gives_only_what_differs(tmp_path, load, dat
         ("no_such", "mine.yaml: extends: unknown protocol 'no_such'"),
         ("gone.yaml", "cannot read protocol .*gone.yaml"),
         ("null\0.yaml", "cannot read protocol .*embedded null"),
-        ("mine.yaml", "mine.yaml: extends: more than 8 files .* form a cycle"),
+        ("mine.yaml", "mine.yaml: extends: a cycle, or over 8 files"),
         (3, "mine.yaml: extends must name a protocol, not 3"),
     ],
 )

@@ -24,8 +24,8 @@ Columns = Mapping[str, np.ndarray]
 #: Computes one number per episode.
 Formula = Callable[[Columns], np.ndarray]
 Section = Literal["scores", "form", "answerable", "search", "cost", "failures"]
-#: Normaliser -> its words in labels; a label without them means `squad`.
-_NORMALISER_LABELS: dict[NormaliserName, str] = {"r1_searcher": "R1-Searcher's normaliser"}
+#: Normaliser -> the end of a measure's name, and of its label.
+_NORMALISER_ENDS = {"squad": ("", ""), "r1_searcher": ("_r1_searcher", ", R1-Searcher's normaliser")}
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,8 @@ def score(metric: str, normaliser: NormaliserName = "squad") -> Measure:
     """Return the measure of `em`, `cover_em` or `f1` with a normaliser. Its name is that of the metric and,
     unless the normaliser is `squad`, that of the normaliser, such as `em_r1_searcher`."""
     label = {"em": "EM", "cover_em": "cover-EM", "f1": "F1"}[metric]
-    name = metric
-    if normaliser != "squad":
-        name, label = f"{metric}_{normaliser}", f"{label}, {_NORMALISER_LABELS[normaliser]}"
-    return Measure(name, label, "scores", column(f"{metric}:{normaliser}"))
+    name_end, label_end = _NORMALISER_ENDS[normaliser]
+    return Measure(metric + name_end, label + label_end, "scores", column(f"{metric}:{normaliser}"))
 
 
 def mean_among(name: str, label: str, section: Section, score_column: str, group: str) -> Measure:
