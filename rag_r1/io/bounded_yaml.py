@@ -50,13 +50,24 @@ _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 class _UniqueKeys(_LOADER):
     """Refuses duplicate keys of a mapping, of which PyYAML would take the last."""
 
-    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+    def __init__(self, stream: str):
+        super().__init__(stream)
+        self._flattened: set[yaml.MappingNode] = set()
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Replace the key `<<` of a mapping by the keys that it merges. Raises YamlError for a duplicate key.
+
+        PyYAML may call this again for a mapping whose keys are already merged.
+        """
+        if node in self._flattened:
+            return
+        self._flattened.add(node)
         keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
         if repeated := [key for key, count in keys.items() if count > 1 and key != "<<"]:
             raise YamlError(
                 f"it has the key {repeated[0][:100]} twice (line {node.start_mark.line + 1} and after)"
             )
-        return super().construct_mapping(node, deep)
+        super().flatten_mapping(node)
 
 
 def read_yaml(path: Path) -> Any:

@@ -73,3 +73,8 @@ def test_honest_yaml_is_read_with_its_aliases_merges_and_encoding(tmp_path):
     (tmp_path / "c.yaml").write_bytes(b" " * (5 << 20))
     with pytest.raises(YamlError, match="more than 4 MiB"):
         read_yaml(tmp_path / "c.yaml")
+
+
+def test_a_mapping_that_merges_keys_may_itself_be_merged_before_it_is_built():
+    text = "a: &a {x: 1}\nb: {c: &c {<<: *a, x: 2}}\nd: {<<: *c}"
+    assert load_yaml(text) == {"a": {"x": 1}, "b": {"c": {"x": 2}}, "d": {"x": 2}}
