@@ -43,6 +43,12 @@ def test_a_title_in_the_text_an_address_and_a_rare_name_are_links():
     ]
 
 
+def test_a_url_may_end_in_parentheses_or_stand_in_them():
+    page = passage("Page", "See https://a.org/B_(town), or the sea (https://a.org/c).")
+    others = [passage(name, "x", url=f"https://a.org/{name}") for name in ("B_(town)", "c")]
+    assert {link.target for link in Links(pool_of(page, *others)).of(page)} == {"B_(town)", "c"}
+
+
 def test_a_name_of_many_a_title_of_two_and_the_first_word_of_a_sentence_are_none():
     page = passage("Page", "Music is played. Grey Ulm and Bo Ray are here.")
     others = [passage(f"Page {number}", "Bo Ray again.") for number in range(9)]

@@ -27,7 +27,8 @@ _WORD = re.compile(r"\w[\w'’.\-]*\w|\w")
 #: Two or more capitalised words. Their length is limited, since a long word with many hyphens, which may be
 #: hostile, would be read to its end from each of them.
 _NAME = re.compile(r"\b[A-ZÀ-ÖØ-Þ][\w'’\-]{1,40}(?: [A-ZÀ-ÖØ-Þ][\w'’\-]{1,40})+")
-_ADDRESS = re.compile(r"https?://[^\s<>\"')\]]+")
+#: A URL. A closing parenthesis belongs to it only if the opening one does, as in `/wiki/Alien_(film)`.
+_URL = re.compile(r"https?://(?:\([^\s<>\"'()\]]*\)|[^\s<>\"')\]])+")
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,8 @@ class Links:
 
     def _by_url(self, passage: SourcePassage) -> Iterator[SourcePassage]:
         """Yield the passages whose URLs the passage contains."""
-        for address in _ADDRESS.findall(passage.contents):
-            if target := self._passage_by_url.get(address.rstrip(".,;")):
+        for url in _URL.findall(passage.contents):
+            if target := self._passage_by_url.get(url.rstrip(".,;")):
                 yield target
 
     def _by_name(self, passage: SourcePassage) -> Iterator[SourcePassage]:
@@ -91,10 +92,10 @@ class Links:
 
 
 def _title_key(title: str) -> str:
-    """The title in the form in which `_mentions` yields it.
+    """Return a title in the form in which `_mentions` yields it.
 
-    Empty if the title has no word or too many, or is a single word that is short or does not begin with a
-    capital.
+    The result is empty if the title has no word or too many, or is a single word that is short or does not
+    begin with a capital.
     """
     words = _WORD.findall(title)
     is_distinctive = len(words) > 1 or (len(title) > 4 and title[:1].isupper())
