@@ -1,7 +1,7 @@
 """Converts titles and snippets of search engines to plain text on one line.
 
-Only the names of HTML elements count as tags, so that `List<String>` and `a < b` are kept. The text is
-processed in a single pass, so that a hostile page can make a snippet ugly but not slow.
+Only the HTML elements below count as tags, so that `List<String>`, `List<Address>` and `a < b` are kept.
+The text is processed in a single pass, so that a hostile page can make a snippet ugly but not slow.
 """
 
 from __future__ import annotations
@@ -10,16 +10,20 @@ import html
 import re
 
 _TAG = re.compile(r"</?([a-z][a-z0-9]*)(?:[\s/][^<>]*)?>", re.IGNORECASE)
-#: Elements that separate words.
-_BREAKS = frozenset("br p div li td th tr h1 h2 h3 h4 h5 h6 dd dt hr ul ol table section".split())
-#: Elements that do not separate words: inline elements, and those that contain whole blocks.
+#: Elements that separate words: blocks, cells and items.
+_BREAKS = frozenset(
+    (
+        "article aside blockquote body br button caption center dd details div dl dt fieldset figcaption "
+        "figure footer form h1 h2 h3 h4 h5 h6 head header hr iframe legend li main nav object ol option p "
+        "pre script section select style summary table tbody td tfoot th thead title tr ul video"
+    ).split()
+)
+#: Elements within a line, which may begin or end inside a word.
 _INLINE = frozenset(
     (
-        "a abbr article aside b bdi bdo blockquote body button caption center cite code col del details dfn "
-        "dl em embed figcaption figure font footer form head header html i iframe img input ins kbd label "
-        "legend link main mark meta nav noscript object option picture pre q s samp script select small "
-        "source span strike strong style sub summary sup svg tbody template textarea tfoot thead time title "
-        "tt u var video wbr"
+        "a abbr b bdi bdo big cite code col del dfn em embed font html i img input ins kbd label link mark "
+        "meta noscript picture q rp rt ruby s samp small source span strike strong sub sup svg template time "
+        "tt u var wbr"
     ).split()
 )
 _CONTROL = re.compile("[\x00-\x08\x0e-\x1f\x7f\ud800-\udfff]")
