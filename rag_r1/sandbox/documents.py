@@ -22,7 +22,10 @@ MAX_CHARS = 16 << 20
 #: Most sections of one file.
 MAX_SECTIONS = 200_000
 
-_CHARSET = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?\s*([\w.:-]{1,40})", re.IGNORECASE)
+#: The encoding that a page declares. If the declaration can be read as ASCII, it is not UTF-16 or UTF-32.
+_CHARSET = re.compile(
+    rb"<meta[^>]{0,200}charset\s*=\s*[\"']?\s*(?!utf[_-]?(?:16|32))([\w.:-]{1,40})", re.IGNORECASE
+)
 #: Elements whose text is left out.
 _SKIPPED = {"script", "style", "noscript", "template", "svg", "math", "iframe", "object", "canvas", "select"}
 #: Elements that end a word.
@@ -66,7 +69,7 @@ def read(path: str, ending: str) -> list[Any]:
 
 def read_all(files: list[list[str]]) -> list[list[Any]]:
     """A job: reads several files, each given as a list of the arguments of `read`. For each file returns
-    `["", result]`, or `[kind, message]` of an exception, where kind is `OSError` or the exception's name."""
+    `["", result]`, or `[type, message]` of an exception; `OSError` stands for its subclasses."""
     results: list[list[Any]] = []
     for path, ending in files:
         try:
@@ -106,7 +109,7 @@ def html_text(markup: str) -> DocumentText:
 
 
 def _declared_encoding(data: bytes) -> str | None:
-    """Return the encoding that an HTML page declares in its first kilobytes; None if it declares none."""
+    """Return the encoding that an HTML page declares in its first 4 KiB; None if it declares none."""
     match = _CHARSET.search(data[:4096])
     return match[1].decode("ascii") if match else None
 
@@ -177,9 +180,17 @@ class _PageParser(HTMLParser):
 
     def document(self) -> DocumentText:
         """Return the title and the sections that were read. The title is by default the first heading."""
-        sections = [Section("".join(text), one_line("".join(heading))) for heading, text in self._sections]
+        sections = [_page_section("".join(heading), "".join(text)) for heading, text in self._sections]
         title = one_line("".join(self._title)) or next((s.heading for s in sections if s.heading), "")
         return DocumentText(title, sections)
+
+
+def _page_section(heading: str, text: str) -> Section:
+    """Return a section of a page. A heading that is too long, such as one without an end tag, is also in its
+    text."""
+    short_heading = one_line(heading)
+    is_cut = len(short_heading) < len(" ".join(heading.split()))
+    return Section(f"{heading}\n{text}" if is_cut else text, short_heading)
 
 
 def _read_pdf(stream: BinaryIO) -> DocumentText:

@@ -183,6 +183,8 @@ def test_a_link_to_nothing_is_named_or_left_out(tmp_path, caplog):
 def test_a_page_says_its_encoding(tmp_path):
     (tmp_path / "x.html").write_bytes('<meta charset="iso-8859-1"><p>Käse'.encode("latin-1"))
     assert read_document(tmp_path / "x.html").sections[0].text.strip() == "Käse"
+    (tmp_path / "x.html").write_bytes('<meta charset="utf-16"><p>Käse'.encode())
+    assert read_document(tmp_path / "x.html").sections[0].text.strip() == "Käse"
     (tmp_path / "x.txt").write_bytes("Käse".encode("utf-16"))
     assert read_document(tmp_path / "x.txt").sections[0].text == "Käse"
 
@@ -227,6 +229,11 @@ def test_a_heading_is_one_short_line_before_closing_marks_however_long_its_line(
     )
     results = [section.heading for section in read_document(tmp_path / "a.md").sections]
     assert results == ["", "C#", "Tides", "a b", "", ("long " * 40)]
+
+
+def test_the_text_after_a_heading_without_an_end_is_kept():
+    [_, section] = html_text("<h1>Tides<p>" + "word " * 99).sections
+    assert section.text.count("word") == 99 and section.heading.startswith("Tides word")
 
 
 @pytest.mark.parametrize("named", ["idna", "punycode", "undefined", "no-such", "zlib"])
