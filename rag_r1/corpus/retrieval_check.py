@@ -34,12 +34,12 @@ _MAX_FIRST_FAILURES = 16
 
 @dataclass(frozen=True)
 class RetrievalResult:
-    """The first k passages that a server returned for a question."""
+    """The first k passages that a server returned for a question, or for each part of it."""
 
     #: Rank, from 1, of the first passage with a gold answer; for a question with several parts, the largest
     #: of their ranks. None if there is no such passage, or none for one of the parts.
     rank: int | None
-    #: Ids of all passages, best first.
+    #: Ids of all passages, each once: those of the first part, best first, and then those of the next.
     ids: tuple[str, ...]
 
     def share_of(self, ids: Sequence[str]) -> float:
@@ -55,15 +55,15 @@ def retrieve(
     questions: Sequence[CorpusQuestion],
     answers: AnswerMatcher,
     config: RetrieverConfig,
-    store: Path,
+    results_file: Path,
     *,
     progress: bool = True,
 ) -> RetrievalResults:
     """Search a server for all questions, and return the results of the searches that succeeded.
 
-    `answers` contains all gold answers. `store` is the file of the results; it may have those of an earlier
-    run with the same server and k. Raises RunError if the server answers no question, if the file has another
-    content, or if the disk is full, and OSError if the file cannot be opened.
+    `answers` contains all gold answers. `results_file` may have the results of an earlier run; they are used
+    if the server and k are the same. Raises RunError if all searches fail, if a line of the file was not
+    written by this function, or if the disk is full, and OSError if the file cannot be opened.
     """
     header = {"endpoint": config.endpoint, "topk": config.topk}
     digests = {question.key: _digest(question) for question in questions}
@@ -78,17 +78,16 @@ def retrieve(
         row = {"source": question.source, "id": question.id, "of": digests[question.key]}
         lines.append({**row, "rank": result.rank, "ids": result.ids})
 
-    store.parent.mkdir(parents=True, exist_ok=True)
-    lines = JsonLinesFile(store, load, header)
+    results_file.parent.mkdir(parents=True, exist_ok=True)
+    lines = JsonLinesFile(results_file, load, header)
     try:
         unasked = [question for question in questions if question.key not in results]
-        doing = f"asking the {store.stem}"
-        failures = (
-            asyncio.run(_search_all(unasked, answers, config, save, doing, progress)) if unasked else []
-        )
+        hidden = not progress or not unasked
+        with tqdm(total=len(unasked), desc=f"asking the {results_file.stem}", disable=hidden) as bar:
+            failures = asyncio.run(_search_all(unasked, answers, config, save, bar))
     finally:
         lines.close()
-    if not results:
+    if failures and not results:
         raise RunError(
             f"{config.endpoint} answered none of the first {len(failures)} questions ({failures[0]}). "
             "Start it: rag-r1 index serve --index DIR; or correct the address"
@@ -113,34 +112,32 @@ async def _search_all(
     answers: AnswerMatcher,
     config: RetrieverConfig,
     save: Callable[[CorpusQuestion, RetrievalResult], None],
-    doing: str,
-    progress: bool,
+    bar: tqdm,
 ) -> list[str]:
     """Search for the questions, call `save` with each result, and return the reasons of the failed
-    searches."""
+    searches. `bar` shows the progress."""
     client = RetrievalClient(config)
     pending: Iterator[CorpusQuestion] = iter(questions)
     has_answered = False
     failures: list[str] = []
-    with tqdm(total=len(questions), desc=doing, disable=not progress) as bar:
 
-        async def work() -> None:
-            nonlocal has_answered
-            for question in pending:  # shared by all workers, so each question is taken once
-                result = await _search(question, answers, client)
-                if isinstance(result, RetrievalResult):
-                    has_answered = True
-                    save(question, result)
-                else:
-                    failures.append(result)
-                    if not has_answered and len(failures) >= _MAX_FIRST_FAILURES:
-                        return
-                bar.update()
+    async def search_pending() -> None:
+        nonlocal has_answered
+        for question in pending:  # shared by all workers, so each question is taken once
+            result = await _search(question, answers, client)
+            if isinstance(result, RetrievalResult):
+                has_answered = True
+                save(question, result)
+            else:
+                failures.append(result)
+                if not has_answered and len(failures) >= _MAX_FIRST_FAILURES:
+                    return
+            bar.update()
 
-        try:
-            await asyncio.gather(*(work() for _ in range(_CONCURRENCY)))
-        finally:
-            await client.close()
+    try:
+        await asyncio.gather(*(search_pending() for _ in range(_CONCURRENCY)))
+    finally:
+        await client.close()
     return failures
 
 
