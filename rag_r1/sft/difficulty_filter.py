@@ -46,12 +46,12 @@ class QuestionRollouts:
 
     @property
     def right_at_first(self) -> bool:
-        """Whether the first rollout was right."""
+        """Whether the first rollout that could be judged was right."""
         return self.was_right[:1] == (True,)
 
     @property
     def difficulty(self) -> str | None:
-        """R1-Searcher's class of difficulty; None if there are too few rollouts to tell."""
+        """R1-Searcher's class of difficulty; None if there are too few rollouts for one."""
         return difficulty_class(len(self.was_right), self.solved) if self.was_right else None
 
     @property
@@ -61,7 +61,7 @@ class QuestionRollouts:
 
 
 def is_kept(question: QuestionRollouts, share: float, seed: int) -> bool:
-    """Whether a question is kept. `share` is the share that is kept of those right at the first try."""
+    """Return whether a question is kept. `share` of those that are right at the first try are kept."""
     if question.right_at_first:
         return seeded_fraction(seed, "kept", question.row.id) < share
     return question.decided and question.solved
@@ -73,11 +73,12 @@ def split(
     """Split rows into (training rows, validation rows), each in their original order.
 
     `share` of the rows, rounded up as in RAG-R1 (252 of 5,022), but never all, are for validation. Rows with
-    the same question stay together, so there may be a few more.
+    the same question stay together, so their number may differ a little.
     """
     n_share = math.ceil(Fraction(str(share)) * len(rows))  # in floats, 0.07 of 100 is more than 7
     limit = min(n_share, max(len(rows) - 1, 0))
-    sizes = Counter(question_key(row.question) for row in rows)
+    keys = [question_key(row.question) for row in rows]
+    sizes = Counter(keys)
     held_out: set[str] = set()
     count = 0
     for key in sorted(sizes, key=lambda key: seeded_fraction(seed, "validation", key)):
@@ -86,8 +87,8 @@ def split(
         if count + sizes[key] < len(rows):
             held_out.add(key)
             count += sizes[key]
-    train = [row for row in rows if question_key(row.question) not in held_out]
-    return train, [row for row in rows if question_key(row.question) in held_out]
+    train = [row for row, key in zip(rows, keys, strict=True) if key not in held_out]
+    return train, [row for row, key in zip(rows, keys, strict=True) if key in held_out]
 
 
 def rollout_lines(questions: Iterable[QuestionRollouts]) -> Iterator[dict[str, Any]]:
@@ -107,15 +108,14 @@ def rollout_lines(questions: Iterable[QuestionRollouts]) -> Iterator[dict[str, A
 def filter_counts(questions: Sequence[QuestionRollouts], share: float, seed: int) -> dict[str, Any]:
     """Return the counts of a filter's run, as they are in summary.json."""
     judged = [question for question in questions if question.was_right]
-    easy = [question for question in judged if question.right_at_first]
-    solved = [question for question in judged if question.solved and not question.right_at_first]
+    right_at_first = [question for question in judged if question.right_at_first]
     classes = Counter(question.difficulty or "unclassified" for question in judged)
     bars = Counter(question.bar for question in judged if question.solved or question.decided)
     return {
         "questions": len(questions),
-        "right_at_first": len(easy),
-        "right_at_first_kept": sum(is_kept(question, share, seed) for question in easy),
-        "right_later": len(solved),
+        "right_at_first": len(right_at_first),
+        "right_at_first_kept": sum(is_kept(question, share, seed) for question in right_at_first),
+        "right_later": sum(question.solved for question in judged) - len(right_at_first),
         "never_right": sum(question.decided and not question.solved for question in judged),
         "undecided": sum(not question.decided for question in questions),
         "never_judged": sum(question.decided and not question.was_right for question in questions),
