@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # so that the script also runs without installation
 
-from data_process.command import main  # noqa: E402
+from data_process.command import main
 
 if __name__ == "__main__":
     sys.exit(main(__doc__, "rag_r1_mq", "hotpotqa", ("RUC-NLPIR/FlashRAG_datasets", "hotpotqa")))

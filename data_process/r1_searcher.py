@@ -25,16 +25,16 @@ from pydantic import BeforeValidator
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # so that the script also runs without installation
 
-from data_process.command import QuestionArguments, ScriptInput, run  # noqa: E402
-from data_process.difficulty import CLASSES, PUBLISHED, SOURCES, Composition, select  # noqa: E402
-from data_process.difficulty_file import DifficultyTable, read_difficulties  # noqa: E402
-from rag_r1.data.files.bad_rows import BadRows  # noqa: E402
-from rag_r1.data.files.duplicates import question_key  # noqa: E402
-from rag_r1.data.files.qa_parquet import Split, make_splits  # noqa: E402
+from data_process.command import QuestionArguments, ScriptInput, run
+from data_process.difficulty import CLASSES, PUBLISHED, SOURCES, Composition, select
+from data_process.difficulty_file import DifficultyTable, read_difficulties
+from rag_r1.data.files.bad_rows import BadRows
+from rag_r1.data.files.duplicates import question_key
+from rag_r1.data.files.qa_parquet import Split, make_splits
 from rag_r1.data.files.question_file import QuestionFile, read_file
-from rag_r1.io.errors import DataError  # noqa: E402
-from rag_r1.options.command_line import argument, with_defaults  # noqa: E402
-from rag_r1.runs.start_checks import StartChecks  # noqa: E402
+from rag_r1.io.errors import DataError
+from rag_r1.options.command_line import argument, with_defaults
+from rag_r1.runs.start_checks import StartChecks
 
 
 class StageArguments(QuestionArguments):
@@ -98,15 +98,15 @@ def _drawn_splits(
 ) -> ScriptInput:
     """Draw a composition from raw rows (`raw`: source -> file), and print a note for each unmet count.
 
-    In the counts of the split, the rows that were read are those that were drawn or left out; `raw_rows` has
-    the numbers of all rows. Raises DataError if nothing can be drawn.
+    The split counts as read only the rows that were drawn, that repeat another row or that are malformed; the
+    numbers of all rows are in `raw_rows` of the summary. Raises DataError if nothing can be drawn.
     """
     excluded = {question_key(q.question): q for q in reversed(test.questions)} if test else {}
     questions = {name: source.questions for name, source in raw.items()}
     class_of = difficulties.of if difficulties else None
     sample = select(questions, composition, class_of, excluded, args.seed)
     if not sample.questions:
-        raise DataError("nothing could be drawn: " + "; ".join(sample.shortfalls))
+        raise DataError("nothing could be drawn: " + ("; ".join(sample.shortfalls) or "every --count is 0"))
     notes = [] if difficulties else ["no --difficulty: drawn from all questions, whatever their difficulty"]
     for note in notes + sample.shortfalls:
         print(f"note: {note}", file=sys.stderr)
@@ -139,13 +139,15 @@ def _published_splits(splits: list[Split], stage: int) -> ScriptInput:
 
 
 def _requested_counts(entries: Sequence[str]) -> Composition:
-    """Return the numbers of --count. Raises DataError if one is not SOURCE.CLASS=N."""
-    counts = {}
+    """Return the numbers of --count. Raises DataError if one is not SOURCE.CLASS=N or is given twice."""
+    counts: dict[tuple[str, str], int] = {}
     for entry in entries:
         name, _, count = entry.partition("=")
         source, _, class_ = name.partition(".")
         if source not in SOURCES or class_ not in CLASSES or not count.isdecimal():
             raise DataError(f"--count {entry}: use SOURCE.CLASS=N, for example hotpotqa.medium=200")
+        if (source, class_) in counts:
+            raise DataError(f"--count {name} is given twice: give it once")
         counts[source, class_] = int(count)
     return counts
 

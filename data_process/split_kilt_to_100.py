@@ -33,16 +33,16 @@ from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # so that the script also runs without installation
 
-from rag_r1.data.files.bad_rows import HELP, BadRows  # noqa: E402
-from rag_r1.io.atomic_files import move_into_place  # noqa: E402
-from rag_r1.io.errors import DataError  # noqa: E402
-from rag_r1.io.ordinary_files import open_ordinary  # noqa: E402
-from rag_r1.options.command_exit import command_main  # noqa: E402
-from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments  # noqa: E402
-from rag_r1.options.out_folder import check_out_file  # noqa: E402
-from rag_r1.runs.errors import RunError  # noqa: E402
-from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks  # noqa: E402
-from rag_r1.runs.state_file import StateFile  # noqa: E402
+from rag_r1.data.files.bad_rows import HELP, BadRows
+from rag_r1.io.atomic_files import move_into_place
+from rag_r1.io.errors import DataError
+from rag_r1.io.ordinary_files import open_ordinary
+from rag_r1.options.command_exit import command_main
+from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
+from rag_r1.options.out_folder import check_out_file
+from rag_r1.runs.errors import RunError
+from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks
+from rag_r1.runs.state_file import StateFile
 
 WORDS_PER_PASSAGE = 100
 #: Number of pages between two records of progress; after a kill at most this many are split again.

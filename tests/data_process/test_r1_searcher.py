@@ -105,7 +105,12 @@ def test_without_difficulties_it_says_so(files, tmp_path, capsys):
         (["--hotpotqa", "{h}", "--count", "hotpot.medium=1"], "--count hotpot.medium=1: use SOURCE.CLASS=N"),
         (["--hotpotqa", "{h}", "--count", "hotpotqa.medium=x"], "--count hotpotqa.medium=x"),
         (["--hotpotqa", "{h}", "--difficulty", "{h}"], "line 1: needs `rollouts`"),
+        (["--hotpotqa", "{h}", *["--count", "hotpotqa.medium=1"] * 2], "given twice"),
         (["--2wiki", "{w}", "--count", "2wiki.medium=0"], "nothing could be drawn"),
+        (
+            ["--2wiki", "{w}", "--count", "2wiki.medium=0", "--count", "hotpotqa.medium=0"],
+            "every --count is 0",
+        ),
     ],
 )
 def test_a_wrong_option_is_named(files, tmp_path, capsys, arguments, message):
