@@ -96,7 +96,7 @@ def _step_answers(row: Row) -> list[str] | None:
     valid = isinstance(steps, list) and all(isinstance(step, dict) and "answer" in step for step in steps)
     expect(valid, "`question_decomposition` must be a list of objects with an answer", steps)
     with_answer = (step for step in steps if step["answer"] is not None)
-    texts = (str(text).strip() for step in with_answer for text in texts_of(step, "answer"))
+    texts = (text.strip() for step in with_answer for text in texts_of(step, "answer"))
     return list(dict.fromkeys(filter(None, texts)))
 
 

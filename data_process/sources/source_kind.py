@@ -35,7 +35,7 @@ Row = dict[str, Any]
 
 def row_question(
     row: Row,
-    golds: Iterable[Any] | None = None,
+    golds: Iterable[str] | None = None,
     metadata: Mapping[str, Any] | None = None,
     *,
     key: str = "question",
@@ -51,7 +51,7 @@ def row_question(
     )
 
 
-def row_golds(row: Row) -> list[Any]:
+def row_golds(row: Row) -> list[str]:
     """Return the gold answers from FlashRAG's column, or else from `answer`."""
     return texts_of(row, "golden_answers" if "golden_answers" in row else "answer")
 
@@ -61,7 +61,7 @@ def optional_text(row: Row, key: str) -> str | None:
     return text_of(row, key) if key in row else None
 
 
-def optional_texts(row: Mapping[str, Any], key: str) -> list[Any]:
+def optional_texts(row: Mapping[str, Any], key: str) -> list[str]:
     """Return the texts under a key, or [] if the row has no such key or an empty value."""
     return texts_of(row, key) if row.get(key) else []
 

@@ -53,7 +53,7 @@ def parse_row(row: Any) -> Question:
     if key is None:
         raise ValueError(f"no answer: needs one of {', '.join(ANSWER_KEYS)}; the row has {keys_of(row)}")
     titles = texts_of(row, _TITLES) if isinstance(row.get(_TITLES), list) else None
-    metadata = {_TITLES: [str(title) for title in titles]} if titles else None
+    metadata = {_TITLES: titles} if titles else None
     return clean_question(question, texts_of(row, key), id_of(row), metadata, empty=f"`{key}` is empty")
 
 
@@ -75,23 +75,23 @@ def text_of(row: Mapping[str, Any], key: str) -> str:
     return value
 
 
-def texts_of(row: Mapping[str, Any], key: str) -> list[Any]:
-    """Return the texts or numbers under a key, which may be one value or a list. Raises ValueError for values
-    of another type."""
+def texts_of(row: Mapping[str, Any], key: str) -> list[str]:
+    """Return the text under a key, or the texts if it has a list, with numbers as texts. Raises ValueError
+    for values of another type."""
     values = row[key] if isinstance(row[key], list) else [row[key]]
-    if not all(_is_plain(value) for value in values):
+    if not all(_is_text_or_number(value) for value in values):
         raise ValueError(f"`{key}` must be a text or a list of texts, not {short_text(row[key])}")
-    return values
+    return [str(value) for value in values]
 
 
 def id_of(row: Mapping[str, Any], keys: Collection[str] = _ID_KEYS) -> str | None:
     """Return the source's own id of the row from the first of `keys` that has one; None if none has."""
-    return next((str(row[key]) for key in keys if _is_plain(row.get(key)) and row[key] != ""), None)
+    return next((str(row[key]) for key in keys if _is_text_or_number(row.get(key)) and row[key] != ""), None)
 
 
 def clean_question(
     question: str,
-    golds: Iterable[Any],
+    golds: Iterable[str],
     row_id: str | None,
     metadata: Mapping[str, Any] | None = None,
     *,
@@ -102,7 +102,7 @@ def clean_question(
     the golds, and drop blank and repeated golds and metadata that is None. Raises ValueError if no gold is
     left (with the message `empty`) or if a text contains a lone surrogate."""
     full_text = "\n".join(" ".join(line.split()) for line in (question, *options))
-    golds = tuple(dict.fromkeys(text for gold in golds if (text := str(gold).strip())))
+    golds = tuple(dict.fromkeys(text for gold in golds if (text := gold.strip())))
     if not golds:
         raise ValueError(empty)
     metadata = {key: value for key, value in (metadata or {}).items() if value is not None}
@@ -112,7 +112,7 @@ def clean_question(
 
 
 def _texts_in(value: Any) -> Iterable[str]:
-    """Yield the texts in nested lists."""
+    """Yield a text, or the texts in nested lists."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list | tuple):
@@ -120,7 +120,7 @@ def _texts_in(value: Any) -> Iterable[str]:
             yield from _texts_in(part)
 
 
-def _is_plain(value: Any) -> bool:
+def _is_text_or_number(value: Any) -> bool:
     """Return whether this is a text or a finite number."""
     if isinstance(value, float):
         return math.isfinite(value)
