@@ -26,11 +26,8 @@ from statistics import fmean
 from textwrap import fill
 from typing import Any
 
-import yaml
-
-from rag_r1.config.recipes import RECIPES
 from rag_r1.demo.eval_spec import eval_arguments
-from rag_r1.demo.run import KEEP_POLICY, run_demo
+from rag_r1.demo.run import KEEP_POLICY, protocol_of, run_demo
 from rag_r1.demo.world import KINDS, demo_protocol, write_demo
 from rag_r1.evaluation import command
 from rag_r1.evaluation.probes.verdict import CONDITION_NAMES
@@ -46,12 +43,6 @@ ROOT = Path(__file__).resolve().parents[1]
 #: The kinds of questions whose answers cannot be guessed.
 NOT_GUESSED = ("one_hop", "bridge", "both")
 CLOSED_BOOK_AT_MOST, WITHHELD_AT_MOST = 0.05, 0.5
-
-
-def protocol_of(recipe: str) -> str:
-    """Return the protocol that a demo recipe trains."""
-    settings = yaml.safe_load((RECIPES / "demo" / f"{recipe}.yaml").read_text(encoding="utf-8"))
-    return settings["rag_r1"]["protocol"]
 
 
 def policy_of(args: argparse.Namespace, seed: int, folder: Path) -> Path:

@@ -51,12 +51,14 @@ from rag_r1.training.progress import train
 
 #: Contains a folder for the run of each recipe; relative to the working directory.
 OUTPUTS = Path("outputs", "demo")
+_LAST_STEP_ONLY = "trainer.save_freq=1000000"
+_SAVED_PARTS = "actor_rollout_ref.actor.checkpoint.save_contents"
 #: Overrides that save only the policy of the last step, and only as a Hugging Face model.
-KEEP_POLICY = ("trainer.save_freq=1000000", "actor_rollout_ref.actor.checkpoint.save_contents=[hf_model]")
-#: The second of them for adapters, in veRL's own form, since a model with adapters would have PEFT's names.
-_KEEP_ADAPTERS = "actor_rollout_ref.actor.checkpoint.save_contents=[model]"
+KEEP_POLICY = (_LAST_STEP_ONLY, f"{_SAVED_PARTS}=[hf_model]")
+#: The same for a policy with adapters, in veRL's own form, since a Hugging Face model has PEFT's names.
+_KEEP_ADAPTERS = (_LAST_STEP_ONLY, f"{_SAVED_PARTS}=[model]")
 #: The recipe that trains adapters over NF4 weights. It saves adapters instead of a model.
-_OVER_NF4 = "grpo_nf4"
+_NF4_RECIPE = "grpo_nf4"
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,7 @@ def _check_start(args: DemoArguments) -> Path:
     """
     out = Path(realpath(args.out or OUTPUTS / args.recipe))
     with StartChecks() as checks:
-        packages = ["bitsandbytes"] if args.recipe == _OVER_NF4 else []
+        packages = ["bitsandbytes"] if args.recipe == _NF4_RECIPE else []
         checks.run(check_packages, "rag-r1 demo", "verl", "vllm", "bm25s", *packages)
         checks.run(check_out, out, "rag-r1 demo")
         checks.run(check_overrides, Recipe.find(f"demo/{args.recipe}"), args.overrides)
@@ -204,10 +206,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _saved_policy(args: DemoArguments) -> Sequence[str]:
     """Return the overrides that save the trained policy in a form that an evaluation or export takes."""
-    if args.recipe == _OVER_NF4:
-        return KEEP_POLICY[:1]
+    if args.recipe == _NF4_RECIPE:
+        return (_LAST_STEP_ONLY,)
     config = compose_recipe(Recipe.find(f"demo/{args.recipe}"), args.overrides)
-    return [KEEP_POLICY[0], _KEEP_ADAPTERS] if adapter_rank(config) else KEEP_POLICY
+    return _KEEP_ADAPTERS if adapter_rank(config) else KEEP_POLICY
 
 
 def _print_results(args: DemoArguments, out: Path, results: dict[str, Any]) -> None:
@@ -220,7 +222,7 @@ def _print_results(args: DemoArguments, out: Path, results: dict[str, Any]) -> N
     if not args.overrides and (summary := BandCheck.summary_of_run(recipe, out / "metrics.jsonl")):
         print(summary)
     model = newest_checkpoint(out / "checkpoints")
-    base = policy_path(protocol_of(args.recipe)) if args.recipe == _OVER_NF4 else None
+    base = policy_path(protocol_of(args.recipe)) if args.recipe == _NF4_RECIPE else None
     print("\n".join(["", *after_demo(out, model, base)]))
 
 
