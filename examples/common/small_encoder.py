@@ -7,8 +7,8 @@ training starts. The folder has the format of sentence-transformers, like that o
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from rag_r1.demo.names import NAME_WORDS, TRADE, YEARS
@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
 _COMMON_WORDS = 'the was born in a town year company founded by where when were and of founder ? . , " :'
 _SPECIAL = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
-WIDTH, LAYERS, HEADS, MAX_TOKENS = 128, 2, 4, 256
+_WIDTH, _LAYERS, _HEADS, _MAX_TOKENS = 128, 2, 4, 256
 
 
 def make_encoder(folder: Path) -> Path:
-    """Write the untrained encoder into `folder`, unless it exists; returns the folder."""
+    """Write the untrained encoder, which is always the same, into `folder` unless it exists; returns the
+    folder. Raises OSError if it cannot be written."""
     if (folder / "modules.json").exists():
         return folder
     import torch
@@ -32,25 +33,24 @@ def make_encoder(folder: Path) -> Path:
     from transformers import BertConfig, BertModel
 
     tokenizer = _tokenizer()
-    bare = folder.with_name(f"{folder.name}.bare")  # a folder of transformers, without pooling
-    torch.manual_seed(0)
     config = BertConfig(
         vocab_size=len(tokenizer),
-        hidden_size=WIDTH,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=HEADS,
-        intermediate_size=2 * WIDTH,
-        max_position_embeddings=MAX_TOKENS,
+        hidden_size=_WIDTH,
+        num_hidden_layers=_LAYERS,
+        num_attention_heads=_HEADS,
+        intermediate_size=2 * _WIDTH,
+        max_position_embeddings=_MAX_TOKENS,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
     )
-    BertModel(config).save_pretrained(bare)
-    tokenizer.save_pretrained(bare)
-    transformer = Transformer(str(bare))
-    encoder = SentenceTransformer(modules=[transformer, Pooling(WIDTH, pooling_mode="mean"), Normalize()])
-    with atomic_file(folder) as part:
-        encoder.save(str(part), create_model_card=False)
-        shutil.rmtree(bare)
+    with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they are
+        torch.manual_seed(0)
+        bert = BertModel(config)
+    with TemporaryDirectory() as bare, atomic_file(folder) as part:  # bare: without pooling
+        bert.save_pretrained(bare)
+        tokenizer.save_pretrained(bare)
+        modules = [Transformer(bare), Pooling(_WIDTH, pooling_mode="mean"), Normalize()]
+        SentenceTransformer(modules=modules).save(str(part), create_model_card=False)
     return folder
 
 
@@ -62,9 +62,9 @@ def _tokenizer() -> PreTrainedTokenizerFast:
     words = [word.lower() for word in (*NAME_WORDS, *TRADE, *YEARS)]
     tokens = dict.fromkeys([*_SPECIAL.values(), *words, *_COMMON_WORDS.split()])
     vocabulary = {token: number for number, token in enumerate(tokens)}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=_SPECIAL["unk_token"]))
     tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     ends = [(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")]
     tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=MAX_TOKENS, **_SPECIAL)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=_MAX_TOKENS, **_SPECIAL)
