@@ -111,13 +111,9 @@ def _drawn_splits(
     for note in notes + sample.shortfalls:
         print(f"note: {note}", file=sys.stderr)
     bad = sum((source.bad for source in raw.values()), BadRows())
-    train = QuestionFile(
-        " + ".join(source.name for source in raw.values()),
-        sample.questions,
-        n_read=len(sample.questions) + len(sample.repeats) + bad.count,
-        bad=bad,
-    )
-    splits = make_splits(train, test)
+    name = " + ".join(source.name for source in raw.values())
+    n_read = len(sample.questions) + len(sample.repeats) + bad.count
+    splits = make_splits(QuestionFile(name, sample.questions, n_read, bad), test)
     splits[0].repeats.extend(sample.repeats)
     raw_rows = {name: source.n_read for name, source in raw.items()}
     drawn = [count.summary for count in sample.counts]
@@ -128,8 +124,7 @@ def _drawn_splits(
 def _published_splits(splits: list[Split], stage: int) -> ScriptInput:
     """Return the published rows, and print a note if the file has fewer than the stage was published with."""
     expected = sum(PUBLISHED[stage].values())
-    written = len(splits[0].questions)
-    if written < expected:
+    if (written := len(splits[0].questions)) < expected:
         print(
             f"note: {written} of the {expected} questions that stage {stage} was published with; the counts "
             "below say what was left out, and the rest is not in the file",

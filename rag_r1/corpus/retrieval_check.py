@@ -65,7 +65,6 @@ def retrieve(
     if the server and k are the same. Raises RunError if all searches fail, if a line of the file was not
     written by this function, or if the disk is full, and OSError if the file cannot be opened.
     """
-    header = {"endpoint": config.endpoint, "topk": config.topk}
     digests = {question.key: _digest(question) for question in questions}
     results: RetrievalResults = {}
 
@@ -79,7 +78,7 @@ def retrieve(
         lines.append({**row, "rank": result.rank, "ids": result.ids})
 
     results_file.parent.mkdir(parents=True, exist_ok=True)
-    lines = JsonLinesFile(results_file, load, header)
+    lines = JsonLinesFile(results_file, load, {"endpoint": config.endpoint, "topk": config.topk})
     try:
         unasked = [question for question in questions if question.key not in results]
         hidden = not progress or not unasked

@@ -64,9 +64,8 @@ class _UniqueKeys(_LOADER):
         self._flattened.add(node)
         keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
         if repeated := [key for key, count in keys.items() if count > 1 and key != "<<"]:
-            raise YamlError(
-                f"it has the key {repeated[0][:100]} twice (line {node.start_mark.line + 1} and after)"
-            )
+            line = node.start_mark.line + 1
+            raise YamlError(f"it has the key {repeated[0][:100]} twice (line {line} and after)")
         super().flatten_mapping(node)
 
 

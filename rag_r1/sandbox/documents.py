@@ -91,8 +91,9 @@ def within_limits(document: DocumentText) -> DocumentText:
 
 
 def _read_html(data: bytes) -> DocumentText:
-    """Return the text of an HTML file. Raises DataError."""
-    return html_text(decode_text(data, _declared_encoding(data)))
+    """Return the text of an HTML file, in the encoding that its first 4 KiB declare. Raises DataError."""
+    declared = _CHARSET.search(data[:4096])
+    return html_text(decode_text(data, declared and declared[1].decode("ascii")))
 
 
 def html_text(markup: str) -> DocumentText:
@@ -106,12 +107,6 @@ def html_text(markup: str) -> DocumentText:
     except (AssertionError, ValueError) as error:
         raise DataError(f"it is not HTML that can be read ({error}): repair it") from None
     return page.document()
-
-
-def _declared_encoding(data: bytes) -> str | None:
-    """Return the encoding that an HTML page declares in its first 4 KiB; None if it declares none."""
-    match = _CHARSET.search(data[:4096])
-    return match[1].decode("ascii") if match else None
 
 
 def decode_text(data: bytes, encoding: str | None = None) -> str:

@@ -108,7 +108,7 @@ def test_without_difficulties_it_says_so(files, tmp_path, capsys):
         (["--hotpotqa", "{h}", *["--count", "hotpotqa.medium=1"] * 2], "given twice"),
         (["--2wiki", "{w}", "--count", "2wiki.medium=0"], "nothing could be drawn"),
         (
-            ["--2wiki", "{w}", "--count", "2wiki.medium=0", "--count", "hotpotqa.medium=0"],
+            ["--2wiki", "{w}", *"--count 2wiki.medium=0 --count hotpotqa.medium=0".split()],
             "every --count is 0",
         ),
     ],

@@ -61,12 +61,8 @@ def test_a_file_of_brackets_is_no_protocol(tmp_path):
 
 def test_honest_yaml_is_read_with_its_aliases_merges_and_encoding(tmp_path):
     (tmp_path / "a.yaml").write_bytes("\ufeffa: &a {x: 1}\nb: {<<: *a, y: Käse}\nc: *a\nd: 5e-7".encode())
-    assert read_yaml(tmp_path / "a.yaml") == {
-        "a": {"x": 1},
-        "b": {"x": 1, "y": "Käse"},
-        "c": {"x": 1},
-        "d": "5e-7",
-    }
+    values = {"a": {"x": 1}, "b": {"x": 1, "y": "Käse"}, "c": {"x": 1}, "d": "5e-7"}
+    assert read_yaml(tmp_path / "a.yaml") == values
     (tmp_path / "b.yaml").write_bytes(b"a: \xff")
     with pytest.raises(YamlError, match="not UTF-8"):
         read_yaml(tmp_path / "b.yaml")

@@ -53,7 +53,7 @@ def parse_row(row: Any) -> Question:
     if key is None:
         raise ValueError(f"no answer: needs one of {', '.join(ANSWER_KEYS)}; the row has {keys_of(row)}")
     titles = texts_of(row, _TITLES) if isinstance(row.get(_TITLES), list) else None
-    metadata = {_TITLES: titles} if titles else None
+    metadata = {_TITLES: titles or None}
     return clean_question(question, texts_of(row, key), id_of(row), metadata, empty=f"`{key}` is empty")
 
 

@@ -16,8 +16,7 @@ from retrieval_server.web.plain_text import document_contents, plain_text
     [
         ("<b>Ulm</b> lies on the <STRONG class='x'>Danube</strong>", "Ulm lies on the Danube"),
         ("1 &lt; 2 &amp;&amp; caf&eacute;&#33;", "1 < 2 && café!"),
-        ("one<br/>two<p>three</p>", "one two three"),
-        ("<ul><li>a<li>b<b>c</b></ul><pre>d</pre><blockquote>e</blockquote>f<wbr>g", "a bc d e fg"),
+        ("one<br/>two<p>three</p><pre>four</pre>f<b>iv</b>e<option>six", "one two three four five six"),
         ("if a < b and List<String> or <unknown>", "if a < b and List<String> or <unknown>"),
         ("  a\n\tb\u00a0c ", "a b c"),
         ("<a href='x'", "<a href='x'"),
