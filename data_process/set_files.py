@@ -1,8 +1,9 @@
-"""Writes the files of a set: the parquet files, and the reports of repeated and of similar questions.
+"""Writes the parquet files of a set, and makes its reports and its counts from the question pool.
 
-`build.py` calls these functions when the question pool is complete. A report consists of JSON lines; each
-names a row and the row that it repeats or resembles, with their split, source, file, number, question and
-answers. `entry_counts` returns the counts for the summary.
+`build.py` calls these functions when the question pool is complete. The two reports list repeated and similar
+questions. They consist of JSON lines; each names a row and the row that it repeats or resembles, with their
+split, source, file, number, question and answers. Functions with a parameter `index` are about the entry of
+the mixture at that index of `pool.entries`.
 """
 
 from __future__ import annotations
@@ -82,40 +83,40 @@ def write_splits(pool: QuestionPool, splits: Iterable[str], protocol: Protocol, 
         for split in splits:
             part = files.enter_context(atomic_file(folder / f"{split}.parquet"))
             with RowWriter(part) as writer:  # complete before a file of another split is replaced
-                for number, entry in enumerate(pool.entries):
+                for index, entry in enumerate(pool.entries):
                     if entry.split == split:
-                        rows = _entry_rows(pool, number, protocol, writer.count)
+                        rows = _entry_rows(pool, index, protocol, writer.count)
                         for row in tqdm(rows, desc=f"writing {entry.name}", unit=" rows", mininterval=1):
                             writer.add(row)
-                            written[number] += 1
+                            written[index] += 1
     return written
 
 
-def _entry_rows(pool: QuestionPool, number: int, protocol: Protocol, start: int) -> Iterator[QuestionRow]:
+def _entry_rows(pool: QuestionPool, index: int, protocol: Protocol, start: int) -> Iterator[QuestionRow]:
     """Yield the rows of an entry; the first one gets the index `start` in the file."""
-    entry = pool.entries[number]
-    repeated_ids = pool.repeated_ids(number)
-    for index, question in enumerate(_entry_questions(pool, number, repeated_ids), start):
+    entry = pool.entries[index]
+    repeated_ids = pool.repeated_ids(index)
+    for row_index, question in enumerate(_entry_questions(pool, index, repeated_ids), start):
         hashed = question.id is None or question.id in repeated_ids
         yield make_row(
             replace(question, metadata={**question.metadata, "source_row": question.row}),
             protocol,
             entry.name,
             entry.split,
-            index,
+            row_index,
             repeated_id=hashed,
             repeated_question=hashed and pool.is_repeated(entry.split, question.question),
         )
 
 
-def _entry_questions(pool: QuestionPool, number: int, repeated_ids: set[str]) -> Iterator[Question]:
+def _entry_questions(pool: QuestionPool, index: int, repeated_ids: set[str]) -> Iterator[Question]:
     """Yield the questions of an entry's rows, joined if the entry asks for several in a row.
 
     Questions are joined in the order of the draw, since neighbours in a file may resemble each other. The
     last ones are left over if they are too few for a row.
     """
-    size = pool.entries[number].join
-    questions = (pooled.question for pooled in pool.questions(entry=number, in_draw_order=size > 1))
+    size = pool.entries[index].join
+    questions = (pooled.question for pooled in pool.questions(entry=index, in_draw_order=size > 1))
     if size == 1:
         yield from questions
         return
@@ -124,15 +125,15 @@ def _entry_questions(pool: QuestionPool, number: int, repeated_ids: set[str]) ->
         yield replace(join_questions(group, "+".join(ids)), row=group[0].row)
 
 
-def entry_counts(pool: QuestionPool, number: int, n_read: int, bad: BadRows, written: int) -> dict[str, Any]:
+def entry_counts(pool: QuestionPool, index: int, n_read: int, bad: BadRows, written: int) -> dict[str, Any]:
     """Return the counts of an entry for the summary.
 
     They add up: read = malformed + duplicates + overlap_with_test + not_drawn + left_over + written x
     questions_per_row. Rows that share an id are written too, each with an id made of its question.
     """
-    entry = pool.entries[number]
-    outcomes = pool.counts(number)
-    same_id = pool.repeated_id_rows(number)
+    entry = pool.entries[index]
+    outcomes = pool.counts(index)
+    same_id = pool.repeated_id_rows(index)
     return {
         "split": entry.split,
         "name": entry.name,
