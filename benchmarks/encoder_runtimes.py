@@ -72,14 +72,14 @@ def load(command: Command) -> dict[str, object]:
     import torch
 
     from retrieval_server.encode.encoder import Encoder
-    from retrieval_server.encode.options import EncoderOptions, choose_runtime
+    from retrieval_server.encode.options import EncoderOptions, openvino_options
     from retrieval_server.errors import UserError
 
     torch.set_num_threads(command.threads)
     loaded: dict[str, object] = {}
     for name, (dtype, runtime) in _KINDS.items():
         cache = command.encoder_cache if runtime == "openvino" else None
-        openvino = choose_runtime(dtype, runtime, "cpu", cache, command.threads)
+        openvino = openvino_options(dtype, runtime, "cpu", cache, command.threads)
         try:
             encoder = Encoder.create(command.encoder, EncoderOptions(), "cpu", dtype, openvino)
         except UserError as error:

@@ -76,7 +76,7 @@ def check_device(device: str | None) -> None:
         raise UserError(f"--device {device}: torch finds {gpus} GPUs here. Give another, or cpu.")
 
 
-def choose_runtime(
+def openvino_options(
     dtype: str,
     runtime: str | None,
     device: str | None,

@@ -15,7 +15,7 @@ from retrieval_server.encode.options import (
     EncoderOptions,
     OpenVinoOptions,
     Runtime,
-    choose_runtime,
+    openvino_options,
 )
 from retrieval_server.errors import UserError
 from retrieval_server.folder.manifest import BM25Section
@@ -90,11 +90,11 @@ class DenseOptions(Options):
     @property
     def openvino(self) -> OpenVinoOptions | None:
         """The settings of OpenVINO if it computes the encoder; None if torch does."""
-        return choose_runtime(self.dtype, self.runtime, self.device, self.encoder_cache)
+        return openvino_options(self.dtype, self.runtime, self.device, self.encoder_cache)
 
     @model_validator(mode="after")
     def _check_runtime(self) -> DenseOptions:
-        choose_runtime(self.dtype, self.runtime, self.device, self.encoder_cache)  # raises ValueError
+        openvino_options(self.dtype, self.runtime, self.device, self.encoder_cache)  # raises ValueError
         return self
 
 

@@ -12,7 +12,7 @@ from retrieval_server.encode.options import (
     EncoderCache,
     OpenVinoOptions,
     Runtime,
-    choose_runtime,
+    openvino_options,
 )
 from retrieval_server.options import AtLeastOne, Flag, Group, Options
 
@@ -115,7 +115,9 @@ class OpenOptions(Options):
     @property
     def openvino(self) -> OpenVinoOptions | None:
         """The settings of OpenVINO if it computes the encoder; None if torch does."""
-        return choose_runtime(self.dtype, self.runtime, self.device, self.encoder_cache, self.encode_threads)
+        return openvino_options(
+            self.dtype, self.runtime, self.device, self.encoder_cache, self.encode_threads
+        )
 
     @model_validator(mode="after")
     def _check_runtime(self) -> OpenOptions:

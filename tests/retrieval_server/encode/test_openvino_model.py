@@ -15,7 +15,7 @@ import pytest
 from retrieval_server.determinism import Determinism
 from retrieval_server.encode import openvino_model
 from retrieval_server.encode.encoder import Encoder
-from retrieval_server.encode.options import EncoderOptions, OpenVinoOptions, choose_runtime
+from retrieval_server.encode.options import EncoderOptions, OpenVinoOptions, openvino_options
 from retrieval_server.errors import UserError
 from retrieval_server.folder.manifest import describe_files
 from retrieval_server.indexing.builder import build_index
@@ -252,9 +252,9 @@ def test_options_that_contradict_each_other_are_refused(options, reason):
 
 
 def test_8_bits_are_computed_by_openvino_and_everything_else_by_torch_unless_told_otherwise(tmp_path):
-    assert choose_runtime("int8", None, None, tmp_path, 3) == OpenVinoOptions(tmp_path, 3)
-    assert choose_runtime("float32", "openvino", "cpu", tmp_path) == OpenVinoOptions(tmp_path)
-    assert all(choose_runtime(dtype, None, "cuda") is None for dtype in ("float32", "bfloat16", "float16"))
+    assert openvino_options("int8", None, None, tmp_path, 3) == OpenVinoOptions(tmp_path, 3)
+    assert openvino_options("float32", "openvino", "cpu", tmp_path) == OpenVinoOptions(tmp_path)
+    assert all(openvino_options(dtype, None, "cuda") is None for dtype in ("float32", "bfloat16", "float16"))
 
 
 def test_a_relative_cache_is_the_same_folder_in_a_process_that_runs_elsewhere(tmp_path, monkeypatch):
