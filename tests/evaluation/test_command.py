@@ -311,6 +311,7 @@ def recipe(name: str, key: str = "rag_r1") -> dict:
         ("search_r1", "checkpoints/released/_search_r1"),
         ("r1_searcher", "checkpoints/released/_r1_searcher"),
         ("r1_searcher_instruct", "r1_searcher/_common"),
+        ("agentic_rag_tools", "agentic_rag/grpo_tools"),
         (str(ROOT / "rag_r1" / "protocols" / "rag_r1_mq.yaml"), "rag_r1/_common"),
     ],
 )
