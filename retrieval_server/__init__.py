@@ -28,7 +28,7 @@ Each package imports only packages below it in this list (`pyproject.toml`, chec
     search                       back ends: dense, BM25, Lucene, hybrid; reranking
     encode                       encoders; on the same level `source.py`, the interface of sources
     folder                       an index on disk
-    determinism.py, extras.py, json_limits.py, command_line.py
+    determinism.py, extras.py, json_kind.py, json_limits.py, command_line.py
     errors.py, options.py
 
 Options are declared in the packages that read them, in modules named `options`. `serve/options.py` and

@@ -1,4 +1,4 @@
-"""Reads JSON from untrusted servers and folders, limits its values and nesting, and names kinds of values.
+"""Reads JSON from untrusted servers and folders within limits on its values and nesting.
 
 A few megabytes of JSON can contain millions of empty lists, which take hundreds of megabytes and block the
 event loop for seconds. So the values and the nesting of a text are counted in its bytes, in linear time,
@@ -26,9 +26,10 @@ _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 def read_json(data: bytes, max_values: int) -> Any:
     """Return the value of a JSON text in UTF-8.
 
-    Raises JsonLimitError if it has more values, and ValueError if it is malformed or nested too deeply.
+    Raises JsonLimitError if it has more than `max_values` values, and ValueError if it is malformed or nested
+    more than MAX_DEPTH levels deep.
     """
-    _check(data, max_values)
+    _check_json(data, max_values)
     # The bytes are decoded here, since `json` would also accept UTF-16, in which they would be counted
     # wrongly.
     return json.loads(data.decode("utf-8-sig", "surrogatepass"))
@@ -46,7 +47,7 @@ def json_file_bytes(path: Path) -> bytes:
         data = file.read(MAX_FILE_BYTES + 1)
     if len(data) > MAX_FILE_BYTES:
         raise ValueError(f"it has more than {MAX_FILE_BYTES:,} bytes")
-    _check(data, MAX_FILE_VALUES)
+    _check_json(data, MAX_FILE_VALUES)
     return data
 
 
@@ -59,29 +60,20 @@ def read_json_file(path: Path) -> Any:
 
 
 def read_json_line(line: bytes | str) -> Any:
-    """Return the value of a line of JSON. Raises ValueError if it is malformed or exceeds a limit.
+    """Return the value of a line of JSON.
 
-    Short lines are not counted: a corpus has millions of them, and none can contain many values. They can be
-    nested too deeply, which raises RecursionError.
+    The values of short lines are not counted: a corpus has millions of them, and none can contain many
+    values. Raises ValueError if the line is malformed or exceeds a limit, and RecursionError if a short line
+    is nested too deeply for Python's parser.
     """
     if len(line) > _UNCOUNTED_LINE:
-        _check(line.encode("utf-8", "surrogatepass") if isinstance(line, str) else line, MAX_FILE_VALUES)
+        _check_json(line.encode("utf-8", "surrogatepass") if isinstance(line, str) else line, MAX_FILE_VALUES)
     return json.loads(line if isinstance(line, str) else line.decode("utf-8-sig", "surrogatepass"))
 
 
-def json_kind(value: object) -> str:
-    """Return a number, truth value or null as it was sent, and the kind of any other value in words.
-
-    For error messages. Texts are not repeated because they may be long or private.
-    """
-    if isinstance(value, bool) or value is None:
-        return {True: "true", False: "false", None: "null"}[value]
-    names = {str: "a string", list: "a list", dict: "an object"}
-    return names.get(type(value)) or f"{value!r:.20}"
-
-
-def _check(data: bytes, max_values: int) -> None:
-    """Raise JsonLimitError for more than `max_values` values, ValueError for more than MAX_DEPTH levels."""
+def _check_json(data: bytes, max_values: int) -> None:
+    """Raise JsonLimitError for more than `max_values` values, and ValueError for more than MAX_DEPTH levels.
+    A text that is not JSON may pass."""
     # Without escapes every quotation mark begins or ends a string, so every second part is outside strings.
     unescaped = data.replace(b"\\\\", b"").replace(b'\\"', b"")
     too_many = JsonLimitError(f"it has more than {max_values:,} values")

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 
 from retrieval_server.errors import BadRowError
 from retrieval_server.folder.passages import Passage
-from retrieval_server.json_limits import json_kind, read_json_line
+from retrieval_server.json_kind import json_kind
+from retrieval_server.json_limits import read_json_line
 
 
 def passage_of(row: Mapping[str, object]) -> Passage:

@@ -16,7 +16,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from retrieval_server.errors import ClientDisconnectedError, RequestError
-from retrieval_server.json_limits import json_kind
+from retrieval_server.json_kind import json_kind
 from retrieval_server.server.wire import Error
 
 #: The largest number of faults of a body that one response names; further ones are only counted.

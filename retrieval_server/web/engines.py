@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from retrieval_server.json_limits import json_kind
+from retrieval_server.json_kind import json_kind
 from retrieval_server.web.plain_text import document_contents
 
 _RESULTS_PER_PAGE = 10  # every engine's own default, or close to it
