@@ -258,7 +258,7 @@ class QuestionsRun:
         """The passages to which those with these ids link by title, except these and the draft's own."""
         passages = [self.pool.by_id[name] for name in ids if name in self.pool.by_id]
         targets = [
-            link.target for passage in passages for link in self.links.of(passage) if link.how == "title"
+            link.target for passage in passages for link in self.links.of(passage) if link.kind == "title"
         ]
         known_ids = {*ids, *(passage.id for passage in draft.passages)}
         return [self.pool.by_id[name] for name in dict.fromkeys(targets) if name not in known_ids]

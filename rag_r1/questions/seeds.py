@@ -171,13 +171,13 @@ class SeedPlan:
         links = [
             link for link in self._links(last) if self.links.pool.by_id[link.target].document not in documents
         ]
-        links = [link for link in links if link.how == "title"] or links
+        links = [link for link in links if link.kind == "title"] or links
         if not links and len(chain) == 1:
             return next(iter(self._similar_passages(last, similar)), None)
         if not links:
             return None
         link: Link = min(links, key=lambda link: self._fraction(last.id, link.target))
-        return self.links.pool.by_id[link.target], link.how
+        return self.links.pool.by_id[link.target], link.kind
 
     def _links(self, passage: SourcePassage) -> list[Link]:
         """The links to passages in the same split, so that no question mixes train and test."""

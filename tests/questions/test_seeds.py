@@ -48,7 +48,7 @@ def test_a_name_of_many_a_title_of_two_and_the_first_word_of_a_sentence_are_none
     others = [passage(f"Page {number}", "Bo Ray again.") for number in range(9)]
     titles = [passage("Music", "x"), passage("Grey Ulm (town)", "x"), passage("Grey Ulm (film)", "x")]
     links = Links(pool_of(page, *others, *titles)).of(page)
-    assert {link.how for link in links} == {"name"}
+    assert {link.kind for link in links} == {"name"}
     assert {link.target for link in links}.isdisjoint(["Music", "Page 1"])
 
 

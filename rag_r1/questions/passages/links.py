@@ -37,7 +37,7 @@ class Link:
 
     #: Id of the passage to which the link leads.
     target: str
-    how: Literal["title", "url", "name"]
+    kind: Literal["title", "url", "name"]
 
 
 class Links:
@@ -63,11 +63,11 @@ class Links:
         URLs over names.
         """
         links: dict[str, Link] = {}
-        ways = (("title", self._by_title), ("url", self._by_url), ("name", self._by_name))
-        for how, find_targets in ways:
+        finders = (("title", self._by_title), ("url", self._by_url), ("name", self._by_name))
+        for kind, find_targets in finders:
             for target in find_targets(passage):
                 if target.document != passage.document:
-                    links.setdefault(target.id, Link(target.id, how))
+                    links.setdefault(target.id, Link(target.id, kind))
         return list(links.values())
 
     def _by_title(self, passage: SourcePassage) -> Iterator[SourcePassage]:
@@ -86,7 +86,7 @@ class Links:
     def _by_name(self, passage: SourcePassage) -> Iterator[SourcePassage]:
         """Yield the passages that share a rare name with the passage, which may include itself."""
         for name in dict.fromkeys(_NAME.findall(passage.contents)):
-            ids = self._ids_by_name[name] if name not in passage.title else ()
+            ids = self._ids_by_name.get(name, ()) if name not in passage.title else ()
             if 1 < len(ids) <= MAX_SHARING:
                 yield from (self.pool.by_id[passage_id] for passage_id in sorted(ids))
 
