@@ -1,10 +1,10 @@
 """Creates the agent of a run, and the engine of each of its episodes.
 
 Lengths are counted in the tokens of a Hugging Face tokenizer or, without one, in characters
-(rag_r1/inference/character_codec.py). The engine depends on the form of the endpoint's answers, which
+(rag_r1/inference/character_codec.py). The engine depends on the format of the endpoint's responses, which
 response_format.py finds out:
 
-    answers     engine             endpoint
+    format      engine             endpoint
     chat        ChatEngine         any OpenAI-compatible chat endpoint
     token ids   CompletionEngine   vLLM, which takes token ids and returns them
     text        CompletionEngine   a completions endpoint that takes token ids and returns text
@@ -119,7 +119,7 @@ def _setup_in_characters(config: RagR1Config, limits: RowLimits, *, validation: 
 
 
 def engine_maker(
-    answers: str,
+    response_format: str,
     setup: AgentSetup,
     endpoint: Endpoint,
     cache: ResponseCache,
@@ -131,16 +131,17 @@ def engine_maker(
 ) -> MakeEngine:
     """Return a function that makes the engine of an episode.
 
-    `answers` is the result of `response_format`. Each request has the keys of `sampling`, the temperature and
-    seed of its episode, and the user's keys `extra_body`. `on_text` is called when a generation starts, and
-    returns the function for its pieces (rag_r1/inference/streaming.py)."""
+    `response_format` is one of the formats of response_format.py. Each request has the keys of `sampling`,
+    the temperature and seed of its episode, and the user's keys `extra_body`. `on_text` is called when a
+    generation starts, and returns the function for its pieces (rag_r1/inference/streaming.py).
+    """
 
     def make(request: EpisodeRequest) -> MeteredEngine:
         """Return a new engine, which sends the requests of one episode."""
         client = EpisodeClient(request.id, endpoint, cache, on_text)
         agent = request.setup or setup
         keys = {**sampling, "temperature": request.temperature}
-        if answers == CHAT:
+        if response_format == CHAT:
             messages = agent.messages(request.question, request.messages)
             messages = agent.protocol.harmless(messages, request.question)
             return ChatEngine(client, agent.codec, agent.protocol, messages, keys, request.seed, extra_body)
@@ -150,7 +151,7 @@ def engine_maker(
             agent.protocol,
             keys,
             request.seed,
-            returns_ids=answers == IDS,
+            returns_ids=response_format == IDS,
             logprobs=logprobs,
             extra_body=extra_body,
         )
