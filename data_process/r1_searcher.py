@@ -103,8 +103,7 @@ def _drawn_splits(
     """
     excluded = {question_key(q.question): q for q in reversed(test.questions)} if test else {}
     questions = {name: source.questions for name, source in raw.items()}
-    class_of = difficulties.of if difficulties else None
-    sample = select(questions, composition, class_of, excluded, args.seed)
+    sample = select(questions, composition, difficulties and difficulties.of, excluded, args.seed)
     if not sample.questions:
         raise DataError("nothing could be drawn: " + ("; ".join(sample.shortfalls) or "every --count is 0"))
     notes = [] if difficulties else ["no --difficulty: drawn from all questions, whatever their difficulty"]

@@ -122,10 +122,5 @@ def filter_counts(questions: Sequence[QuestionRollouts], share: float, seed: int
         "kept": sum(is_kept(question, share, seed) for question in questions),
         "rollouts": sum(len(question.was_right) for question in questions),
         "classes": dict(sorted(classes.items())),
-        "histogram": {str(bar): bars[bar] for bar in sorted(bars, key=_sort_key)},
+        "histogram": {str(bar): bars[bar] for bar in sorted(bars, key=lambda bar: (bar == NEVER, bar))},
     }
-
-
-def _sort_key(bar: int | str) -> float:
-    """Return the key that sorts the bars of the histogram by number, with `never` at the end."""
-    return math.inf if bar == NEVER else float(bar)
