@@ -3,19 +3,22 @@
     python benchmarks/own_questions.py --seeds 0 1 2
 
 For each seed the benchmark trains the demo's policy with GRPO (recipe demo/grpo, 18 steps) in the demo's
-invented world, in three arms that differ only in their training questions:
+invented world, in arms that differ only in their training questions:
 
     own           the world's own questions
     verified      the questions that `rag-r1 questions` kept: a scripted teacher wrote them from the passages
                   of the training world, and a scripted reader with 3 % of wrong replies verified them
     unverified    all drafts of the same teacher, four in ten of which are faulty
                   (tests/fakes/question_models.py)
+    reworded      verified ones of a teacher that has no wording of the world's ("What is the birthplace of
+                  ...?", not "Where was ... born?")
 
 All arms have the same number of questions, which is more than 18 steps need. They are evaluated on the same
-held-out questions: the world's own validation, about names that no arm has seen. No question of the teacher
-has a wording of the world's ("What is the birthplace of ...?", not "Where was ... born?"). The script prints
-a table, and whether the claims hold whose bars are set here. Finished trainings are not repeated, so an
-interrupted benchmark resumes. A seed determines the world, its questions and their order.
+held-out questions: the world's own validation, about names that no arm has seen. Some of them have a wording
+that the teacher of `verified` does not use ("When was ... born?", and all that ask for two facts); their EM
+is the column `other wordings`. The script prints a table, and whether the claims hold whose bars are set
+here. Finished trainings are not repeated, so an interrupted benchmark resumes. A seed determines the world,
+its questions and their order.
 """
 
 from __future__ import annotations
@@ -25,8 +28,9 @@ import asyncio
 import json
 import os
 import platform
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -36,6 +40,7 @@ from typing import Any
 _here = Path(__file__).resolve().parent
 sys.path[:] = [str(_here.parent)] + [entry for entry in sys.path if Path(entry).resolve() != _here]
 
+from rag_r1.agent.records import read_records  # noqa: E402
 from rag_r1.data.rows import QuestionRow, read_rows, write_rows  # noqa: E402
 from rag_r1.demo.policy import policy_path  # noqa: E402
 from rag_r1.demo.run import TrainingInputs, run_demo  # noqa: E402
@@ -54,7 +59,7 @@ from rag_r1.tools.retrieval.local_server import build_index, retrieval_process  
 from tests.fakes.question_models import Facts, answered, model_process  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
-ARMS = ("own", "verified", "unverified")
+ARMS = ("own", "verified", "unverified", "reworded")
 RECIPE, PROTOCOL = "grpo", "rag_r1_mq"
 #: Number of questions of each arm, more than 18 steps of 16 questions need.
 QUESTIONS = 400
@@ -77,6 +82,8 @@ class Training:
     results: dict[str, Any]
     #: Share of the arm's questions whose gold answer differs from the world's.
     wrong: float
+    #: The EM after the training on held-out questions in wordings that `verified` does not have.
+    em_other_wordings: float
 
     @property
     def ends(self) -> tuple[dict[str, float], dict[str, float]]:
@@ -99,9 +106,11 @@ def questions_of(folder: Path, seed: int) -> dict[str, Path]:
     if all(path.exists() for path in files.values()):
         return files
     protocol, data = demo_protocol(PROTOCOL), demo_data(seed)
+    folder.mkdir(parents=True, exist_ok=True)
     own = [to_row(question, place, "train", protocol) for place, question in enumerate(data.train)]
     passages = [passage for passage in data.passages if passage["id"].startswith("train-")]
     drafts = written_drafts(folder, seed, passages)
+    drafts["reworded"] = written_drafts(folder / "reworded", seed, passages, "--reworded")["verified"]
     rows = {"own": own, **{arm: [_row(draft, protocol) for draft in drafts[arm]] for arm in ARMS[1:]}}
     for arm, of_arm in rows.items():
         if len(of_arm) < QUESTIONS:
@@ -110,7 +119,9 @@ def questions_of(folder: Path, seed: int) -> dict[str, Path]:
     return files
 
 
-def written_drafts(folder: Path, seed: int, passages: Sequence[dict[str, str]]) -> dict[str, list[Draft]]:
+def written_drafts(
+    folder: Path, seed: int, passages: Sequence[dict[str, str]], *teacher_options: str
+) -> dict[str, list[Draft]]:
     """Let the teacher write questions about these passages, and the reader verify them.
 
     Returns the questions that were kept as `verified`, and all drafts as `unverified`, in random order.
@@ -121,7 +132,7 @@ def written_drafts(folder: Path, seed: int, passages: Sequence[dict[str, str]]) 
     if not (index / "manifest.json").exists():
         build_index(corpus, index, "--backend", "bm25")
     with (
-        model_process("teacher", folder / "teacher.log", "--reworded") as teacher,
+        model_process("teacher", folder / "teacher.log", *teacher_options) as teacher,
         model_process("reader", folder / "reader.log", "--errors", ERRORS) as reader,
         retrieval_process(index, folder / "retrieval.log") as url,
     ):
@@ -166,6 +177,20 @@ def wrong_share(rows: Sequence[QuestionRow], texts: Sequence[str]) -> float:
     return 1 - right / len(rows)
 
 
+def wording(question: str) -> str:
+    """Return a question without its names and numbers."""
+    return re.sub(r"[A-Z]\w+ [A-Z]\w+|\d{4}", "...", question)
+
+
+def em_in_other_wordings(run: Path, questions: Path) -> float:
+    """Return the EM of a finished run's last validation on the questions whose wording none of the training
+    questions in this file has."""
+    known = {wording(row.question) for row in map(QuestionRow.from_row, read_rows(questions))}
+    validations = sorted((run / "trajectories" / "val").glob("*.jsonl"))
+    records = [record for record in read_records(validations[-1]) if wording(record["question"]) not in known]
+    return sum(exact_match(record["answer"], record["golds"]) for record in records) / len(records)
+
+
 def train(arm: str, seed: int, out: Path, overrides: Sequence[str], timeout_s: float) -> Training:
     """Run a training, or read its results if it is finished."""
     folder = out / f"seed{seed}"
@@ -183,7 +208,8 @@ def train(arm: str, seed: int, out: Path, overrides: Sequence[str], timeout_s: f
     rows = [QuestionRow.from_row(row) for row in read_rows(questions)]
     # The world's own questions are right by construction, and the reader does not know all of their wordings.
     wrong = 0.0 if arm == "own" else wrong_share(rows, [p["contents"] for p in demo_data(seed).passages])
-    return Training(arm, seed, json.loads(finished.read_text()), wrong)
+    other = em_in_other_wordings(folder / arm, questions_of(folder / "questions", seed)["verified"])
+    return Training(arm, seed, json.loads(finished.read_text()), wrong, other)
 
 
 def table_row(training: Training) -> list[str]:
@@ -192,28 +218,44 @@ def table_row(training: Training) -> list[str]:
     kinds = [name for name in after if name.startswith("EM ")]
     cells = [f"{number(before[kind], 2)} → {number(after[kind], 2)}" for kind in kinds]
     searches = f"{before['searches a question']:.1f} → {after['searches a question']:.1f}"
-    return [training.arm, str(training.seed), f"{training.wrong:.0%}", *cells, searches]
+    other = number(training.em_other_wordings, 2)
+    return [training.arm, str(training.seed), f"{training.wrong:.0%}", *cells, other, searches]
 
 
 def claims(trainings: Sequence[Training]) -> list[Claim]:
-    """Return the claims of the experiment, with the number of seeds for which each holds."""
-    by_seed: dict[int, dict[str, float]] = {}
+    """Return the claims of the experiment, each with the number of seeds for which it holds."""
+    by_seed: dict[int, dict[str, Training]] = {}
     for training in trainings:
-        by_seed.setdefault(training.seed, {})[training.arm] = training.em
-    seeds = [ems for ems in by_seed.values() if set(ems) == set(ARMS)]
-    near = sum(ems["verified"] >= LEAST_SHARE * ems["own"] for ems in seeds)
-    as_good = sum(ems["verified"] >= ems["own"] - MOST_LOSS for ems in seeds)
-    better = sum(ems["verified"] >= ems["unverified"] + LEAST_GAIN for ems in seeds)
+        by_seed.setdefault(training.seed, {})[training.arm] = training
+    seeds = [arms for arms in by_seed.values() if set(arms) == set(ARMS)]
+
+    def claim(text: str, holds: Callable[[Training, Training, Training, Training], bool]) -> Claim:
+        return Claim(text, sum(holds(*map(arms.__getitem__, ARMS)) for arms in seeds), len(seeds))
+
+    share = f"at least {LEAST_SHARE} of the EM of the world's own questions"
     return [
-        Claim(
-            f"verified questions reach at least {LEAST_SHARE} of the EM of the world's own", near, len(seeds)
+        claim(
+            f"verified questions reach {share}",
+            lambda own, verified, unverified, reworded: verified.em >= LEAST_SHARE * own.em,
         ),
-        Claim(
+        claim(
+            f"verified questions reach {share} in wordings that the teacher does not use",
+            lambda own, verified, unverified, reworded: (
+                verified.em_other_wordings >= LEAST_SHARE * own.em_other_wordings
+            ),
+        ),
+        claim(
+            f"verified questions without any of the world's wordings reach {share}",
+            lambda own, verified, unverified, reworded: reworded.em >= LEAST_SHARE * own.em,
+        ),
+        claim(
             f"verified questions cost at most {MOST_LOSS} EM, compared with the world's own",
-            as_good,
-            len(seeds),
+            lambda own, verified, unverified, reworded: verified.em >= own.em - MOST_LOSS,
         ),
-        Claim(f"verification is worth at least {LEAST_GAIN} EM", better, len(seeds)),
+        claim(
+            f"verification is worth at least {LEAST_GAIN} EM",
+            lambda own, verified, unverified, reworded: verified.em >= unverified.em + LEAST_GAIN,
+        ),
     ]
 
 
@@ -240,7 +282,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     trainings = [train(arm, seed, out, args.set, args.timeout) for seed in args.seeds for arm in args.arms]
     kinds = [name for name in trainings[0].ends[1] if name.startswith("EM ")]
     print(f"\n{platform.machine()}, {os.cpu_count()} cores, {date.today()}; {QUESTIONS} questions an arm\n")
-    print_table(("questions", "seed", "wrong", *kinds, "searches"), map(table_row, trainings))
+    columns = ("questions", "seed", "wrong", *kinds, "EM other wordings", "searches")
+    print_table(columns, map(table_row, trainings))
     print("", *(f"- {claim}" for claim in claims(trainings)), sep="\n")
     return 0
 
