@@ -57,19 +57,22 @@ def _is_valid(args: RolloutArguments, defaults: Mapping[str, Any]) -> bool:
 
 
 async def try_first_search(retriever: Mapping[str, Any], url: str) -> None:
-    """Search once with a tool made of the keys `retriever`. Raises the errors of `try_search`."""
+    """Search once with a tool made of the keys `retriever`, whose url replaces `url`, that of the flag.
+    Raises the errors of `try_search`."""
     # The options of a first search are keys of the default tool; a custom tool has other keys.
     options = first_search(retriever) if retriever.get("tool", DEFAULT_TOOL) == DEFAULT_TOOL else {}
     searcher = shared_searcher({**retriever, **options})
     try:
-        await try_search(searcher, url)
+        asked = str(retriever.get("url") or url)
+        await try_search(searcher, asked, "--retriever-url" if asked == url else "rag_r1.retriever.url")
     finally:
         await close_tools({"search": searcher})
 
 
-async def try_search(tool: Tool, url: str) -> None:
+async def try_search(tool: Tool, url: str, url_source: str = "--retriever-url") -> None:
     """Search once, before any episode is played. Raises RunError if that fails, and OtherServerError if
-    something other than a retrieval server answers. `url` is the address for the message."""
+    something other than a retrieval server answers. `url` is the address for the message, and `url_source`
+    the flag or key that names it."""
     query = "Which river flows through Paris?"
     try:
         [result] = await call_tool(tool, [{"query": query}], Context(lambda: CallContext(query)))
@@ -81,4 +84,4 @@ async def try_search(tool: Tool, url: str) -> None:
     if isinstance(result, Failure):
         detail = result.detail or result.reason
         error_type = OtherServerError if is_other_server(detail) else RunError
-        raise error_type(search_fault(url, detail, "--retriever-url"))
+        raise error_type(search_fault(url, detail, url_source))

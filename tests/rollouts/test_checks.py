@@ -136,6 +136,17 @@ def test_a_wrong_key_hides_no_dead_search_unless_it_says_how_to_search(name, key
     assert (f"retrieval server answers at {DEAD} " in said) == asks
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_dead_search_that_a_key_names_is_not_taken_for_that_of_the_flag(name, tmp_path, capsys):
+    main, server = COMMANDS[name]
+    (tmp_path / "q.jsonl").write_text(json.dumps({"question": "Who?", "golden_answers": ["she"]}))
+    words = ["--questions", str(tmp_path / "q.jsonl"), "--engine", "chat", "--out", str(tmp_path / "o")]
+    assert main([*server, *words, f"rag_r1.retriever.url={DEAD}9"]) == 1
+    said = capsys.readouterr().err
+    assert f"retrieval server answers at {DEAD}9 " in said and "correct rag_r1.retriever.url" in said
+    assert "--retriever-url" not in said
+
+
 def test_several_greedy_paths_are_named_beside_another_wrong_key(tmp_path, capsys):
     main, server = COMMANDS["eval"]
     keys = ["rag_r1.agent.paths=3", "rag_r1.agnt=1"]
