@@ -148,8 +148,11 @@ def read_settings(path: Path, cls: type[BaseSettings]) -> dict[str, Any]:
     settings, wrong = split_plain(values, fields)
     known = {name: value for name, value in settings.items() if name in fields}
     message_of = {}
+    keys_are = "the keys are the names of the flags"
+    if "overrides" in fields:
+        keys_are += ", and `overrides`, a list of key=value"
     for name in (name for name in settings if name not in fields):
-        hint = did_you_mean(name, map(str, fields)) or "the keys are the names of the flags"
+        hint = did_you_mean(name, map(str, fields)) or keys_are
         message_of[flag_of(name)] = f"unknown key {name}: {hint}"
     try:
         cls(**known)

@@ -112,6 +112,8 @@ def test_a_folder_without_settings_is_named_with_what_is_expected(tmp_path, caps
         ("sample: 3\ncard: 1\nurl: x\n", "card: must be true or false, not 1"),
         ("sample: 3\nsamples: 0\n", "unknown key sample: did you mean samples?"),
         ("sample: 3\nsamples: 0\n", "samples: must be a whole number of at least 1"),
+        ("rag_r1.agent.max_turns: 3\n", "and `overrides`, a list of key=value"),
+        ("sample: null\n", "unknown key sample: did you mean samples?"),
         ("data: a\nquestions: b\n", "questions: given twice"),
         ("[1]", "must be a mapping"),
         ("a: [", "cannot be read"),

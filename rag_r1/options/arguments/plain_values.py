@@ -39,7 +39,7 @@ def split_plain(values: Mapping[str, Any], fields: Fields) -> tuple[dict[str, An
         if name in parsed:
             faults[flag_of(name)] = f"argument {flag_of(name)}: given twice: leave out one"
             continue
-        if value is None:
+        if value is None and name in fields:
             continue
         if (field := fields.get(name)) is not None:
             is_flag = field.annotation is bool
