@@ -35,6 +35,8 @@ from rag_r1.runs.start_checks import CHECK_ONLY, StartError
 
 #: The example of a body in error messages.
 _BODY_EXAMPLE = '{"top_k": 20}'
+#: Keys that the command sets: with other values it would ask another model, or could not read the reply.
+_OWN_KEYS = ("model", "messages", "prompt", "n", "stream")
 
 
 def json_body(flag: str, text: str) -> dict[str, Any]:
@@ -47,6 +49,8 @@ def json_body(flag: str, text: str) -> dict[str, Any]:
         raise ValueError(f"{flag} is not JSON: {error}: correct it, such as {_BODY_EXAMPLE}") from None
     if not isinstance(body, dict):
         raise ValueError(f"{flag} must be a JSON object, such as {_BODY_EXAMPLE}")
+    if reserved := [key for key in _OWN_KEYS if key in body]:
+        raise ValueError(f"{flag}: the command itself sets {', '.join(reserved)}: leave that out of the JSON")
     return body
 
 

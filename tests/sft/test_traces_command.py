@@ -234,6 +234,7 @@ def test_other_settings_and_wrong_arguments_are_refused_by_name(tmp_path: Path, 
         (["--engine", "completions"], "needs --tokenizer"),
         (["--body", "{"], "--body is not JSON"),
         (["--body", "[1]"], "--body must be a JSON object"),
+        (["--body", '{"n": 2, "model": "m"}'], "--body: the command itself sets model, n: leave that out"),
         (["--rpm", "0"], "--rpm"),
         (["--teacher-url", "localhost:1"], "argument --base-url: must be an http(s) address"),
     ):
