@@ -88,7 +88,7 @@ class StubLoop:
         machine = {"python": str(python)}
         self.plan: dict[str, Any] = {
             "agent": {"model": f"{folder}/model", "recipe": "recipes/demo/grpo", **machine},
-            "data": {"questions": [f"{folder}/train.jsonl"], "options": {"candidates": 5}},
+            "data": {"questions": [f"{folder}/train.jsonl"], "options": {"candidates": 25}},
             "retriever": {"recipe": str(ROOT / "recipes/agentic_r/retriever_cpu.yaml"), **machine},
             "index": {"first": f"{folder}/first", "corpus": [f"{folder}/corpus.jsonl"]},
             "server": {"url": url},

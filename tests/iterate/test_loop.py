@@ -144,11 +144,11 @@ def test_an_agent_that_stays_as_it_is_has_no_steps_and_a_control_no_retriever(lo
 def test_changed_settings_are_refused_by_name_and_nothing_is_mixed(loop, capsys):
     assert loop.run("--rounds", "1") == 0
     contents = artefacts(loop.out)
-    loop.plan["data"]["options"]["candidates"] = 6
+    loop.plan["data"]["options"]["candidates"] = 26
     assert loop.run("--rounds", "1") == 1
     assert "round1/data.options.candidates was" in capsys.readouterr().err
     assert artefacts(loop.out) == contents
-    loop.plan["data"]["options"] = {"candidates": 5, "in_flight": 3, "timeout-s": 9}  # only how fast
+    loop.plan["data"]["options"] = {"candidates": 25, "in_flight": 3, "timeout-s": 9}  # only how fast
     assert loop.run("--rounds", "1") == 0
 
 

@@ -477,6 +477,7 @@ def test_mcp_refuses_another_server_in_place_of_the_search(capsys):
         ),
         ("eval --model m --engine chat URLS --answerable infinite.jsonl --supporting notes", "read notes"),
         ("filter --model m URLS --tokenizer listed", "(tokenizer_config.json: not a JSON object)"),
+        ("retriever data --model m URLS --candidates 9", "--negatives 15 needs at least --candidates 16"),
         (
             "retriever train --rows questions.jsonl --corpus c --model m --out new",
             "is not a line of train.jsonl",

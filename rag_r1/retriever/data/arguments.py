@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pydantic import model_validator
+
 from rag_r1.evaluation.eval_arguments import PolicyArguments
 from rag_r1.options.command_line import From0, From0Count, Positive, argument
 from rag_r1.retriever.selection.arguments import SelectionArguments
@@ -31,3 +33,13 @@ class DataArguments(SelectionArguments, PolicyArguments):
         default=None,
     )
     estimate: bool = argument("print what the scores will cost, and end", default=False)
+
+    @model_validator(mode="after")
+    def _negatives_fit(self) -> DataArguments:
+        """Raises ValueError if a search has too few candidates for a row of a positive and its negatives."""
+        if self.negatives >= self.candidates:
+            raise ValueError(
+                f"--negatives {self.negatives} needs at least --candidates {self.negatives + 1}, not "
+                f"{self.candidates}: give more candidates, or fewer negatives"
+            )
+        return self

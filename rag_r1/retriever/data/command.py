@@ -28,7 +28,7 @@ from functools import partial
 
 from rag_r1.evaluation.evaluation_inputs import file_checks, prepare_policy
 from rag_r1.evaluation.judge import check_judge
-from rag_r1.evaluation.target import resolve_model
+from rag_r1.evaluation.target import check_served_model, resolve_model
 from rag_r1.io.atomic_files import write_json
 from rag_r1.options.command_exit import ExitStatus
 from rag_r1.retriever.data.arguments import DataArguments
@@ -84,7 +84,8 @@ async def make_data(args: DataArguments) -> int:
         *([partial(check_judge, args)] if has_judge else []),
     )
     check_played = partial(check_trajectories, args.trajectories)
-    checks = [finish_model, finish_search, *finish_judge, check_played, *file_checks(args)]
+    check_model = partial(check_served_model, args, finish_model)
+    checks = [finish_model, check_model, finish_search, *finish_judge, check_played, *file_checks(args)]
     with all_problems(args, {}, checks):
         check_played()
         for finish in finish_judge:
