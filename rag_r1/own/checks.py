@@ -19,6 +19,7 @@ from rag_r1.config.recipes import Recipe
 from rag_r1.corpus.inputs import check_first_rows
 from rag_r1.corpus.reader import Corpus
 from rag_r1.data.files.near_duplicates import require_library
+from rag_r1.data.rows import QuestionRow
 from rag_r1.inference.model_folders import check_weights, has_weights, is_hub_name
 from rag_r1.inference.tokenizer import check_tokenizer
 from rag_r1.io.terminal_text import terminal_text
@@ -26,7 +27,7 @@ from rag_r1.own.artifacts import OwnArtifacts
 from rag_r1.own.episodes import ANY_URL
 from rag_r1.own.evaluation_steps import eval_arguments, evaluations
 from rag_r1.own.plan import OwnPlan
-from rag_r1.own.questions_step import questions_spec, read_own_questions
+from rag_r1.own.questions_step import questions_spec, read_own_questions, refuse_shared
 from rag_r1.own.sizes import with_recipes
 from rag_r1.own.training_steps import sft_overrides
 from rag_r1.protocols import load_with_prompt
@@ -115,9 +116,12 @@ def _check_files(artifacts: OwnArtifacts, checks: StartChecks) -> None:
     protocol = checks.run(load_with_prompt, plan.policy.protocol, plan.policy.prompt, "policy.prompt")
     if plan.evaluation.one_shot and not plan.evaluation.skip:
         checks.run(_check_one_shot_prompt, plan.evaluation.one_shot_prompt)
-    for paths in (plan.questions.train, plan.questions.test):
+    rows: dict[str, list[QuestionRow]] = {}
+    for split, paths in (("train", plan.questions.train), ("test", plan.questions.test)):
         if protocol is not None and paths:
-            checks.run_on_all(partial(read_own_questions, protocol=protocol), paths)
+            rows[split] = checks.run_on_all(partial(read_own_questions, protocol=protocol), paths) or []
+    if plan.trains:
+        checks.run(refuse_shared, rows)
     if plan.policy.model is not None:
         checks.run(_check_model, plan)
     if plan.index.encoder is not None:

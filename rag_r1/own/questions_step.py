@@ -96,7 +96,7 @@ def _own_questions(artifacts: OwnArtifacts, needs: Sequence[str], results: Seque
 
     def work(folder: Path) -> dict[str, Any]:
         rows = {split: _own_rows(artifacts, split, paths) for split, paths in files.items() if paths}
-        _refuse_shared(rows)
+        refuse_shared(rows)
         write_split_files(folder, rows.items())
         return {"rows": {split: len(questions) for split, questions in rows.items()}, "cost": 0.0}
 
@@ -131,11 +131,11 @@ def _own_rows(artifacts: OwnArtifacts, split: str, paths: Sequence[str]) -> list
     ]
 
 
-def _refuse_shared(rows: dict[str, list[QuestionRow]]) -> None:
+def refuse_shared(rows: dict[str, list[QuestionRow]]) -> None:
     """Raise RunError if a held-out question is also in the training set. `rows` has the rows of each split;
-    there may be no `train`."""
+    each may be missing."""
     training_keys = {question_key(row.question) for row in rows.get("train", ())}
-    shared = [row for row in rows["test"] if question_key(row.question) in training_keys]
+    shared = [row for row in rows.get("test", ()) if question_key(row.question) in training_keys]
     if shared:
         raise RunError(
             f"questions.test: {len(shared)} of its questions are also in questions.train, such as "

@@ -173,3 +173,11 @@ def test_own_questions_that_cannot_be_in_one_file_are_refused_before_the_index(t
     files = [str(tmp_path / f"{name}.parquet") for name in "ab"]
     found = problems(tmp_path, questions={"train": files, "test": files[:1]}, sft={"skip": True})
     assert any("extra_info.level has values of several types" in problem for problem in found)
+
+
+def test_held_out_questions_that_are_trained_on_are_refused_before_the_index(tmp_path):
+    (tmp_path / "notes.txt").write_text("A text.")
+    files = [str(tmp_path / "a.parquet")]
+    write_rows(Path(files[0]), [QuestionRow("Who is a?", ("Ada",), id="a")])
+    found = problems(tmp_path, questions={"train": files, "test": files}, sft={"skip": True})
+    assert any("1 of its questions are also in questions.train" in problem for problem in found)
