@@ -13,7 +13,8 @@ from functools import partial
 from pathlib import Path
 
 from rag_r1.corpus.questions import CorpusQuestions, read_questions
-from rag_r1.corpus.reader import START, Corpus, CorpusPosition, Passage
+from rag_r1.corpus.reader import START, SUFFIXES, Corpus, CorpusPosition, Passage
+from rag_r1.data.files.row_files import open_bytes, refuse_utf16
 from rag_r1.io.errors import DataError
 from rag_r1.runs.start_checks import StartChecks
 
@@ -67,14 +68,19 @@ def passages_of(corpus: Corpus, *, progress: bool = True) -> Iterator[tuple[Pass
         yield row, corpus.files[position.file]
 
 
-def check_first_rows(corpus: Corpus, skip_bad_rows: bool = False) -> None:
+def check_first_rows(corpus: Corpus, skip_bad_rows: bool | None = None) -> None:
     """Read the first row of each file. Raises DataError if a corpus has no rows at all or, unless
-    `skip_bad_rows` says to leave such rows out, if a first row is not a passage."""
+    `skip_bad_rows` says to leave such rows out, if a first row is not a passage. `skip_bad_rows` is None for
+    a command that has no such flag."""
     has_rows = not corpus.files
     for number in range(len(corpus.files)):
         row, position = next(corpus.rows(CorpusPosition(number), progress=False), (None, START))
         if isinstance(row, ValueError) and not skip_bad_rows:
-            remedy = "correct the file, or leave such rows out with --skip-bad-rows"
+            with open_bytes(corpus.files[number]) as file:
+                refuse_utf16(corpus.files[number], file, f"files whose names end in {', '.join(SUFFIXES)}")
+            remedy = "correct the file"
+            if skip_bad_rows is not None:
+                remedy += ", or leave such rows out with --skip-bad-rows"
             raise DataError(f"{corpus.location(position)}: {row}; {_ROW}: {remedy}")
         has_rows = has_rows or row is not None
     if not has_rows:

@@ -478,6 +478,8 @@ def test_mcp_refuses_another_server_in_place_of_the_search(capsys):
         ("eval --model m --engine chat URLS --answerable infinite.jsonl --supporting notes", "read notes"),
         ("filter --model m URLS --tokenizer listed", "(tokenizer_config.json: not a JSON object)"),
         ("retriever data --model m URLS --candidates 9", "--negatives 15 needs at least --candidates 16"),
+        ("passage-questions --corpus wide.jsonl --out new", "wide.jsonl is not UTF-8 but UTF-16: convert it"),
+        ("passage-questions --corpus questions.jsonl --out new", "`title` and `text`: correct the file\n"),
         (
             "retriever train --rows questions.jsonl --corpus c --model m --out new",
             "is not a line of train.jsonl",
@@ -506,6 +508,7 @@ def test_a_wrong_input_is_named_with_the_remedy(words, named, right, capsys, mon
     (right / "semicolons.csv").write_text("question;answer\nWho?;Ada\n")
     (right / "wide").mkdir()
     (right / "wide" / "a.txt").write_bytes("Paris".encode("utf-16-le"))
+    (right / "wide.jsonl").write_text('{"id": "1", "contents": "Paris"}\n', encoding="utf-16")
     (right / "twice.yaml").write_text("out: new\nout: other\n")
     (right / "list.yaml").write_text("- rag_r1/grpo\n")
     (right / "loop").symlink_to("loop")

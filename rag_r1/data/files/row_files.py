@@ -73,7 +73,7 @@ def open_rows(
         if name.endswith(".parquet"):
             yield _parquet_rows(path, columns)
             return
-        with _open_bytes(path) as file:
+        with open_bytes(path) as file:
             refuse_utf16(path, file)
             delimiter = next((mark for suffix, mark in _DELIMITERS.items() if name.endswith(suffix)), None)
             if delimiter is None:
@@ -100,7 +100,7 @@ def short_text(value: Any, length: int = 60) -> str:
 
 
 @contextmanager
-def _open_bytes(path: Path) -> Iterator[BinaryIO]:
+def open_bytes(path: Path) -> Iterator[BinaryIO]:
     """Open the file as a stream of bytes, decompressed if it is gzipped."""
     with open_ordinary(path) as raw:
         is_gzip = raw.read(2) == b"\x1f\x8b"
