@@ -91,7 +91,8 @@ def run(command: BuildCommand) -> int:
 def check(command: BuildCommand) -> None:
     """Raise UserError, or UserErrors, with all problems on this machine."""
     with disk_errors(command.out or command.parts or Path()):  # a file may not be readable
-        check_all(*_checks(command))
+        # None: an option is missing, as another message says.
+        check_all(*(one for one in _checks(command) if None not in getattr(one, "args", ())))
 
 
 def _checks(command: BuildCommand) -> Iterator[Callable[[], object]]:
@@ -99,7 +100,6 @@ def _checks(command: BuildCommand) -> Iterator[Callable[[], object]]:
     from retrieval_server.indexing import checks, parts
 
     if command.backend == "hybrid":
-        assert command.out is not None
         yield from checks.hybrid_checks(command.hybrid.of, command.out, command.overwrite)
     elif command.step == "all":
         yield from checks.build_checks(command.build_options())

@@ -117,8 +117,9 @@ class BuildCommand(Options):
     hybrid: HybridOptions = HybridOptions()
 
     def build_options(self) -> BuildOptions:
-        """Return the options of a build for every back end except `hybrid`. `out` must be set."""
-        assert self.out is not None and self.backend != "hybrid"
+        """Return the options of a build for every back end except `hybrid`. Without `out` they can only be
+        checked."""
+        assert self.backend != "hybrid"
         return BuildOptions.model_construct(  # without validation: all options have been checked before
             corpus=self.corpus or (),
             out=self.out,
@@ -151,7 +152,7 @@ class BuildCommand(Options):
         if self.step in ("all", "import") and (self.parts or self.part):
             yield "--parts and --part belong to: rag-r1 index build passages|encode|merge ..."
         yield from self._import_contradictions()
-        if self.dense.preset and self.dense.factory != "Flat":
+        if self.dense.preset and "factory" in self.dense.model_fields_set:
             yield "--preset and --factory both say how FAISS searches; give one of them"
         if self.dense.preset and self.backend not in (None, "dense"):
             yield f"--preset is for --backend dense, not {self.backend}"

@@ -33,7 +33,12 @@ from retrieval_server.options import (
 )
 
 #: Type of pydantic's error -> what the value must be.
-_EXPECTED = {"int_parsing": "a whole number", "float_parsing": "a number", "finite_number": "a finite number"}
+_EXPECTED = {
+    "int_parsing": "a whole number",
+    "float_parsing": "a number",
+    "finite_number": "a finite number",
+    "string_too_short": "a text that is not empty",
+}
 #: What is said of a word such as @settings.yaml, which other commands of rag-r1 take.
 _NO_SETTINGS_FILE = "this command takes no settings file: give its flags"
 
@@ -166,7 +171,7 @@ def _add(parser: argparse._ActionsContainer, option: Option) -> None:
         settings["action"] = "store_true" if option.default is False else argparse.BooleanOptionalAction
     else:
         if get_origin(kind) is tuple and get_args(kind)[-1] is Ellipsis:
-            settings |= {"nargs": "+"} if flag.in_a_row else {"action": "append"}
+            settings |= {"nargs": "+", "action": "extend"} if flag.in_a_row else {"action": "append"}
         choices = option.choices and f"{{{','.join(option.choices)}}}"
         settings["metavar"] = choices or flag.metavar or option.path[-1].upper()
     # Every flag has the default None, which means "not set": the model has the real defaults.

@@ -50,8 +50,8 @@ class Flag:
     #: Converts one text, if the type does not determine how. Raises ValueError with the reason alone, before
     #: which `Option.read` puts the flag.
     read: Callable[[str], Any] | None = None
-    #: For `tuple[X, ...]`: whether all values follow one flag (`--corpus A B`), or each has a flag of its own
-    #: (`--of A --of B`).
+    #: For `tuple[X, ...]`: whether several values may follow one flag (`--corpus A B`), or each has a flag of
+    #: its own (`--of A --of B`). Either flag may be repeated.
     in_a_row: bool = False
     #: Whether the value has no flag and is recognised by its position.
     positional: bool = False

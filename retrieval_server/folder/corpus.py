@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from retrieval_server.errors import BadRowError, UserError, check_all
+from retrieval_server.errors import BadRowError, UserError, UserErrors, check_all
 from retrieval_server.folder.bad_rows import NAMED, BadRows
 from retrieval_server.folder.corpus_rows import parse_jsonl_row, parse_tsv_row, passage_of
 from retrieval_server.folder.manifest import MANIFEST, CorpusSection
@@ -40,7 +40,8 @@ _PARQUET_BATCH_ROWS = 1024  # rows of a parquet file in memory
 
 
 def corpus_files(corpus: Path | Sequence[Path]) -> list[Path]:
-    """Return the files of a corpus in reading order. Raises UserError for a missing or unsuitable file."""
+    """Return the files of a corpus in reading order. Raises UserError for a file that is missing,
+    unsuitable or given twice."""
     files: list[Path] = []
     for path in [corpus] if isinstance(corpus, Path) else corpus:
         if path.is_dir():
@@ -53,12 +54,16 @@ def corpus_files(corpus: Path | Sequence[Path]) -> list[Path]:
                     "--corpus the folder that holds the corpus, or its files."
                 )
             files += inside
-        elif not _is_corpus_file(path):
-            raise UserError(f"{path}: the name must end in one of {', '.join(_SUFFIXES)}.")
         elif not path.is_file():
             raise UserError(f"{path}: no such file. Give the corpus with --corpus FILE.")
+        elif not _is_corpus_file(path):
+            raise UserError(f"{path}: the name must end in one of {', '.join(_SUFFIXES)}.")
         else:
             files.append(path)
+    first_names: dict[Path, Path] = {}
+    for file in files:
+        if (first := first_names.setdefault(file.resolve(), file)) is not file:
+            raise UserError(f"{first} is given twice. Leave one out.")
     return files
 
 
@@ -140,15 +145,20 @@ def check_first_rows(corpus: Path, *, skip_bad_rows: bool = False, max_rows: int
 def _check_file(path: Path, skip_bad_rows: bool, max_rows: int) -> None:
     """Check one file as `check_first_rows` does."""
     bad = BadRows()
+    faults: list[str] = []
     first_rows: dict[str, int] = {}  # id -> number of the row that has it
     with tqdm(disable=True) as bar:
         for number, row in enumerate(islice(_rows(path, bar), max_rows), start=1):
             if isinstance(row, BadRowError):
                 bad.add(_location(path, number), row)
-            elif row is not None and (first := first_rows.setdefault(row.id, number)) != number:
-                raise UserError(same_id_message(_location(path, first), _location(path, number), row.id))
+            elif (
+                row is not None and (first := first_rows.setdefault(row.id, number)) != number and not faults
+            ):
+                faults.append(same_id_message(_location(path, first), _location(path, number), row.id))
     if bad.count and not skip_bad_rows:
-        raise UserError(bad.refusal())
+        faults.append(bad.refusal())
+    if faults:
+        raise UserErrors(faults)
 
 
 def _location(path: Path, number: int) -> str:

@@ -26,7 +26,7 @@ from retrieval_server.encode.model_folder import (
 )
 from retrieval_server.encode.options import EncoderOptions, check_device
 from retrieval_server.extras import DENSE, MODEL, WORDS, are_installed, require_packages
-from retrieval_server.folder.corpus import check_first_rows
+from retrieval_server.folder.corpus import check_first_rows, corpus_files
 from retrieval_server.folder.manifest import read_manifest
 from retrieval_server.folder.publication import check_target
 from retrieval_server.indexing.options import BuildOptions, require_encoder
@@ -53,9 +53,10 @@ def build_checks(options: BuildOptions) -> Iterator[Check]:
 
 
 def corpus_checks(corpus: Path | Sequence[Path], skip_bad_rows: bool = False) -> Iterator[Check]:
-    """Yield a check for each path of a corpus, whether its first rows can be read."""
+    """Yield a check for each path of a corpus, whether its first rows can be read, and one of all paths."""
     for path in [corpus] if isinstance(corpus, Path) else corpus:
         yield partial(check_first_rows, path, skip_bad_rows=skip_bad_rows)
+    yield partial(corpus_files, corpus)
 
 
 def check_lucene() -> None:

@@ -23,6 +23,7 @@ from retrieval_server.server.limits import ConnectionLimits, RequestLimits
 from retrieval_server.server.wire import DEFAULT_INDEX
 from retrieval_server.web.options import WEB, WebSelection
 
+_HOST_NAME = re.compile(r"\*|[A-Za-z0-9_.-]+")
 _NAMED_FOLDER = re.compile(r"([A-Za-z0-9_.-]+)=(.+)", re.DOTALL)
 
 
@@ -30,6 +31,13 @@ def _named_folder(text: str) -> tuple[str, Path]:
     """Return the name and the folder of NAME=DIR. DIR alone gets the name DEFAULT_INDEX."""
     match = _NAMED_FOLDER.fullmatch(text)
     return (match[1], Path(match[2])) if match else (DEFAULT_INDEX, Path(text))
+
+
+def _host_name(text: str) -> str:
+    """Return the name of a host, `.example.org` or `*`. Raises ValueError for anything else."""
+    if not _HOST_NAME.fullmatch(text):
+        raise ValueError(f"must be a name alone, without scheme, port and path, not {text!r}")
+    return text
 
 
 class RerankOptions(Options):
@@ -108,7 +116,9 @@ class ServeCommand(Options):
         ),
     ] = None
     host: Annotated[
-        str, Flag("address to listen on; 127.0.0.1: this machine only; 0.0.0.0: the whole network")
+        str,
+        Field(min_length=1),
+        Flag("address to listen on; 127.0.0.1: this machine only; 0.0.0.0: the whole network"),
     ] = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535), Flag("port; 0: any free one, which is printed")] = 8000
     topk: Annotated[AtLeastOne, Flag("passages for each query where the request names no topk")] = 3
@@ -137,6 +147,7 @@ class ServeCommand(Options):
             "name: that of a proxy or of a cluster's service. May be given several times; .example.org: it "
             "and all below it; *: any",
             metavar="NAME",
+            read=_host_name,
             group=ConnectionLimits.group,
         ),
     ] = ()

@@ -161,6 +161,9 @@ def test_an_encoder_whose_files_are_not_whole_is_refused_before_the_work(
     [
         ("build --backend bm25 --out PATH/loop/x --corpus PATH/c.jsonl", "loop is a link to nothing"),
         ("build --backend bm25 --out PATH/x --corpus PATH/twice.jsonl", "line 2 have the same id '1'"),
+        ("build --backend bm25 --out PATH/x --corpus PATH/twice.jsonl", "line 3: neither"),
+        ("build --backend bm25 --out PATH/x --corpus PATH/no.tsv --corpus PATH/c.jsonl", "no.tsv: no such"),
+        ("build --backend bm25 --out PATH/x --corpus PATH/c.jsonl --corpus PATH/./c.jsonl", "given twice"),
         ("build --backend dense --device tpu DENSE", "--device tpu"),
         ("build --backend bm25 --corpus PATH/c.jsonl --out PATH/LONG", "too long; give a shorter name"),
         ("build --backend dense DENSE --encoder ~nobody-here/model", "~nobody-here/model: no such folder"),
@@ -188,7 +191,7 @@ def test_a_check_names_what_the_work_would_refuse(words, named, tiny_bge, tmp_pa
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "config.json").write_text("{}")
     (tmp_path / "c.jsonl").write_text('{"id": "1", "contents": "Ulm"}\n')
-    (tmp_path / "twice.jsonl").write_text('{"id": "1", "contents": "Ulm"}\n' * 2)
+    (tmp_path / "twice.jsonl").write_text('{"id": "1", "contents": "Ulm"}\n' * 2 + '{"id": "2"}')
     (tmp_path / "utf16").write_text("Ulm", encoding="utf-16")
     (tmp_path / "recording").write_text('{"query": "Ulm"}\n')
     np.save(tmp_path / "none.npy", np.zeros((0, 32), np.float32))
@@ -210,13 +213,26 @@ def test_a_start_that_is_refused_gives_its_recording_back(tmp_path, capsys, monk
 def test_all_wrong_flags_are_reported_in_one_run(command, capsys):
     words = {
         "build": "--backend bm26 --batch-size x --k1 -1 --b 2 --stemmer german --out o --ovrewrite",
-        "serve": "--port 99999 --topk x --max-batch 0 --serve there --deadline -1 --indx i",
+        "serve": "--port 99999 --topk x --max-batch 0 --serve there --deadline -1 --indx i --host= "
+        "--allowed-host http://a",
     }[command].split()
     with pytest.raises(SystemExit) as ended:
         commands.main([command, *words])
     message = capsys.readouterr().err.replace(":", " ").replace(";", " ")
-    flags = {word for word in words if word.startswith("--")} - {"--out"}  # whole words: not --b of --backend
+    flags = {word.rstrip("=") for word in words if word.startswith("--")} - {
+        "--out"
+    }  # whole words: not --b of --backend
     assert ended.value.code == 2 and flags <= {*message.split()} and "did you mean --" in message
+
+
+@pytest.mark.parametrize(
+    "words", ["build", "build passages", "build encode --encoder absent.jsonl", "import"]
+)
+def test_a_missing_flag_hides_no_missing_file(words, capsys):
+    with pytest.raises(SystemExit):
+        commands.main([*words.split(), "--corpus", "absent.jsonl"])
+    message = capsys.readouterr().err
+    assert "needs --" in message and "absent.jsonl: no such" in message
 
 
 def test_the_value_of_an_unknown_flag_is_no_wrong_step(corpus, tmp_path, capsys):

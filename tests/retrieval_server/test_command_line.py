@@ -230,7 +230,7 @@ COMMANDS = {"serve": ServeCommand, "build": BuildCommand}
         ("build --corpus c --out o --backend bm25 --encoder e", "--encoder is for --backend dense"),
         ("build --corpus c --out o --backend dense --batch-size 0", "--batch-size"),
         ("build --corpus c --out o --backend bm25 --faiss a", "rag-r1 index import"),
-        ("build --corpus c --out o --backend dense --preset small --factory SQ8", "--preset and --factory"),
+        ("build --corpus c --out o --backend dense --preset small --factory Flat", "--preset and --factory"),
         ("build --corpus c --out o --backend bm25 --preset small", "--preset is for --backend dense"),
         ("build import --corpus c --encoder e --out o", "either --faiss"),
         ("build import --corpus c --encoder e --out o --faiss a --embeddings b", "either --faiss"),

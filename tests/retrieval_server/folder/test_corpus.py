@@ -112,6 +112,7 @@ def test_broken_gzip_unknown_format_and_missing_file_say_so(tmp_path):
     cut.write_bytes(gzip.compress(b'{"id": "1", "contents": "x"}\n' * 999)[:-20])
     with pytest.raises(UserError, match="broken gzip"):
         read(cut)
+    (tmp_path / "c.csv").touch()
     with pytest.raises(UserError, match=r"\.jsonl, \.jsonl\.gz, \.tsv, \.tsv\.gz, \.parquet"):
         CorpusReader(tmp_path / "c.csv")
     with pytest.raises(UserError, match="no such file"):
