@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from tqdm import tqdm
 
+from rag_r1.data.files.row_files import refuse_repeated
 from rag_r1.io.bounded_json import read_json_line
 from rag_r1.io.errors import DataError
 from rag_r1.io.ordinary_files import open_ordinary
@@ -83,10 +84,10 @@ class Corpus:
     """The files of a corpus in reading order; the files of a folder are sorted by name."""
 
     def __init__(self, paths: Sequence[Path], *, ids: bool = True):
-        """`ids` says whether every row must have an id. Raises DataError if a file is missing or has an
-        unknown format."""
+        """`ids`: whether every row needs an id. Raises DataError for a missing, unknown or repeated file."""
         self.ids = ids
         self.files = [file for path in paths for file in _files(Path(path))]
+        refuse_repeated(self.files)
 
     def fingerprint(self) -> list[list[Any]]:
         """Return [path, size in bytes, modification time in ns] of each file, to detect replaced files."""
@@ -132,10 +133,10 @@ def _files(path: Path) -> list[Path]:
         if files := sorted(file for file in path.iterdir() if file.is_file() and _is_corpus_file(file)):
             return files
         raise DataError(f"{path}: no index, and no file in it ends in {', '.join(SUFFIXES)}: give another")
-    if not _is_corpus_file(path):
-        raise DataError(f"{path}: the name must end in one of {', '.join(SUFFIXES)}, or be an index folder")
     if not path.is_file():
         raise DataError(f"{path}: there is no such file: correct the path")
+    if not _is_corpus_file(path):
+        raise DataError(f"{path}: the name must end in one of {', '.join(SUFFIXES)}, or be an index folder")
     return [path]
 
 
@@ -163,8 +164,7 @@ def parsed_lines(
             for number, (line, offset) in enumerate(_lines(stream, start.offset, max_bytes), start.row + 1):
                 if number % 1000 == 0:
                     report(raw.tell())
-                value = _parse(line, number == 1, parse, max_bytes)
-                if value is not None:
+                if (value := _parse(line, number == 1, parse, max_bytes)) is not None:
                     yield value, CorpusPosition(0, offset, number)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise DataError(f"{path}: a broken gzip file ({error}). Fetch it again") from error

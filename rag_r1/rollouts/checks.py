@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rag_r1.data.files.row_files import refuse_repeated
 from rag_r1.io.unknown_value import needs_unknown
 from rag_r1.options.out_folder import check_out
 from rag_r1.protocols import load_protocol
@@ -70,6 +71,7 @@ def start_problems(
     checks.run(_check_reward, plain.changed(overrides=list(filter(_sets_reward, args.overrides))), defaults)
     for path in args.questions:
         checks.run(_check_questions, args, path, plain.protocol)
+    checks.run(refuse_repeated, args.questions)
     if args.tokenizer is not None:
         checks.run(TokenUnit.of, args.tokenizer)
     checks.run(check_out, args.out)

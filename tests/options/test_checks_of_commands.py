@@ -445,11 +445,17 @@ def test_mcp_refuses_another_server_in_place_of_the_search(capsys):
             "eval report notes --answerable no --supporting infinite.jsonl --out new",
             "infinite.jsonl, row 1: needs",
         ),
-        ("probe-passages --questions questions.jsonl --corpus loop --out p.json", "loop: the name must"),
+        (
+            "probe-passages --questions questions.jsonl --corpus loop --out p.json",
+            "loop: there is no such file",
+        ),
         (
             "corpus check --questions q.jsonl --questions q.jsonl --corpus loop --out new",
             "q.jsonl is given twice",
         ),
+        ("corpus check --questions q --corpus c.jsonl ./c.jsonl --out new", "c.jsonl is given twice"),
+        ("eval --model m URLS --questions ./questions.jsonl", "questions.jsonl is given twice"),
+        ("eval --model m URLS --questions loop", "loop: there is no such file"),
         (
             "corpus check --questions notes --corpus c --out new",
             "--questions notes: is a folder: give a file",
@@ -512,6 +518,7 @@ def test_a_wrong_input_is_named_with_the_remedy(words, named, right, capsys, mon
     (right / "twice.yaml").write_text("out: new\nout: other\n")
     (right / "list.yaml").write_text("- rag_r1/grpo\n")
     (right / "loop").symlink_to("loop")
+    (right / "c.jsonl").write_text('{"id": "1", "contents": "Ulm"}')
     (right / "folder.yaml").mkdir()
     (right / "sections.yaml").write_text("documents: [notes]\n")
     (right / "infinite.jsonl").write_text('{"question": "How many?", "golden_answers": [Infinity]}\n')

@@ -14,8 +14,10 @@ import csv
 import gzip
 import io
 import json
+import os
 import re
 import zlib
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -88,8 +90,9 @@ def open_rows(
 
 def refuse_repeated(paths: Sequence[str | Path]) -> None:
     """Raise DataError for a file that is named twice, also by another path or a link."""
-    files = [Path(path).resolve() for path in paths]
-    if repeated := [path for path, file in zip(paths, files, strict=True) if files.count(file) > 1]:
+    files = [os.path.realpath(path) for path in paths]  # unlike Path.resolve also of a loop of links
+    counts = Counter(files)
+    if repeated := [path for path, file in zip(paths, files, strict=True) if counts[file] > 1]:
         raise DataError(f"{repeated[0]} is given twice: leave one out")
 
 

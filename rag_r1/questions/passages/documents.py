@@ -26,7 +26,6 @@ from rag_r1.corpus.reader import Corpus, Passage
 from rag_r1.data.evidence import title_key
 from rag_r1.data.files.duplicates import question_key
 from rag_r1.data.files.near_duplicates import jaccard, near_duplicates
-from rag_r1.data.files.row_files import refuse_repeated
 from rag_r1.io.errors import DataError
 from rag_r1.rollouts.requests import seeded_fraction
 
@@ -93,7 +92,6 @@ def read_pool(paths: Sequence[Path], seed: int, test_share: float, limit: int) -
     `test_share` is the share of the documents in the test split. Raises DataError if a path is given twice,
     if a row is not a passage, if two sampled passages have the same id, or if no passage is long enough.
     """
-    refuse_repeated(paths)
     sample = _SmallestRanks(limit)
     count = 0
     for passage, file in passages_of(Corpus(paths)):
