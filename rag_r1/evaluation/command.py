@@ -20,7 +20,7 @@ from importlib import import_module
 from pathlib import Path
 
 from rag_r1.evaluation.eval_arguments import EvalArguments
-from rag_r1.options.command_exit import CommandError, command_main
+from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import names_flag, read_arguments
 from rag_r1.options.suggestions import did_you_mean
 from rag_r1.runs.errors import RunError
@@ -71,15 +71,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if arguments and arguments[0] in _SUBCOMMANDS:
         return import_module(_SUBCOMMANDS[arguments[0]]).main(arguments[1:])
-    parse = partial(read_arguments, EvalArguments, prog=COMMAND, description=_DESCRIPTION, check=_check)
+    parse = partial(read_arguments, EvalArguments, prog=COMMAND, description=_DESCRIPTION)
+    faults = []
     is_run = bool(arguments) and _is_run(arguments[0])
     words = arguments[1:] if is_run else arguments
     # Not among the checks of EvalArguments, because a settings file names an address beside every index.
     if all(names_flag(words, flag) for flag in ("--serve-index", "--retriever-url")):
-        fault = "--serve-index starts a retrieval server: leave out --retriever-url, or --serve-index"
-        parse = partial(parse, faults=[fault])
+        faults.append("--serve-index starts a retrieval server: leave out --retriever-url, or --serve-index")
     if not is_run:
-        args = parse(words)
+        args = parse(words, check=_check, faults=faults)
         # An address on the command line replaces the index of a settings file.
         return run(args.changed(serve_index=None) if names_flag(words, "--retriever-url") else args)
     from rag_r1.evaluation.run_defaults import defaults_of
@@ -88,8 +88,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         defaults = defaults_of(Path(arguments[0]))
     except RunError as error:
         hint = did_you_mean(arguments[0], _SUBCOMMANDS)
-        raise CommandError(f"{error}; {hint}" if hint else error) from error
-    args = defaults.complete(parse(words, settings=defaults.values), words)
+        faults.append(f"{error}; {hint}" if hint else str(error))
+        parse(words, check=_check_without_run, faults=faults)  # it ends the process
+        raise
+    args = defaults.complete(parse(words, check=_check, settings=defaults.values, faults=faults), words)
     print("\n".join(defaults.lines(args)), flush=True)
     return run(args)
 
@@ -114,6 +116,12 @@ def _check(args: EvalArguments) -> None:
     from rag_r1.rollouts.command_run import check_command
 
     check_command(COMMAND, evaluate, args)
+
+
+def _check_without_run(args: EvalArguments) -> None:
+    """Run all checks without a run, which cannot be read. No search is tried, unless its address is given,
+    since it would be the run's. Raises StartError with all problems."""
+    _check(args if "retriever_url" in args.model_fields_set else args.changed(baseline="no_search"))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import ClassVar, Literal, get_args
 from pydantic import model_validator
 
 from rag_r1.evaluation.judge_arguments import JudgeArguments
-from rag_r1.options.command_line import From0, Positive, argument
+from rag_r1.options.command_line import Filled, From0, Positive, argument
 from rag_r1.rollouts.agent_arguments import SAMPLING, SCORING, ServedModel
 from rag_r1.rollouts.arguments import RolloutArguments
 
@@ -34,7 +34,7 @@ class PolicyArguments(JudgeArguments, ServedModel, RolloutArguments):
         "FILE",
         old="data",
     )
-    model: str = argument(
+    model: Filled = argument(
         "a folder: Hugging Face's, or a checkpoint of veRL; with --base-url, the model's name there", "MODEL"
     )
     temperature: From0 = argument("sampling temperature; 0 is greedy", "T", default=0.0, rare=SAMPLING)

@@ -41,7 +41,7 @@ _RETRIES = 2
 class _ModelArguments(ServedModel):
     """The model and the passages to search."""
 
-    model: str | None = argument(
+    model: Filled | None = argument(
         "folder of a Hugging Face model or of a checkpoint of veRL, which is served here with vLLM; with "
         "--base-url, the model's name at that address",
         "MODEL",

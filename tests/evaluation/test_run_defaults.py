@@ -183,5 +183,6 @@ def test_a_folder_that_is_no_such_run_is_refused(tmp_path, capsys, file, text, n
     if file is not None:
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text(text)
-    assert command.main([str(tmp_path)]) == 1
+    with pytest.raises(SystemExit):
+        command.main([str(tmp_path)])
     assert named in capsys.readouterr().err

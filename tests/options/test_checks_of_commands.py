@@ -456,6 +456,8 @@ def test_mcp_refuses_another_server_in_place_of_the_search(capsys):
         ("corpus check --questions q --corpus c.jsonl ./c.jsonl --out new", "c.jsonl is given twice"),
         ("eval --model m URLS --questions ./questions.jsonl", "questions.jsonl is given twice"),
         ("eval --model m URLS --questions loop", "loop: there is no such file"),
+        ("eval --model '' URLS", "--model: must be"),
+        ("eval none --questions none.jsonl --out new", "none.jsonl: there is no such file"),
         (
             "corpus check --questions notes --corpus c --out new",
             "--questions notes: is a folder: give a file",

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field, model_validator
 
 from rag_r1.options.command_exit import CommandError, command_main
-from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
+from rag_r1.options.command_line import Arguments, Filled, Positive, argument, read_arguments
 from rag_r1.options.server_address import Address
 from rag_r1.options.types import Constraint
 from rag_r1.rollouts.agent_arguments import AgentSelection, shared_arguments
@@ -66,7 +66,7 @@ class _ModelArguments(Arguments):
         "URL",
         default=None,
     )
-    model: str | None = argument("name of the model at --base-url", "MODEL", default=None)
+    model: Filled | None = argument("name of the model at --base-url", "MODEL", default=None)
 
 
 class McpArguments(AgentSelection, _ModelArguments):
