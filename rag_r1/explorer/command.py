@@ -51,6 +51,8 @@ environment: VIEW_TOKEN, if set, is required of browsers as 'Authorization: Bear
 """
 #: The environment variable with the token that clients must send.
 TOKEN_VARIABLE = "VIEW_TOKEN"
+#: The first bytes of a page of --export.
+_PAGE_START = b"<!doctype html>"
 #: Seconds that running requests have when the server is stopped.
 _STOP_S = 3
 
@@ -114,6 +116,7 @@ def _check_start(args: ViewArguments) -> None:
             checks.run(_check_path, path)
         if args.export is not None:
             checks.run(check_out_file, args.export, "--export")
+            checks.run(_check_page, args.export)
             checks.run(_check_records, args.paths)
             filters = parse_qsl(args.select, keep_blank_values=True)
             for name in dict.fromkeys(name for name, _ in filters):
@@ -129,11 +132,22 @@ def _check_path(path: Path) -> None:
         raise RunError(f"{path}: there is no such file or folder: correct the path")
     if any("\ud800" <= character <= "\udfff" for character in str(path.resolve())):
         raise RunError(f"{path.resolve()}: it is not UTF-8, so it cannot be stored or shown: rename it")
-    if path.is_file() and path.stat().st_size and not Sources([path]).is_record_file(path):
+    is_empty = path.is_file() and not path.stat().st_size
+    if not (path.is_dir() or is_empty or Sources([path]).is_record_file(path)):
         raise RunError(
             f"{path}: its first line is not a trajectory record: give a run's folder, or a file of its "
             "trajectories"
         )
+
+
+def _check_page(path: Path) -> None:
+    """Raise RunError if a file exists that is no page of --export, since it would be replaced."""
+    if path.is_file() and path.stat().st_size:
+        with path.open("rb") as file:
+            if file.read(len(_PAGE_START)) != _PAGE_START:
+                raise RunError(
+                    f"--export {path} exists and is not a page of this command: choose another file"
+                )
 
 
 def _check_records(paths: Sequence[Path]) -> None:

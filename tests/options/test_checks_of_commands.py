@@ -458,6 +458,8 @@ def test_mcp_refuses_another_server_in_place_of_the_search(capsys):
         ("eval --model m URLS --questions loop", "loop: there is no such file"),
         ("eval --model '' URLS", "--model: must be"),
         ("eval none --questions none.jsonl --out new", "none.jsonl: there is no such file"),
+        ("view pipe", "pipe: its first line"),
+        ("view run --export questions.jsonl", "--export questions.jsonl exists"),
         (
             "corpus check --questions notes --corpus c --out new",
             "--questions notes: is a folder: give a file",
@@ -521,6 +523,7 @@ def test_a_wrong_input_is_named_with_the_remedy(words, named, right, capsys, mon
     (right / "list.yaml").write_text("- rag_r1/grpo\n")
     (right / "loop").symlink_to("loop")
     (right / "c.jsonl").write_text('{"id": "1", "contents": "Ulm"}')
+    os.mkfifo(right / "pipe")
     (right / "folder.yaml").mkdir()
     (right / "sections.yaml").write_text("documents: [notes]\n")
     (right / "infinite.jsonl").write_text('{"question": "How many?", "golden_answers": [Infinity]}\n')
