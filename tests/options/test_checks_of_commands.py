@@ -460,6 +460,7 @@ def test_mcp_refuses_another_server_in_place_of_the_search(capsys):
         ("eval none --questions none.jsonl --out new", "none.jsonl: there is no such file"),
         ("view pipe", "pipe: its first line"),
         ("view run --export questions.jsonl", "--export questions.jsonl exists"),
+        (f"chat --url {DEAD} --ask ''", DEAD),
         (
             "corpus check --questions notes --corpus c --out new",
             "--questions notes: is a folder: give a file",

@@ -17,6 +17,7 @@ from rag_r1.io.bounded_json import read_json
 from rag_r1.io.retry import retry_after
 from rag_r1.options.server_address import other_answer_fault, server_fault, web_page_fault
 from rag_r1.protocols.actions import well_formed
+from rag_r1.runs.errors import RunError
 
 #: The most bytes of a line, lines of an answer, and bytes of a refusal.
 _MAX_LINE_BYTES, _MAX_LINES, _MAX_REFUSAL_BYTES = 4 << 20, 100_000, 64 << 10
@@ -30,7 +31,7 @@ _CONNECT_S, _PIECE_S, _ANSWER_S = 10.0, 120.0, 3600.0
 _HEALTH_S = 10.0
 
 
-class ChatError(Exception):
+class ChatError(RunError):
     """There is no answer, for the reason in the message. `wait_s` is the number of seconds after which a full
     server may be asked again, 0 if it gives none."""
 

@@ -21,7 +21,7 @@ from rag_r1.runs.errors import RunError
 from rag_r1.serving.command import TOKEN_VARIABLE, check_extras, set_up_logs
 from rag_r1.serving.terminal.arguments import ChatArguments
 from rag_r1.serving.terminal.chat import TerminalChat
-from rag_r1.serving.terminal.client import ChatError, check_server
+from rag_r1.serving.terminal.client import check_server
 
 _DESCRIPTION = """\
 Chat with a search agent in the terminal. Each search is shown as it happens, with the passages that it found;
@@ -35,7 +35,7 @@ examples:
 """
 
 
-@command_main(RunError, ChatError, OSError)
+@command_main(RunError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command. Returns 0 at the end of the chat, or 1 with a message if it could not begin or if a
     question of --ask got no answer."""
@@ -62,8 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check_start(args: ChatArguments) -> None:
-    """Check the arguments, or the token and the server. Raises StartError, RunError or
-    ChatError with all problems."""
+    """Check the arguments, or the token and the server. Raises StartError or RunError with
+    all problems."""
     if args.url is not None:
         return check_server(args.url.rstrip("/"), token_of(TOKEN_VARIABLE))
     from rag_r1.serving.launch import check_launch
