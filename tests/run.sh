@@ -26,6 +26,10 @@ esac
 
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
+if [ "$tier" = some ] && [[ $1 != -* && ! -e ${1%%::*} ]]; then
+  echo "error: '$1' is neither a tier nor a path; see bash tests/run.sh --help" >&2
+  exit 2
+fi
 # shellcheck source=scripts/setup_env.sh
 source scripts/setup_env.sh --dev || exit 1
 

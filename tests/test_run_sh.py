@@ -35,6 +35,13 @@ def test_help_tells_the_tiers_and_makes_no_environment(tmp_path, word):
     assert "==" not in done.stdout and not (tmp_path / "venv").exists()
 
 
+def test_a_path_that_is_not_there_is_refused_before_an_environment_is_made(tmp_path):
+    environment = {**os.environ, "VENV": str(tmp_path / "venv")}
+    words = ["bash", str(TESTS / "run.sh"), "tests/nothing"]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "tests/nothing" in done.stderr and not (tmp_path / "venv").exists()
+
+
 def write_results(folder: Path, **results: dict[str, int]) -> None:
     """The files of processes, by name: the exit status, unless no test was chosen, and the counts."""
     for name, counts in results.items():
