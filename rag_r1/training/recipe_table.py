@@ -11,15 +11,12 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from rag_r1.config.recipes import Recipe, kind_of, shipped_names
-from rag_r1.options.command_line import Arguments, CheckedOverrides, argument, read_arguments
-from rag_r1.runs.errors import RunError
+from rag_r1.config.recipes import shipped_names
 from rag_r1.runs.markdown import table
-from rag_r1.runs.start_checks import StartChecks
 from rag_r1.training.config_facts import adapter_rank, gpu_count, is_nf4, needs_critic
 from rag_r1.training.preflight.memory.estimate import MemoryEstimate, memory_of, sft_memory_of
 from rag_r1.training.preflight.memory.shape import SHAPES
-from rag_r1.training.preflight.memory.table import gb, memory_table
+from rag_r1.training.preflight.memory.table import gb
 
 _COLUMNS = (
     "recipe", "model", "`model_dtype`", "LoRA", "learning rate", "GPUs", "update, GB", "generation, GB",
@@ -127,74 +124,3 @@ def recipe_tables(compose: Compose, folders: Sequence[str] = ()) -> Iterator[tup
             if folder_of(name) == folder
         ]
         yield folder, recipe_table(rows)
-
-
-class TableArguments(Arguments):
-    """Arguments of `rag-r1 recipes table`."""
-
-    recipe: str | None = argument("a recipe; without it, all shipped ones", default=None)
-    size: str | None = argument(
-        "size of the model, a Qwen2.5 or a named one, e.g. 32B, or several: 7B,14B (default: the recipe's); "
-        "for one, the table of `rag-r1 train --check-only` follows",
-        default=None,
-    )
-    overrides: CheckedOverrides = argument("changes, with --recipe", "key=value", default=[])
-
-
-_EPILOG = """\
-example, for two GPUs:
-  rag-r1 recipes table --recipe agentic_rag/grpo_lora --size 32B trainer.n_gpus_per_node=2
-"""
-
-
-def print_recipe_table(arguments: Sequence[str]) -> int:
-    """Print the tables of the recipes' READMEs, or the rows of one recipe with overrides. Raises StartError
-    naming all arguments that are wrong or do not go together, or if a recipe cannot be composed."""
-    description = "Compose recipes, and print their dtype, adapters, learning rates and calculated memory."
-    prog = "rag-r1 recipes table"
-    args = read_arguments(
-        TableArguments, arguments, prog=prog, description=description, epilog=_EPILOG, check=_check_table
-    )
-    from rag_r1.training.composition import compose_recipe
-
-    checked = _check_table(args)
-    if checked is None:
-        for folder, text in recipe_tables(lambda name, changes: compose_recipe(Recipe.find(name), changes)):
-            print(f"## {folder or 'demo'}\n\n{text}\n", flush=True)
-        return 0
-    recipe, config = checked
-    sizes = (args.size or size_for(recipe.name)).split(",")
-    print(recipe_table([recipe_row(recipe.name, config, size) for size in sizes]))
-    if len(sizes) == 1:
-        print(f"\n{memory_table(memory_for(recipe.name, config, sizes[0]))}")
-    return 0
-
-
-def _check_table(args: TableArguments) -> tuple[Recipe, DictConfig] | None:
-    """Return the recipe and its configuration; None without --recipe. Raises StartError."""
-    with StartChecks() as checks:
-        if args.size is not None:
-            checks.run(_check_sizes, args.size)
-        if args.recipe is None:
-            if args.overrides or args.size:
-                checks.add(RunError("changes and --size are for one recipe: name it with --recipe"))
-            return None
-        checked = checks.run(_configuration, args.recipe, args.overrides)
-    return checked
-
-
-def _check_sizes(sizes: str) -> None:
-    """Raise RunError if a size is not known."""
-    if unknown := [size for size in sizes.split(",") if size not in SHAPES]:
-        raise RunError(f"--size {','.join(unknown)}: the sizes that are known are {', '.join(SHAPES)}")
-
-
-def _configuration(name: str, overrides: Sequence[str]) -> tuple[Recipe, DictConfig]:
-    """Return a recipe and its configuration. Raises RunError if there is no such recipe for a training, or an
-    override is wrong."""
-    from rag_r1.training.composition import check_overrides, check_training, compose_valid
-
-    recipe = Recipe.find(name)
-    if kind_of(recipe.path) != "sft":
-        check_training(recipe, compose_valid(recipe, overrides)[0])
-    return recipe, check_overrides(recipe, overrides)  # the table is calculated from their values

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic_settings import CliPositionalArg
 
@@ -25,15 +26,15 @@ from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks
 from rag_r1.system.installation import version
 
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
 _MODULE = "rag_r1.training.recipes_command"
 #: Subcommand -> its function, and its help.
 COMMANDS: dict[str, tuple[str, str]] = {
     "list": (f"{_MODULE}:list_recipes", "list the shipped recipes, by the command that takes them"),
     "show": (f"{_MODULE}:show_recipe", "show the file of a recipe, or with --composed all that it builds on"),
-    "table": (
-        "rag_r1.training.recipe_table:print_recipe_table",
-        "print dtype, adapters, learning rates and calculated memory",
-    ),
+    "table": (f"{_MODULE}:print_recipe_table", "print dtype, adapters, learning rates and calculated memory"),
     "copy": (f"{_MODULE}:copy_recipe", "copy a recipe into a file of your own, ready to be changed"),
     "path": (f"{_MODULE}:print_paths", "print the folder of the recipes, or the files of some"),
 }
@@ -115,6 +116,86 @@ def _recipe_text(name: str, overrides: Sequence[str] | None) -> str:
     from rag_r1.training.composition import check_composition
 
     return OmegaConf.to_yaml(check_composition(recipe, overrides))
+
+
+class TableArguments(Arguments):
+    """Arguments of `rag-r1 recipes table`."""
+
+    recipe: str | None = argument("a recipe; without it, all shipped ones", default=None)
+    size: str | None = argument(
+        "size of the model, a Qwen2.5 or a named one, e.g. 32B, or several: 7B,14B (default: the recipe's); "
+        "for one, the table of `rag-r1 train --check-only` follows",
+        default=None,
+    )
+    overrides: CheckedOverrides = argument("changes, with --recipe", "key=value", default=[])
+
+
+_TABLE_EPILOG = """\
+example, for two GPUs:
+  rag-r1 recipes table --recipe agentic_rag/grpo_lora --size 32B trainer.n_gpus_per_node=2
+"""
+
+
+def print_recipe_table(arguments: Sequence[str]) -> int:
+    """Print the tables of the recipes' READMEs, or the rows of one recipe with overrides. Raises StartError
+    naming all arguments that are wrong or do not go together, or if a recipe cannot be composed."""
+    description = "Compose recipes, and print their dtype, adapters, learning rates and calculated memory."
+    prog = "rag-r1 recipes table"
+    args = read_arguments(
+        TableArguments,
+        arguments,
+        prog=prog,
+        description=description,
+        epilog=_TABLE_EPILOG,
+        check=_check_table,
+    )
+    from rag_r1.training.composition import compose_recipe
+    from rag_r1.training.preflight.memory.table import memory_table
+    from rag_r1.training.recipe_table import memory_for, recipe_row, recipe_table, recipe_tables, size_for
+
+    checked = _check_table(args)
+    if checked is None:
+        for folder, text in recipe_tables(lambda name, changes: compose_recipe(Recipe.find(name), changes)):
+            print(f"## {folder or 'demo'}\n\n{text}\n", flush=True)
+        return 0
+    recipe, config = checked
+    sizes = (args.size or size_for(recipe.name)).split(",")
+    print(recipe_table([recipe_row(recipe.name, config, size) for size in sizes]))
+    if len(sizes) == 1:
+        print(f"\n{memory_table(memory_for(recipe.name, config, sizes[0]))}")
+    return 0
+
+
+def _check_table(args: TableArguments) -> tuple[Recipe, DictConfig] | None:
+    """Return the recipe and its configuration; None without --recipe. Raises StartError."""
+    with StartChecks() as checks:
+        if args.size is not None:
+            checks.run(_check_sizes, args.size)
+        if args.recipe is None:
+            if args.overrides or args.size:
+                checks.add(RunError("changes and --size are for one recipe: name it with --recipe"))
+            return None
+        checked = checks.run(_configuration, args.recipe, args.overrides)
+    return checked
+
+
+def _check_sizes(sizes: str) -> None:
+    """Raise RunError if a size is not known."""
+    from rag_r1.training.preflight.memory.shape import SHAPES
+
+    if unknown := [size for size in sizes.split(",") if size not in SHAPES]:
+        raise RunError(f"--size {','.join(unknown)}: the sizes that are known are {', '.join(SHAPES)}")
+
+
+def _configuration(name: str, overrides: Sequence[str]) -> tuple[Recipe, DictConfig]:
+    """Return a recipe and its configuration. Raises RunError if there is no such recipe for a training, or an
+    override is wrong."""
+    from rag_r1.training.composition import check_overrides, check_training, compose_valid
+
+    recipe = Recipe.find(name)
+    if kind_of(recipe.path) != "sft":
+        check_training(recipe, compose_valid(recipe, overrides)[0])
+    return recipe, check_overrides(recipe, overrides)  # the table is calculated from their values
 
 
 class CopyArguments(Arguments):
