@@ -91,8 +91,13 @@ def run(command: BuildCommand) -> int:
 def check(command: BuildCommand) -> None:
     """Raise UserError, or UserErrors, with all problems on this machine."""
     with disk_errors(command.out or command.parts or Path()):  # a file may not be readable
-        # None: an option is missing, as another message says.
-        check_all(*(one for one in _checks(command) if None not in getattr(one, "args", ())))
+        check_all(*filter(_has_arguments, _checks(command)))
+
+
+def _has_arguments(check: Callable[[], object]) -> bool:
+    """Whether a check has all its arguments. One is None if its option is missing, which
+    `BuildCommand.contradictions` reports."""
+    return not isinstance(check, partial) or None not in check.args
 
 
 def _checks(command: BuildCommand) -> Iterator[Callable[[], object]]:

@@ -119,8 +119,8 @@ def _check(args: EvalArguments) -> None:
 
 
 def _check_without_run(args: EvalArguments) -> None:
-    """Run all checks without a run, which cannot be read. No search is tried, unless its address is given,
-    since it would be the run's. Raises StartError with all problems."""
+    """Run all checks as if no RUN had been named, since it cannot be read. The search is tried only if its
+    address is an argument, since otherwise it would be the run's. Raises StartError with all problems."""
     _check(args if "retriever_url" in args.model_fields_set else args.changed(baseline="no_search"))
 
 

@@ -60,7 +60,7 @@ class Evaluation:
 
 
 def step_name(evaluation: str) -> str:
-    """Return the name of the step of an evaluation, which is given by its name."""
+    """Return the name of the step that runs the evaluation of this name."""
     return f"evaluation/{evaluation}"
 
 

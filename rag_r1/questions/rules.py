@@ -37,11 +37,9 @@ def golds_of(
     The answer itself comes first, then its other spellings, then the aliases that occur in the passages and
     are longer or shorter forms of the answer. Aliases of the two facts of a `both` question are not accepted.
     """
-    if kind == "both":
-        forms = list(pair_forms(answer, [passage.contents for passage in passages]))
-        aliases = ()
-    else:
-        forms = list(answer_forms(answer))
+    if kind == "both":  # an alias could be one of the two facts alone
+        return pair_forms(answer, [passage.contents for passage in passages])
+    forms = list(answer_forms(answer))
     forms += [alias for alias in aliases if _is_form_of(alias, answer) and _stands_in(passages, [alias])]
     return tuple(dict.fromkeys(form.strip() for form in forms if normalise(form)))
 

