@@ -36,31 +36,31 @@ TASKS: dict[KindName, str] = {
     "one_hop": "Ask for one fact of the passage: a name, a place, a work, an office. The answer is no date.",
     "number_date": "Ask for a number, a year or a date that the passage states. The answer has digits.",
     "two_facts": (
-        "Ask who or what it is that two facts of the passage are true of, which together are true of "
-        "nothing else. The answer is the name of what the passage is about; the question does not tell it."
+        "Ask for the subject of the passage by two of its facts, which together are true of nothing else. The "
+        "answer is the name of the subject; the question does not contain it."
     ),
     "bridge": (
-        "Ask a question that needs all passages, one after the other: what the first says leads to what "
-        "the next is about. Describe what the later passages are about by what the earlier ones say of it, "
-        "and do not name it. The answer stands in the last passage, and in no other."
+        "Ask a question that needs all passages, one after the other: each leads to the subject of the next. "
+        "Describe the subjects of the later passages by what the earlier ones say about them, and do not name "
+        "them. The answer stands in the last passage, and in no other."
     ),
     "comparison": (
-        "Ask which of the two that the passages are about comes first, is older, larger or the like. Both "
-        "are named; the answer is the name of one. Each passage states the half of what has to be compared."
+        "Ask which of the subjects of the two passages comes first, is older, is larger or the like. Name "
+        "both; the answer is the name of one. Each passage states one half of what has to be compared."
     ),
     "yes_no": (
-        "Ask a question about both that the passages are about, which can be answered with yes or no and "
-        "needs a fact of each. Both are named."
+        "Ask a question about the subjects of both passages that can be answered with yes or no and needs a "
+        "fact of each. Name both."
     ),
     "both": (
-        "Ask for the same fact of both that the passages are about, in one question that names both. The "
-        "answer is the two facts in the order of the question, joined by “and”. They differ, and each stands "
-        "in the passage about its subject."
+        "Ask for the same fact about the subjects of both passages, in one question that names both. The "
+        "answer is the two facts in the order of the question, joined by “and”. The facts differ, and each "
+        "stands in the passage about its subject."
     ),
 }
 #: Added to the task of a bridge whose first passage must not be named.
 _OBSCURE = (
-    " Do not name what the first passage is about either: describe it, so that only another search can tell "
+    " Do not name the subject of the first passage either: describe it, so that only another search can tell "
     "what is meant, and so that the description is true of nothing else."
 )
 

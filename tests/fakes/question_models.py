@@ -140,7 +140,7 @@ WEIGHTS = {
     "named": 0.2,
     "ambiguous_chain": 0.1,
 }
-HIDES = "Do not name what the first"
+HIDES = "Do not name the subject of the first"
 
 
 def teach(
