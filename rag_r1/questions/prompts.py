@@ -36,13 +36,13 @@ TASKS: dict[KindName, str] = {
     "one_hop": "Ask for one fact of the passage: a name, a place, a work, an office. The answer is no date.",
     "number_date": "Ask for a number, a year or a date that the passage states. The answer has digits.",
     "two_facts": (
-        "Ask for the subject of the passage by two of its facts, which together are true of nothing else. The "
-        "answer is the name of the subject; the question does not contain it."
+        "Ask for the subject of the passage by two of its facts, which together are true of nothing else. "
+        "The answer is the name of the subject; the question does not contain it."
     ),
     "bridge": (
         "Ask a question that needs all passages, one after the other: each leads to the subject of the next. "
-        "Describe the subjects of the later passages by what the earlier ones say about them, and do not name "
-        "them. The answer stands in the last passage, and in no other."
+        "Describe the subjects of the later passages by what the earlier ones say about them, and do not "
+        "name them. The answer stands in the last passage, and in no other."
     ),
     "comparison": (
         "Ask which of the subjects of the two passages comes first, is older, is larger or the like. Name "
