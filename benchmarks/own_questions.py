@@ -10,15 +10,16 @@ invented world, in arms that differ only in their training questions:
                   of the training world, and a scripted reader with 3 % of wrong replies verified them
     unverified    all drafts of the same teacher, four in ten of which are faulty
                   (tests/fakes/question_models.py)
-    reworded      verified ones of a teacher that has no wording of the world's ("What is the birthplace of
-                  ...?", not "Where was ... born?")
 
 All arms have the same number of questions, which is more than 18 steps need. They are evaluated on the same
-held-out questions: the world's own validation, about names that no arm has seen. Some of them have a wording
-that the teacher of `verified` does not use ("When was ... born?", and all that ask for two facts); their EM
-is the column `other wordings`. The script prints a table, and whether the claims hold whose bars are set
-here. Finished trainings are not repeated, so an interrupted benchmark resumes. A seed determines the world,
-its questions and their order.
+held-out questions: the world's own validation, about names that no arm has seen. The teacher has none of the
+world's wordings: it asks "What is the birthplace of A?", where the world asks "Where was A born?".
+
+All arms start from a policy that reads both wordings but answers as few questions as the demo's
+(reading_policy.py). `--policy demo` starts from the demo's, which reads the world's wordings only.
+
+The script prints a table, and whether the claims hold whose bars are set here. Finished trainings are not
+repeated, so an interrupted benchmark resumes. A seed determines the world, its questions and their order.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from typing import Any
 _here = Path(__file__).resolve().parent
 sys.path[:] = [str(_here.parent)] + [entry for entry in sys.path if Path(entry).resolve() != _here]
 
-from rag_r1.agent.records import read_records  # noqa: E402
+from benchmarks.reading_policy import reading_policy  # noqa: E402
 from rag_r1.data.rows import QuestionRow, read_rows, write_rows  # noqa: E402
 from rag_r1.demo.policy import policy_path  # noqa: E402
 from rag_r1.demo.run import TrainingInputs, run_demo  # noqa: E402
@@ -59,7 +60,7 @@ from rag_r1.tools.retrieval.local_server import build_index, retrieval_process  
 from tests.fakes.question_models import Facts, answered, model_process  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
-ARMS = ("own", "verified", "unverified", "reworded")
+ARMS = ("own", "verified", "unverified")
 RECIPE, PROTOCOL = "grpo", "rag_r1_mq"
 #: Number of questions of each arm, more than 18 steps of 16 questions need.
 QUESTIONS = 400
@@ -82,8 +83,8 @@ class Training:
     results: dict[str, Any]
     #: Share of the arm's questions whose gold answer differs from the world's.
     wrong: float
-    #: The EM after the training on held-out questions in wordings that `verified` does not have.
-    em_other_wordings: float
+    #: Share of the held-out questions whose wording one of the arm's questions has.
+    known: float
 
     @property
     def ends(self) -> tuple[dict[str, float], dict[str, float]]:
@@ -110,7 +111,6 @@ def questions_of(folder: Path, seed: int) -> dict[str, Path]:
     own = [to_row(question, place, "train", protocol) for place, question in enumerate(data.train)]
     passages = [passage for passage in data.passages if passage["id"].startswith("train-")]
     drafts = written_drafts(folder, seed, passages)
-    drafts["reworded"] = written_drafts(folder / "reworded", seed, passages, "--reworded")["verified"]
     rows = {"own": own, **{arm: [_row(draft, protocol) for draft in drafts[arm]] for arm in ARMS[1:]}}
     for arm, of_arm in rows.items():
         if len(of_arm) < QUESTIONS:
@@ -119,20 +119,17 @@ def questions_of(folder: Path, seed: int) -> dict[str, Path]:
     return files
 
 
-def written_drafts(
-    folder: Path, seed: int, passages: Sequence[dict[str, str]], *teacher_options: str
-) -> dict[str, list[Draft]]:
+def written_drafts(folder: Path, seed: int, passages: Sequence[dict[str, str]]) -> dict[str, list[Draft]]:
     """Let the teacher write questions about these passages, and the reader verify them.
 
     Returns the questions that were kept as `verified`, and all drafts as `unverified`, in random order.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     corpus, index = folder / "corpus.jsonl", folder / "index"
     write_json_lines(corpus, passages)
     if not (index / "manifest.json").exists():
         build_index(corpus, index, "--backend", "bm25")
     with (
-        model_process("teacher", folder / "teacher.log", *teacher_options) as teacher,
+        model_process("teacher", folder / "teacher.log", "--reworded") as teacher,
         model_process("reader", folder / "reader.log", "--errors", ERRORS) as reader,
         retrieval_process(index, folder / "retrieval.log") as url,
     ):
@@ -182,34 +179,35 @@ def wording(question: str) -> str:
     return re.sub(r"[A-Z]\w+ [A-Z]\w+|\d{4}", "...", question)
 
 
-def em_in_other_wordings(run: Path, questions: Path) -> float:
-    """Return the EM of a finished run's last validation on the questions whose wording none of the training
-    questions in this file has."""
-    known = {wording(row.question) for row in map(QuestionRow.from_row, read_rows(questions))}
-    validations = sorted((run / "trajectories" / "val").glob("*.jsonl"))
-    records = [record for record in read_records(validations[-1]) if wording(record["question"]) not in known]
-    return sum(exact_match(record["answer"], record["golds"]) for record in records) / len(records)
+def known_share(held_out: Sequence[str], questions: Sequence[str]) -> float:
+    """Return the share of the held-out questions whose wording one of the training questions has."""
+    known = set(map(wording, questions))
+    return sum(wording(question) in known for question in held_out) / len(held_out)
 
 
-def train(arm: str, seed: int, out: Path, overrides: Sequence[str], timeout_s: float) -> Training:
-    """Run a training, or read its results if it is finished."""
-    folder = out / f"seed{seed}"
-    questions = questions_of(folder / "questions", seed)[arm]
-    finished = folder / arm / "results.json"
+def train(
+    arm: str, seed: int, out: Path, policy: str, overrides: Sequence[str], timeout_s: float
+) -> Training:
+    """Run a training, or read its results if it is finished. `policy` is `reading` or `demo`."""
+    questions = questions_of(out / "questions" / f"seed{seed}", seed)[arm]
+    run = out / policy / f"seed{seed}" / arm
+    finished = run / "results.json"
     if not finished.exists():
+        start = reading_policy(out / "policy", PROTOCOL) if policy == "reading" else policy_path(PROTOCOL)
         print(f"seed {seed}: {arm}", flush=True)
 
         def write(data: Path, protocol: Protocol, world_seed: int) -> None:
             write_demo(data, protocol, world_seed)
             (data / "train.parquet").write_bytes(questions.read_bytes())
 
-        inputs = TrainingInputs(demo_protocol(PROTOCOL), policy_path(PROTOCOL), write)
-        run_demo(RECIPE, folder / arm, seed, overrides, timeout_s, inputs)
+        inputs = TrainingInputs(demo_protocol(PROTOCOL), start, write)
+        run_demo(RECIPE, run, seed, overrides, timeout_s, inputs)
     rows = [QuestionRow.from_row(row) for row in read_rows(questions)]
     # The world's own questions are right by construction, and the reader does not know all of their wordings.
-    wrong = 0.0 if arm == "own" else wrong_share(rows, [p["contents"] for p in demo_data(seed).passages])
-    other = em_in_other_wordings(folder / arm, questions_of(folder / "questions", seed)["verified"])
-    return Training(arm, seed, json.loads(finished.read_text()), wrong, other)
+    data = demo_data(seed)
+    wrong = 0.0 if arm == "own" else wrong_share(rows, [passage["contents"] for passage in data.passages])
+    known = known_share([question.text for question in data.val], [row.question for row in rows])
+    return Training(arm, seed, json.loads(finished.read_text()), wrong, known)
 
 
 def table_row(training: Training) -> list[str]:
@@ -218,8 +216,8 @@ def table_row(training: Training) -> list[str]:
     kinds = [name for name in after if name.startswith("EM ")]
     cells = [f"{number(before[kind], 2)} → {number(after[kind], 2)}" for kind in kinds]
     searches = f"{before['searches a question']:.1f} → {after['searches a question']:.1f}"
-    other = number(training.em_other_wordings, 2)
-    return [training.arm, str(training.seed), f"{training.wrong:.0%}", *cells, other, searches]
+    shares = (f"{share:.0%}" for share in (training.wrong, training.known))
+    return [training.arm, str(training.seed), *shares, *cells, searches]
 
 
 def claims(trainings: Sequence[Training]) -> list[Claim]:
@@ -229,32 +227,22 @@ def claims(trainings: Sequence[Training]) -> list[Claim]:
         by_seed.setdefault(training.seed, {})[training.arm] = training
     seeds = [arms for arms in by_seed.values() if set(arms) == set(ARMS)]
 
-    def claim(text: str, holds: Callable[[Training, Training, Training, Training], bool]) -> Claim:
-        return Claim(text, sum(holds(*map(arms.__getitem__, ARMS)) for arms in seeds), len(seeds))
+    def claim(text: str, holds: Callable[[float, float, float], bool]) -> Claim:
+        held = sum(holds(*(round(arms[name].em, 6) for name in ARMS)) for arms in seeds)
+        return Claim(text, held, len(seeds))
 
-    share = f"at least {LEAST_SHARE} of the EM of the world's own questions"
     return [
         claim(
-            f"verified questions reach {share}",
-            lambda own, verified, unverified, reworded: verified.em >= LEAST_SHARE * own.em,
-        ),
-        claim(
-            f"verified questions reach {share} in wordings that the teacher does not use",
-            lambda own, verified, unverified, reworded: (
-                verified.em_other_wordings >= LEAST_SHARE * own.em_other_wordings
-            ),
-        ),
-        claim(
-            f"verified questions without any of the world's wordings reach {share}",
-            lambda own, verified, unverified, reworded: reworded.em >= LEAST_SHARE * own.em,
+            f"verified questions reach at least {LEAST_SHARE} of the EM of the world's own questions",
+            lambda own, verified, _: verified >= LEAST_SHARE * own,
         ),
         claim(
             f"verified questions cost at most {MOST_LOSS} EM, compared with the world's own",
-            lambda own, verified, unverified, reworded: verified.em >= own.em - MOST_LOSS,
+            lambda own, verified, _: round(own - verified, 6) <= MOST_LOSS,
         ),
         claim(
             f"verification is worth at least {LEAST_GAIN} EM",
-            lambda own, verified, unverified, reworded: verified.em >= unverified.em + LEAST_GAIN,
+            lambda _, verified, unverified: round(verified - unverified, 6) >= LEAST_GAIN,
         ),
     ]
 
@@ -269,6 +257,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--seeds", nargs="+", type=int, default=[0, 1, 2])
     add("--out", type=Path, default=ROOT / "outputs" / "own_questions", help="folder of the runs")
     add("--arms", nargs="+", choices=ARMS, default=list(ARMS))
+    add(
+        "--policy",
+        choices=("reading", "demo"),
+        default="reading",
+        help="the policy that all arms start from: one that reads both wordings, or the demo's",
+    )
     add("--timeout", type=float, default=3600, metavar="SECONDS", help="time limit of each training")
     add("--set", nargs="*", default=[], metavar="key=value", help="Hydra overrides of every training")
     add("--questions-only", action="store_true", help="make the questions, and train nothing")
@@ -276,13 +270,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     out = args.out.resolve()
     if args.questions_only:
         for seed in args.seeds:
-            for arm, path in questions_of(out / f"seed{seed}" / "questions", seed).items():
+            for arm, path in questions_of(out / "questions" / f"seed{seed}", seed).items():
                 print(f"seed {seed}: {arm}: {path}")
         return 0
-    trainings = [train(arm, seed, out, args.set, args.timeout) for seed in args.seeds for arm in args.arms]
+    trainings = [
+        train(arm, seed, out, args.policy, args.set, args.timeout) for seed in args.seeds for arm in args.arms
+    ]
     kinds = [name for name in trainings[0].ends[1] if name.startswith("EM ")]
     print(f"\n{platform.machine()}, {os.cpu_count()} cores, {date.today()}; {QUESTIONS} questions an arm\n")
-    columns = ("questions", "seed", "wrong", *kinds, "EM other wordings", "searches")
+    columns = ("questions", "seed", "wrong", "held-out wordings known", *kinds, "searches")
     print_table(columns, map(table_row, trainings))
     print("", *(f"- {claim}" for claim in claims(trainings)), sep="\n")
     return 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from benchmarks import own_questions as benchmark
@@ -11,55 +9,57 @@ from benchmarks.own_questions import (
     ARMS,
     Training,
     claims,
-    em_in_other_wordings,
+    known_share,
     questions_of,
     table_row,
-    wording,
     wrong_share,
 )
-from rag_r1.data.rows import QuestionRow, read_rows, write_rows
-from rag_r1.demo.world import demo_data
+from benchmarks.reading_policy import in_teachers_wording, reading_batches
+from rag_r1.data.rows import QuestionRow, read_rows
+from rag_r1.demo.policy import demo_tokenizer
+from rag_r1.demo.trace_records import warm_traces
+from rag_r1.demo.world import demo_data, demo_protocol
 from rag_r1.runs.errors import RunError
 
 
 def training(arm: str, seed: int, em: float) -> Training:
     figures = {"EM one_hop": em, "EM all": em, "searches a question": 1.0, "turns a question": 2.0}
     results = {"held_out": {"0": {**figures, "EM all": 0.25}, "18": figures, "6": figures}}
-    return Training(arm, seed, results, 0.1, em / 2)
+    return Training(arm, seed, results, 0.1, 0.25)
 
 
 def test_a_row_goes_from_the_first_validation_to_the_last():
     assert table_row(training("own", 3, 0.5)) == [
-        *("own", "3", "10%", "0.50 → 0.50", "0.25 → 0.50", "0.25", "1.0 → 1.0"),
+        *("own", "3", "10%", "25%", "0.50 → 0.50", "0.25 → 0.50", "1.0 → 1.0"),
     ]
 
 
 @pytest.mark.parametrize(
-    ("verified", "unverified", "reworded", "held"),
-    [
-        (0.86, 0.5, 0.9, (1, 1, 1, 1, 1)),
-        (0.84, 0.5, 0.8, (1, 1, 0, 0, 1)),
-        (0.8, 0.5, 0.82, (0, 0, 1, 0, 1)),
-        (0.9, 0.89, 0.1, (1, 1, 0, 1, 0)),
-    ],
+    ("verified", "unverified", "held"),
+    [(0.86, 0.5, (1, 1, 1)), (0.85, 0.84, (1, 1, 0)), (0.84, 0.5, (1, 0, 1)), (0.8, 0.5, (0, 0, 1))],
 )
-def test_a_claim_counts_the_seeds_in_which_it_held(verified, unverified, reworded, held):
-    ems = dict(zip(ARMS, (0.9, verified, unverified, reworded), strict=True))
+def test_a_claim_counts_the_seeds_in_which_it_held(verified, unverified, held):
+    ems = dict(zip(ARMS, (0.9, verified, unverified), strict=True))
     runs = [training(arm, 0, em) for arm, em in ems.items()] + [training("own", 1, 0.5)]
     assert tuple(claim.held for claim in claims(runs)) == held
     assert all(claim.of == 1 for claim in claims(runs)), "a seed without all arms does not count"
 
 
-def test_the_em_in_other_wordings_is_that_of_the_last_validation_without_the_teachers_wordings(tmp_path):
-    known = [QuestionRow("Where was Ann Lee born?", golds=("Ulm",))]
-    write_rows(tmp_path / "questions.parquet", known)
-    val = tmp_path / "trajectories" / "val"
-    val.mkdir(parents=True)
-    answers = {"Where was Bo Ray born?": "Ulm", "When was Bo Ray born?": "1903", "Who founded Cy Fox?": "x"}
-    for step, right in (("000006", ""), ("000018", "1903")):
-        records = [{"question": q, "answer": a, "golds": [right]} for q, a in answers.items()]
-        (val / f"step_{step}-1.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
-    assert em_in_other_wordings(tmp_path, tmp_path / "questions.parquet") == 0.5
+def test_a_held_out_question_is_known_if_a_training_question_has_its_wording():
+    held_out = ["Where was Bo Ray born?", "When was Bo Ray born?"]
+    assert known_share(held_out, ["Where was Ann Lee born?", "Who founded Cy Fox?"]) == 0.5
+
+
+def test_every_other_question_of_the_reading_policys_warm_start_is_in_a_wording_of_the_teacher():
+    tokenizer = demo_tokenizer()
+    (batch,) = reading_batches(tokenizer, "rag_r1_mq", "mixed", steps=1, seed=3)
+    (traces,) = warm_traces(demo_protocol("rag_r1_mq"), "mixed", 1, 3)
+    for index, ((ids, mask), trace) in enumerate(zip(batch, traces, strict=True)):
+        text = tokenizer.decode(ids)
+        assert (trace.question.text in text) == (index % 2 == 0)
+        assert in_teachers_wording(trace.question) in text or index % 2 == 0
+        generated = [id_ for id_, weight in zip(ids, mask, strict=True) if weight]
+        assert tokenizer.decode(generated) == "".join(s.text for s in trace.segments if s.generated)
 
 
 @pytest.mark.slow
@@ -72,11 +72,10 @@ def test_all_arms_have_as_many_questions_and_only_the_unverified_ones_are_wrong(
     data = demo_data(5)
     texts = [passage["contents"] for passage in data.passages]
     assert wrong_share(rows["verified"], texts) == 0.0 < wrong_share(rows["unverified"], texts)
-    wordings = {wording(question.text) for question in (*data.train, *data.val)}
-    assert not any(wording(row.question) in wordings for row in rows["reworded"])
-    assert {"Where were ... and ... born?", "When was ... born?"} <= wordings - set(
-        wording(row.question) for row in rows["verified"]
-    )
+    known = {
+        arm: known_share([q.text for q in data.val], [row.question for row in rows[arm]]) for arm in ARMS
+    }
+    assert known["own"] > 0.5 and known["verified"] == known["unverified"] == 0.0
     held_out = {fact.entity for question in data.val for fact in question.lookups}
     assert not any(name in row.question for name in held_out for of_arm in rows.values() for row in of_arm)
     times = [path.stat().st_mtime_ns for path in files.values()]

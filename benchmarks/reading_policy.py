@@ -1,0 +1,69 @@
+"""Makes a demo policy that reads two wordings of each question: the world's and the scripted teacher's.
+
+A language model reads both before any training with RL. The demo's policy of a million parameters was trained
+on the world's wordings only, so it cannot show what training on questions in other words does to a model.
+This one is made from it as it was made itself (`rag_r1.demo.warm_start`), in two phases with half of the
+questions in the teacher's wordings:
+
+    reading     traces that find the answer: what the base learned in the world's wordings
+    warm start  traces with mixed strategies, of which as many fail as in the demo's own warm start, so that
+                it ends where the demo's policy began: it can read, and does not know how to find an answer
+
+The worlds are not those of any training or validation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rag_r1.demo.phase_trainer import Row, TrainingPhase, train
+from rag_r1.demo.policy import encode_trace, load_policy, policy_path, save_policy
+from rag_r1.demo.trace_records import warm_traces
+from rag_r1.demo.warm_start import WARM
+from rag_r1.demo.world import Question, demo_protocol
+from tests.fakes.late_questions import reworded
+from tests.fakes.question_models import BOTH
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase as TokenizerBase
+
+#: Phases: name -> (mix of strategies, length and rates, seed of worlds, questions and strategies).
+PHASES = {
+    "reading": ("full", TrainingPhase(steps=300, warmup=15, lr=1e-3, matrix_lr=2e-3), 1),
+    "warm start": ("mixed", WARM, 2),
+}
+
+
+def in_teachers_wording(question: Question) -> str:
+    """Return the text of a question of the world in a wording of the teacher."""
+    if question.kind == "both":
+        subject = {"birthplace": "person", "founder": "company"}[question.lookups[0].relation]
+        return BOTH[subject][0].format(*(fact.entity for fact in question.lookups))
+    return reworded(question.text.replace("When was", "In what year was"))
+
+
+def reading_batches(
+    tokenizer: TokenizerBase, protocol_name: str, mix: str, steps: int, seed: int
+) -> Iterator[list[Row]]:
+    """Yield a batch for each step; every other question is in the teacher's wording."""
+    protocol = demo_protocol(protocol_name)
+    for traces in warm_traces(protocol, mix, steps, seed):
+        batch = []
+        for index, trace in enumerate(traces):
+            text = in_teachers_wording(trace.question) if index % 2 else trace.question.text
+            ids, mask = encode_trace(tokenizer, protocol, protocol.messages(text), trace.segments)
+            batch.append((ids, list(map(float, mask))))
+        yield batch
+
+
+def reading_policy(folder: Path, protocol_name: str) -> Path:
+    """Return the folder of the policy, which is made if it is missing."""
+    if not (folder / "config.json").exists():
+        model, tokenizer = load_policy(policy_path(protocol_name))
+        for name, (mix, phase, seed) in PHASES.items():
+            batches = reading_batches(tokenizer, protocol_name, mix, phase.steps, seed)
+            train(model, batches, phase, f"{name}, two wordings")
+        save_policy(folder, model, tokenizer)
+    return folder
