@@ -15,8 +15,8 @@ All arms have the same number of questions, which is more than 18 steps need. Th
 held-out questions: the world's own validation, about names that no arm has seen. The teacher has none of the
 world's wordings: it asks "What is the birthplace of A?", where the world asks "Where was A born?".
 
-All arms start from a policy that reads both wordings but answers as few questions as the demo's
-(reading_policy.py). `--policy demo` starts from the demo's, which reads the world's wordings only.
+All arms start from a policy that reads both wordings and answers a third of the questions, hardly more than
+the demo's (reading_policy.py). `--policy demo` starts from the demo's, which reads the world's wordings only.
 
 The script prints a table, and whether the claims hold whose bars are set here. Finished trainings are not
 repeated, so an interrupted benchmark resumes. A seed determines the world, its questions and their order.
@@ -221,30 +221,37 @@ def table_row(training: Training) -> list[str]:
 
 
 def claims(trainings: Sequence[Training]) -> list[Claim]:
-    """Return the claims of the experiment, each with the number of seeds for which it holds."""
+    """Return the claims of the experiment, each with the number of seeds for which it holds, of those that
+    have the arms that it is about. A claim without such a seed is left out."""
     by_seed: dict[int, dict[str, Training]] = {}
     for training in trainings:
         by_seed.setdefault(training.seed, {})[training.arm] = training
-    seeds = [arms for arms in by_seed.values() if set(arms) == set(ARMS)]
 
-    def claim(text: str, holds: Callable[[float, float, float], bool]) -> Claim:
-        held = sum(holds(*(round(arms[name].em, 6) for name in ARMS)) for arms in seeds)
-        return Claim(text, held, len(seeds))
+    def claim(text: str, arms: Sequence[str], holds: Callable[[float, float], bool]) -> Claim:
+        # Rounded, since .93 - .88 is more than .05 in binary.
+        ems = [
+            [round(seed[arm].em, 6) for arm in arms] for seed in by_seed.values() if set(arms) <= set(seed)
+        ]
+        return Claim(text, sum(holds(*pair) for pair in ems), len(ems))
 
-    return [
+    judged = (
         claim(
             f"verified questions reach at least {LEAST_SHARE} of the EM of the world's own questions",
-            lambda own, verified, _: verified >= LEAST_SHARE * own,
+            ("own", "verified"),
+            lambda own, verified: verified >= LEAST_SHARE * own,
         ),
         claim(
             f"verified questions cost at most {MOST_LOSS} EM, compared with the world's own",
-            lambda own, verified, _: round(own - verified, 6) <= MOST_LOSS,
+            ("own", "verified"),
+            lambda own, verified: round(own - verified, 6) <= MOST_LOSS,
         ),
         claim(
             f"verification is worth at least {LEAST_GAIN} EM",
-            lambda _, verified, unverified: round(verified - unverified, 6) >= LEAST_GAIN,
+            ("verified", "unverified"),
+            lambda verified, unverified: round(verified - unverified, 6) >= LEAST_GAIN,
         ),
-    ]
+    )
+    return [one for one in judged if one.of]
 
 
 @command_main(RunError, OSError)
