@@ -254,7 +254,7 @@ def base_address(url: str) -> str:
     try:
         return model_server_base(url)
     except ValueError as error:
-        raise RunError(f"the address of the endpoint {error}; the key's is named by --api-key-env") from error
+        raise RunError(f"the address of the endpoint {error}; --api-key-env names the key's") from error
 
 
 def key_of(variable: str) -> str:

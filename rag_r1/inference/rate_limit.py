@@ -12,8 +12,8 @@ import random
 
 #: Seconds over which requests are spread after a pause, so that they are not all sent at the same moment.
 _SPREAD_S = 0.2
-#: Seconds between two looks at the start of the next request, which a pause or a correction may change.
-_LOOK_S = 0.1
+#: Most seconds between two computations of the next start, which a pause or a correction may move.
+_POLL_S = 0.1
 #: Seconds by which a timer may be early, or a sum of times be rounded.
 _TOLERANCE_S = 1e-6
 
@@ -31,19 +31,20 @@ class RateLimiter:
 
     async def wait_turn(self, tokens: int) -> None:
         """Wait until a request of about this many tokens may be sent."""
-        first = _now()
-        is_paused = self._paused_until > first
+        arrival = _now()
+        is_paused = self._paused_until > arrival
         async with self._turn:
-            while (start := self._earliest(first)) > _now() + _TOLERANCE_S:
-                await asyncio.sleep(min(start - _now(), _LOOK_S))
+            while (start := self._earliest_start(arrival)) > _now() + _TOLERANCE_S:
+                await asyncio.sleep(min(start - _now(), _POLL_S))
             self._next_request = start + self._seconds_per_request
             self._next_token = start + tokens * self._seconds_per_token
         if is_paused:
             await asyncio.sleep(random.uniform(0, _SPREAD_S))
 
-    def _earliest(self, first: float) -> float:
-        """Return the moment from `first` on at which the next request may be sent, as far as is known."""
-        return max(first, self._next_request, self._next_token, self._paused_until)
+    def _earliest_start(self, arrival: float) -> float:
+        """Return the earliest moment at which a request that came at `arrival` may be sent, as far as is
+        known."""
+        return max(arrival, self._next_request, self._next_token, self._paused_until)
 
     def correct(self, estimated_tokens: int, tokens: int) -> None:
         """Replace the estimate for a request that was sent by its actual number of tokens."""

@@ -12,7 +12,7 @@ from rag_r1.io.bounded_json import read_json
 from rag_r1.runs.response_cache import Usage
 
 #: Most JSON values that are read from the body of an error.
-_REFUSAL_VALUES = 10_000
+_MAX_ERROR_VALUES = 10_000
 
 
 def first_choice(data: Any) -> dict[str, Any]:
@@ -51,11 +51,11 @@ def error_message(raw: bytes) -> str:
     """Return the message in the body of an error as a short line that begins with a colon; "" if there is
     none."""
     try:
-        data = read_json(raw, _REFUSAL_VALUES)
+        data = read_json(raw, _MAX_ERROR_VALUES)
         error = data.get("error", data.get("detail", data)) if isinstance(data, dict) else data
         text = error.get("message", error) if isinstance(error, dict) else error
     except (ValueError, RecursionError):
         text = raw[:500].decode("utf-8", "replace")
-    line = "".join(c if c.isprintable() else " " for c in str(text)[:2000])  # it is shown on a terminal
-    line = " ".join(line.split())[:200]
+    printable = (char if char.isprintable() else " " for char in str(text)[:2000])  # shown on a terminal
+    line = " ".join("".join(printable).split())[:200]
     return f": {line}" if line and line != "{}" else ""

@@ -127,14 +127,14 @@ def with_own_keys(
 
 def json_of(reply: str) -> Any:
     """Return the JSON value that a reply consists of. Raises ValueError if the reply contains anything else,
-    or an object that has a key twice."""
+    an object that has a key twice, or lists that are nested too deeply."""
     text = reply.strip()
     if match := _FENCE.fullmatch(text):
         text = match[1]
     try:
         return json.loads(text, object_pairs_hook=_unique_keys)
     except RecursionError as error:
-        raise ValueError("a list of lists of lists") from error
+        raise ValueError("its lists or objects are nested too deeply") from error
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -38,8 +38,8 @@ from rag_r1.system.cores import cpu_threads
 from rag_r1.system.installation import setup_command
 
 _MODULE = "vllm.entrypoints.openai.api_server"
-#: Reads flags as the server does.
-_READ_OPTIONS = """\
+#: A program that parses its arguments as the server does.
+_PARSE_OPTIONS = """\
 import sys
 from vllm.entrypoints.openai.cli_args import FlexibleArgumentParser, make_arg_parser
 make_arg_parser(FlexibleArgumentParser()).parse_args(sys.argv[1:])
@@ -69,8 +69,8 @@ def vllm_server(
     - `hidden_variables`: environment variables that are not passed on to the server
 
     Raises RunError, with the end of the log, if the server does not start, RunError if vLLM is not installed,
-    and OSError if the log cannot be written. Call this from the main thread: in
-    any other thread SIGTERM of this process is not handled, and the server ends with that thread.
+    and OSError if the log cannot be written. Call this from the main thread: in any other thread SIGTERM of
+    this process is not handled, and the server ends with that thread.
     """
     on_cpu = _is_cpu_build()
     port = free_port()
@@ -96,15 +96,15 @@ def vllm_server(
 
 @cache
 def check_options(options: tuple[str, ...]) -> None:
-    """Raise ValueError if vLLM's server does not take these flags or a value of them. A process of its own
-    imports vLLM and reads them, which takes about ten seconds. Does nothing if there are no flags, or if vLLM
-    is not installed, which other checks report."""
+    """Raise ValueError if vLLM's server does not accept these flags or their values. A separate process
+    imports vLLM and parses them, which takes about ten seconds. Does nothing if there are no flags, or if
+    vLLM is not installed, which other checks report."""
     if not options or find_spec("vllm") is None:
         return
-    command = [sys.executable, "-c", _READ_OPTIONS, *options]
+    command = [sys.executable, "-c", _PARSE_OPTIONS, *options]
     environment = environment_without_secrets(())
     process = subprocess.run(command, env=environment, capture_output=True, text=True, errors="replace")
-    if process.returncode == 2:  # that of argparse for wrong arguments; any other failure is not theirs
+    if process.returncode == 2:  # argparse's status for wrong arguments; other failures are not about them
         fault = process.stderr.rpartition("error: ")[2].strip()
         raise ValueError(f"{fault}: correct the flags, which `vllm serve --help=all` lists")
 

