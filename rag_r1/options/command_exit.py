@@ -79,8 +79,8 @@ def command_main(
                     print("interrupted: run the same command again to go on", file=sys.stderr)
                 raise
             except Exception as error:
-                is_output = isinstance(error, BrokenPipeError) and _is_output_broken()
-                if is_output or not (isinstance(error, errors) or is_disk_error(error)):
+                is_closed = isinstance(error, BrokenPipeError) and _is_stdout_closed()
+                if is_closed or not (isinstance(error, errors) or is_disk_error(error)):
                     raise
                 print_error(error)
                 return ExitStatus.FAILED
@@ -111,10 +111,10 @@ def _run_outermost(main: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return ExitStatus.INTERRUPTED
     except OSError as error:
-        is_closed = isinstance(error, BrokenPipeError) and _is_output_broken()
+        is_closed = isinstance(error, BrokenPipeError) and _is_stdout_closed()
         if not (is_closed or is_disk_error(error)):
             raise
-        if not is_closed:  # the flush has found the disk full on which stdout is a file
+        if not is_closed:  # stdout is a file on a full disk, which the flush has found
             print_error(error)
         # Python flushes stdout again when it exits, and would print a traceback.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -123,7 +123,7 @@ def _run_outermost(main: Callable[[], int]) -> int:
         _is_within_command.reset(token)
 
 
-def _is_output_broken() -> bool:
+def _is_stdout_closed() -> bool:
     """Return whether stdout is a pipe whose other end is closed."""
     try:
         poll = select.poll()

@@ -2,8 +2,8 @@
 
 The module is searched for where Python searches: among the installed packages, on PYTHONPATH, and in the
 folder from which the command was started (`add_working_directory`). Importing a module runs its code, so only
-trusted modules should be named. An error raised by the import becomes one sentence with its reason, and with
-what to do.
+trusted modules should be named. An error raised by the import becomes an ImportPathError with the reason and
+the remedy.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 
 class ImportPathError(ValueError):
-    """An import path cannot be resolved. The message gives the reason, and `remedy` what to do."""
+    """An import path cannot be resolved. The message gives the reason, and `remedy` says what to do."""
 
     def __init__(self, message: str, remedy: str):
         super().__init__(message)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 _P = ParamSpec("_P")
+#: The remedy for a wrong option whose fault names none.
+_OPTION_REMEDY = "correct the key; `rag-r1 recipes show rag_r1_defaults` explains each"
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,8 @@ def error(where: str, what: str, remedy: str) -> Problem:
 
 
 def error_of(where: str, message: object) -> Problem:
-    """Return a Problem with which a run must not start, from a message that ends with its remedy, after the
-    last colon and a blank."""
+    """Return a Problem with which a run must not start, from a message whose remedy follows its last colon
+    and blank."""
     what, _, remedy = str(message).rpartition(": ")
     return error(where, what, remedy)
 
@@ -59,9 +61,7 @@ def problem_of_fault(fault: Exception) -> Problem:
     what = str(fault)
     keys = [word.rstrip(":,") for word in what.split() if word.startswith("rag_r1")]
     where = getattr(fault, "key", None) or (keys[0] if keys else "rag_r1")
-    remedy = (
-        getattr(fault, "remedy", "") or "correct the key; `rag-r1 recipes show rag_r1_defaults` explains each"
-    )
+    remedy = getattr(fault, "remedy", "") or _OPTION_REMEDY
     if what.startswith(f"unknown key {where}: "):
         what, remedy = "there is no such key", what.removeprefix(f"unknown key {where}: ")
     elif what.startswith(where):
@@ -128,7 +128,7 @@ def without(config: DictConfig, wrong: Iterable[Problem]) -> DictConfig:
 
 
 def found(check: Callable[_P, Iterable[Problem]], *args: _P.args, **kwargs: _P.kwargs) -> Iterator[Problem]:
-    """Yield the problems that a check finds before it ends or reads a value that is missing."""
+    """Yield the problems that a check finds until it ends, or until it reads a key that is missing."""
     from omegaconf.errors import InterpolationToMissingValueError, MissingMandatoryValue
 
     with suppress(MissingMandatoryValue, InterpolationToMissingValueError):

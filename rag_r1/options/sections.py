@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rag_r1.io.atomic_files import reason_of
 from rag_r1.io.bounded_yaml import YamlError, load_yaml, read_yaml
@@ -51,43 +51,55 @@ def load_sections(path: Path, declared: Declared) -> dict[str, Any]:
     return sections
 
 
+class ReadSections(NamedTuple):
+    """What `read_sections` finds in a file."""
+
+    #: The objects of the declared classes, by the name of the section.
+    specs: dict[str, Any]
+    #: Messages about wrong sections and keys.
+    problems: list[str]
+    #: The wrong keys, as `section.key`.
+    wrong_keys: set[str]
+
+
 def read_sections(
-    where: object,
+    source: object,
     sections: Mapping[str, Any],
     declared: Declared,
     may_be_absent: Collection[str] = (),
     placeholders: Mapping[str, Any] | None = None,
-) -> tuple[dict[str, Any], list[str], set[str]]:
-    """Return the declared sections by name, messages about wrong sections and keys, and the wrong keys as
-    `section.key`.
+) -> ReadSections:
+    """Return the declared sections, together with all problems instead of raising an error.
 
     A wrong section is left out. A wrong key has the value that it has in the section's placeholder, or else
     its default; a section that cannot be made in this way is left out. A section in `may_be_absent` is None
-    if the file does not have it. `where` is the file named in messages.
+    if the file does not have it. `source` is the file named in messages.
     """
     names = ", ".join(declared)
-    problems = [f"{where}: unknown section {name}: use {names}" for name in sections if name not in declared]
+    problems = [f"{source}: unknown section {name}: use {names}" for name in sections if name not in declared]
     specs: dict[str, Any] = {}
     wrong_keys: set[str] = set()
     for name, cls in declared.items():
         section = sections.get(name)
         if section is None and name in may_be_absent:
             specs[name] = None
-        elif section is not None and not isinstance(section, Mapping):
-            problems.append(f"{where}: {name} must be a mapping, not {section!r}")
-        else:
-            try:
-                specs[name] = options_from(cls, section or {})
-            except OptionsError as error:
-                problems += [f"{where}: {fault}" for fault in error.faults]
-                wrong = {fault.key.removeprefix(f"{name}.").partition(".")[0] for fault in error.faults}
-                wrong_keys |= {f"{name}.{key}" for key in wrong}
-                values = {key: value for key, value in (section or {}).items() if str(key) not in wrong}
-                if (placeholder := (placeholders or {}).get(name)) is not None:
-                    values |= {key: getattr(placeholder, key) for key in wrong & {*option_names(cls)}}
-                with suppress(OptionsError):
-                    specs[name] = options_from(cls, values)
-    return specs, problems, wrong_keys
+            continue
+        section = {} if section is None else section
+        if not isinstance(section, Mapping):
+            problems.append(f"{source}: {name} must be a mapping, not {section!r}")
+            continue
+        try:
+            specs[name] = options_from(cls, section)
+        except OptionsError as error:
+            problems += [f"{source}: {fault}" for fault in error.faults]
+            wrong = {fault.key.removeprefix(f"{name}.").partition(".")[0] for fault in error.faults}
+            wrong_keys |= {f"{name}.{key}" for key in wrong}
+            values = {key: value for key, value in section.items() if str(key) not in wrong}
+            if (placeholder := (placeholders or {}).get(name)) is not None:
+                values |= {key: getattr(placeholder, key) for key in wrong & {*option_names(cls)}}
+            with suppress(OptionsError):
+                specs[name] = options_from(cls, values)
+    return ReadSections(specs, problems, wrong_keys)
 
 
 def change_key(sections: dict[str, Any], word: str) -> str | None:

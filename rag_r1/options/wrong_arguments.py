@@ -1,8 +1,8 @@
 """Reports wrong arguments together with all other problems of a command.
 
 A command passes `read_arguments` the function that checks its files and servers. If arguments are wrong, this
-function is called with the correct ones, so that one message can name a wrong flag and a missing file. In
-place of a wrong or missing argument it gets the default, and of a list the items that are right. A required
+function is called with the correct ones, so that one message can name a wrong flag and a missing file. It
+gets the default in place of a wrong or missing argument, and a wrong list without its wrong items. A required
 argument has no default and becomes an empty list, or UNKNOWN. A check that needs an UNKNOWN value is skipped
 (`StartChecks`, rag_r1/runs/start_checks.py), and any other use of it raises UnknownValueError.
 """
@@ -22,23 +22,24 @@ from rag_r1.options.arguments.fields import fields_of, flag_of
 def right_arguments(
     cls: Any, values: Mapping[str, Any], known_wrong: Iterable[str]
 ) -> tuple[Any, list[str], set[str]]:
-    """Return the arguments without the wrong ones, the messages of the class's own validators about them, and
-    the names of all wrong or missing values. `values` has the values by the names of their flags, and
-    `known_wrong` the names of those that are known to be wrong."""
+    """Return the arguments without the wrong ones, the messages of the class's own validators about these
+    arguments, and the names of all wrong or missing values. `values` has the values by the names of their
+    flags, and `known_wrong` the names of those that are known to be wrong."""
     wrong_names = set(known_wrong)
     read_values: dict[str, Any] = {}
     for name, field in fields_of(cls).items():
         if name in values:
-            kind = TypeAdapter(Annotated[field.annotation, *field.metadata, None])  # it needs one item
+            # The None is there because Annotated requires at least one item of metadata.
+            adapter = TypeAdapter(Annotated[field.annotation, *field.metadata, None])
             try:
-                value = kind.validate_python(values[name])
+                value = adapter.validate_python(values[name])
                 if name not in wrong_names:
                     read_values[name] = value
                     continue
             except ValidationError as error:
                 wrong_names.add(name)
                 if right_items := _right_items(values[name], error):
-                    read_values[name] = kind.validate_python(right_items)
+                    read_values[name] = adapter.validate_python(right_items)
                     continue
         if field.is_required():
             wrong_names.add(name)
@@ -58,12 +59,12 @@ def right_arguments(
 
 
 def _right_items(value: Any, error: ValidationError) -> list[Any]:
-    """Return the items of a list that this error is not about; [] if it is about the list as a whole, or
-    about another value."""
-    places = [item["loc"] for item in error.errors()]
-    if not isinstance(value, list) or not all(places):
+    """Return the items of a list that this error is not about; [] if the error is about the list as a whole,
+    or if the value is not a list."""
+    locations = [item["loc"] for item in error.errors()]
+    if not isinstance(value, list) or not all(locations):
         return []
-    wrong_indices = {place[0] for place in places}
+    wrong_indices = {location[0] for location in locations}
     return [item for index, item in enumerate(value) if index not in wrong_indices]
 
 

@@ -52,8 +52,7 @@ class CommandParser(argparse.ArgumentParser):
                 break
             except argparse.ArgumentError as error:
                 words = self._without_wrong_flag(words, error)
-        # The second is pydantic-settings' default of a positional argument.
-        absent = (None, PydanticUndefined)
+        absent = (None, PydanticUndefined)  # the latter for a positional argument
         missing = [
             argparse._get_action_name(action)
             for action in required
@@ -77,7 +76,7 @@ class CommandParser(argparse.ArgumentParser):
             following = [] if equals else words[index + 1 :]
             values = list(takewhile(lambda value: not value.startswith("-"), following))
             n_needed = action.nargs if isinstance(action.nargs, int) else 1
-            if n_needed != 1 if equals else len(values) < n_needed:
+            if len(values) < n_needed and not equals or equals and n_needed != 1:  # FLAG=VALUE gives one
                 self.faults.append(str(error))
                 self.wrong_names.add(action.dest)
                 return [*words[:index], *words[index + 1 + len(values) :]]

@@ -39,7 +39,7 @@ class ArgumentAdder:
         """Add one argument as pydantic-settings passes it, and return argparse's action."""
         name = kwargs.get("dest", names[0])
         field = self.fields[name]
-        kwargs = _with_our_help(field, kwargs)
+        kwargs = _argparse_keywords(field, kwargs)
         former_name, title = presentation(field)["old"], presentation(field)["rare"]
         if title and not self.with_rare:
             kwargs["help"] = argparse.SUPPRESS
@@ -72,9 +72,9 @@ class _JsonListAction(argparse.Action):
         setattr(namespace, self.dest, json.dumps(items))
 
 
-def _with_our_help(field: FieldInfo, keywords: dict[str, Any]) -> dict[str, Any]:
-    """Return the keywords of an argument that pydantic-settings passes to argparse, with this project's help
-    text, metavar and list handling."""
+def _argparse_keywords(field: FieldInfo, keywords: dict[str, Any]) -> dict[str, Any]:
+    """Return the keywords for argparse: those that pydantic-settings passes, with this project's help text,
+    metavar and handling of lists."""
     help_text = field.description or ""
     metavar = presentation(field)["metavar"]
     default = field.default

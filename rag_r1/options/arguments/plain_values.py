@@ -1,7 +1,12 @@
-"""Reads arguments from plain values, as YAML and JSON have them.
+"""Converts plain values, as YAML and JSON have them, to those that the fields of a declaration accept.
 
-{"recipe": "bread", "two-times": true, "heat": 9, "out": null}
-{"recipe": ["bread"], "two_times": True, "heat": "9"}            as the fields accept it
+For a list `recipe`, a switch `two_times`, a text `heat` and a path `out`,
+
+    {"recipe": "bread", "two-times": true, "heat": 9, "out": null}
+
+becomes
+
+    {"recipe": ["bread"], "two_times": True, "heat": "9"}
 """
 
 from __future__ import annotations
