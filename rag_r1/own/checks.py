@@ -1,7 +1,7 @@
 """Checks a plan before anything is started, and reports all problems at once, including those of servers.
 
-The checks make those arguments of the later commands that do not depend on earlier steps, and compose both
-training recipes, so that an error that would otherwise stop the run after a day of training is found now. The
+Arguments of later commands are built here if they do not depend on earlier steps, and both training recipes
+are composed, so that an error that would otherwise stop the run after a day of training is found now. The
 training data cannot be checked here, since earlier steps make it; the preflight of each training checks it.
 """
 
@@ -84,8 +84,8 @@ def check_plan(artifacts: OwnArtifacts, folder: PipelineFolder, knows_teacher: b
 
 
 def other_problems(artifacts: OwnArtifacts, wrong_sections: Set[str]) -> list[str]:
-    """Return the problems of the files, the servers and the overrides that a plan names, for a plan with
-    something wrong in these sections, and contradictions between the other sections."""
+    """Return the further problems of a plan in which something is wrong in `wrong_sections`: those of the
+    files, servers and overrides that it names, and contradictions between its other sections."""
     checks, folder = StartChecks(), PipelineFolder(artifacts.out)
     checks.run(_check_contradictions, artifacts.plan, wrong_sections)
     checks.run(check_packages, "rag-r1 own", "verl")
@@ -167,7 +167,7 @@ def _check_overrides(artifacts: OwnArtifacts, checks: StartChecks) -> None:
 
 
 def _check_arguments(artifacts: OwnArtifacts, checks: StartChecks) -> None:
-    """Check that the arguments of the commands can be made that do not depend on earlier steps."""
+    """Check that those arguments of the commands can be built that do not depend on earlier steps."""
     if artifacts.plan.writes_questions:
         checks.run(questions_spec, artifacts)
     for evaluation in evaluations(artifacts):
@@ -239,9 +239,9 @@ async def _try_models(plan: OwnPlan, folder: PipelineFolder) -> None:
     writes_questions = plan.writes_questions and folder.seconds("questions") is None
     plays_traces = not plan.sft.skip and folder.seconds("traces") is None
     if teacher.url is not None and teacher.model is not None and (writes_questions or plays_traces):
-        models["--teacher"] = plan.teaching
-    if writes_questions and (reader.url or teacher.url) is not None and plan.reading is not None:
-        models["--reader"] = plan.reading
+        models["--teacher"] = plan.teacher_spec
+    if writes_questions and (reader.url or teacher.url) is not None and plan.reader_spec is not None:
+        models["--reader"] = plan.reader_spec
 
     attempts: list[Awaitable[Any]] = []
     if writes_questions and reader.url is not None and reader.model is None:

@@ -40,12 +40,12 @@ _INDEX_S = 86_400.0
 _MIN_VALIDATION, _MAX_VALIDATION = 0.05, 0.3
 
 
-def data_steps(artifacts: OwnArtifacts, folder: PipelineFolder) -> list[Step]:
-    """Return the steps that make data, in order. `folder` is the run's, with the facts of finished steps."""
+def data_steps(artifacts: OwnArtifacts, pipeline: PipelineFolder) -> list[Step]:
+    """Return the steps that make data, in order. `pipeline` has the facts of finished steps."""
     plan = artifacts.plan
     steps = [] if plan.documents.corpus else [_documents(artifacts)]
     steps += [_index(artifacts), questions_step(artifacts)]
-    return steps if plan.sft.skip else [*steps, _traces(artifacts, folder), _sft_data(artifacts, folder)]
+    return steps if plan.sft.skip else [*steps, _traces(artifacts, pipeline), _sft_data(artifacts, pipeline)]
 
 
 def _documents(artifacts: OwnArtifacts) -> Step:
@@ -85,7 +85,7 @@ def _index(artifacts: OwnArtifacts) -> Step:
     return own_step("index", settings, work, ("index/manifest.json",), needs)
 
 
-def _traces(artifacts: OwnArtifacts, folder: PipelineFolder) -> Step:
+def _traces(artifacts: OwnArtifacts, pipeline: PipelineFolder) -> Step:
     """Make the step in which the teacher plays the training questions."""
     plan, teacher = artifacts.plan, artifacts.plan.teacher
     settings = {
@@ -99,32 +99,32 @@ def _traces(artifacts: OwnArtifacts, folder: PipelineFolder) -> Step:
         "prompt": artifacts.episodes.teacher_prompt,
     }
 
-    def work(step: Path) -> dict[str, Any]:
-        with artifacts.retriever(step) as url:
-            args = traces_arguments(artifacts, step, url, _remaining_cost(plan.teacher.max_cost, folder))
+    def work(folder: Path) -> dict[str, Any]:
+        with artifacts.retriever(folder) as url:
+            args = traces_arguments(artifacts, folder, url, _remaining_cost(plan.teacher.max_cost, pipeline))
             with recorded_settings("rag-r1 traces", args):
                 if asyncio.run(make_traces(args)):
                     raise RunError("the traces are not complete (see above): the same command goes on")
-        summary = read_json_object(step / SUMMARY)
+        summary = read_json_object(folder / SUMMARY)
         return {key: summary[key] for key in ("judged", "right", "accuracy", "failed", "usage", "cost")}
 
     return own_step("traces", settings, work, (TRACES,), ("index", "questions"))
 
 
 def traces_arguments(
-    artifacts: OwnArtifacts, step: Path, url: str, max_cost: float | None
+    artifacts: OwnArtifacts, folder: Path, url: str, max_cost: float | None
 ) -> TracesArguments:
     """Return the arguments of `rag-r1 traces`, with the retrieval server at `url`.
 
     Also writes the teacher's prompt into the folder of the step, since the command reads it from a file.
     """
-    plan, model = artifacts.plan, artifacts.plan.teaching
-    prompt = step / "prompt.txt"
+    plan, model = artifacts.plan, artifacts.plan.teacher_spec
+    prompt = folder / "prompt.txt"
     write_text(prompt, artifacts.episodes.teacher_prompt)
     return TracesArguments.from_plain(
         {
             "questions": [artifacts.questions("train")],
-            "out": step,
+            "out": folder,
             "base_url": model.url,
             "teacher_model": model.model,
             "api_key_env": model.key_variable,
@@ -145,17 +145,18 @@ def traces_arguments(
     )
 
 
-def _remaining_cost(max_cost: float | None, folder: PipelineFolder) -> float | None:
-    """Return what the questions have left of the cost limit. Raises RunError if nothing is left."""
+def _remaining_cost(max_cost: float | None, pipeline: PipelineFolder) -> float | None:
+    """Return what the questions have left of the cost limit; None if there is no limit. Raises RunError if
+    nothing is left."""
     if max_cost is None:
         return None
-    remaining = max_cost - folder.facts("questions").get("cost", 0.0)
+    remaining = max_cost - pipeline.facts("questions").get("cost", 0.0)
     if remaining <= 0:
         raise RunError(f"teacher.max_cost {max_cost:g} is spent on the questions: give a higher one to go on")
     return remaining
 
 
-def _sft_data(artifacts: OwnArtifacts, run: PipelineFolder) -> Step:
+def _sft_data(artifacts: OwnArtifacts, pipeline: PipelineFolder) -> Step:
     """Make the step that cuts the right traces into samples for SFT."""
     plan, episodes = artifacts.plan, artifacts.episodes
     settings = {
@@ -178,7 +179,7 @@ def _sft_data(artifacts: OwnArtifacts, run: PipelineFolder) -> Step:
             metric=plan.traces.metric,
             seed=plan.run.seed,
             out=folder,
-            validation=_validation_share(artifacts, run.facts("traces")["right"]),
+            validation=_validation_share(artifacts, pipeline.facts("traces")["right"]),
             max_context=episodes.context_tokens - episodes.turn_tokens,
             max_target=episodes.turn_tokens,
         )
@@ -190,13 +191,13 @@ def _sft_data(artifacts: OwnArtifacts, run: PipelineFolder) -> Step:
     return own_step("sft_data", settings, work, ("train.parquet",), ("traces",))
 
 
-def _validation_share(artifacts: OwnArtifacts, traces: int) -> float:
-    """Return the share of the questions that SFT is validated on. `traces` is the number of right traces.
+def _validation_share(artifacts: OwnArtifacts, right_traces: int) -> float:
+    """Return the share of the questions that SFT is validated on, given the number of right traces.
 
-    The share is chosen so that these yield at least one batch, since veRL drops an incomplete one, but is at
-    most _MAX_VALIDATION: fewer traces are refused by the checks of the training. Raises RunError if the
-    recipe cannot be composed.
+    The share is chosen so that its traces yield at least one batch, since veRL drops an incomplete one, but
+    is at most _MAX_VALIDATION: if the traces are too few for that, the checks of the training refuse them.
+    Raises RunError if the recipe cannot be composed.
     """
     plan = artifacts.plan.sft
     batch = check_composition(Recipe.find(str(plan.recipe)), plan.overrides).data.train_batch_size
-    return min(_MAX_VALIDATION, max(_MIN_VALIDATION, batch / max(1, traces)))
+    return min(_MAX_VALIDATION, max(_MIN_VALIDATION, batch / max(1, right_traces)))

@@ -1,13 +1,13 @@
 """Estimates the requests, tokens, cost and time of a plan before it is run.
 
 The estimate assumes that every kind gets all its questions, that each passes all checks, that every chain has
-its greatest length, and that each trace uses all its turns. So the questions will not take more requests, and
-neither will the traces once the number of training questions is known, except for malformed replies, which
-are requested again. Before, that number is an estimate, because documents are divided between training and
-evaluation, and not questions. Tokens and cost are estimates from assumed lengths of prompts and replies; only
-`teacher.max_cost` limits the cost. Finished steps are left out. The time of the trainings is known only for
-the smallest model size on two CPU cores, where it was measured (sizes.py). For other sizes the forecast says
-that it is unknown.
+its greatest length, and that each trace uses all its turns. So the number of requests for the questions is an
+upper limit, apart from malformed replies, which are requested again. So is the number for the traces once the
+number of training questions is known; until then it is an estimate, because documents are divided between
+training and evaluation, and not questions. Tokens and cost are estimates from assumed lengths of prompts and
+replies; only `teacher.max_cost` limits the cost. Finished steps are left out. The time of the trainings is
+known only for the smallest model size on two CPU cores, where it was measured (sizes.py). For other sizes the
+forecast says that it is unknown.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _START_S = 60.0
 class Forecast:
     """What the unfinished steps of a plan are expected to take."""
 
-    #: Numbers of the questions for training and evaluation.
+    #: Numbers of questions for training and for evaluation.
     train: int
     test: int
     #: Usage of the two models on servers.
@@ -65,7 +65,7 @@ class Forecast:
 
 
 def forecast_of(artifacts: OwnArtifacts, folder: PipelineFolder) -> Forecast:
-    """Estimate what the steps take that are unfinished in `folder`; the plan must have been checked.
+    """Return the forecast for the steps that are unfinished in `folder`. The plan must have been checked.
 
     Raises RunError if the corpus cannot be read.
     """
@@ -100,10 +100,10 @@ def forecast_of(artifacts: OwnArtifacts, folder: PipelineFolder) -> Forecast:
 
 
 def _pool(artifacts: OwnArtifacts, most_passages: int) -> PassagePool:
-    """Read the passages from which questions are written, at most `most_passages`.
+    """Return the passages from which questions are written, at most `most_passages`.
 
-    If the step that makes the corpus is unfinished, a temporary corpus is made. Raises RunError if it cannot
-    be read.
+    If the step that makes the corpus is unfinished, a temporary corpus is made. Raises RunError if the corpus
+    cannot be read.
     """
     documents, questions = artifacts.plan.documents, artifacts.plan.questions
     with TemporaryDirectory() as temp:
@@ -118,11 +118,11 @@ def _pool(artifacts: OwnArtifacts, most_passages: int) -> PassagePool:
 
 
 def max_seeds(spec: QuestionsSpec, pool: PassagePool) -> list[Seed]:
-    """Make as many seeds as there can be, with as many passages as there can be in each, from the passages in
-    the order of the corpus.
+    """Return the largest possible number of seeds, each with as many passages as possible.
 
-    They are not the seeds of the run, but only the numbers and lengths of their passages matter for the
-    forecast. In a corpus of fewer passages than a chain has, passages are repeated.
+    They are not the seeds of the run: they take the passages in the order of the corpus, since only the
+    numbers and lengths of the passages matter for the forecast. If the corpus has fewer passages than a
+    chain, passages are repeated.
     """
     passages = pool.passages
     seeds = []
@@ -136,7 +136,7 @@ def max_seeds(spec: QuestionsSpec, pool: PassagePool) -> list[Seed]:
 
 
 def trace_usage(artifacts: OwnArtifacts, questions: int) -> Usage:
-    """Estimate the usage of the traces for a number of training questions, if each uses all its turns."""
+    """Return the usage of the traces for a number of training questions, if each trace uses all its turns."""
     plan = artifacts.plan
     turns = artifacts.episodes.max_turns + 1  # the last one answers
     episodes = min(questions, plan.traces.questions or questions) * plan.traces.samples
@@ -145,7 +145,7 @@ def trace_usage(artifacts: OwnArtifacts, questions: int) -> Usage:
 
 
 def _own_counts(plan: OwnPlan) -> tuple[int, int]:
-    """Count the user's own questions: (for training, held out)."""
+    """Return the numbers of the user's own questions: those for training, and the held-out ones."""
     files = (plan.questions.train, plan.questions.test)
     train, test = (len(read_questions(paths, plan.protocol).rows) if paths else 0 for paths in files)
     return train, test
@@ -153,20 +153,21 @@ def _own_counts(plan: OwnPlan) -> tuple[int, int]:
 
 def _cost(plan: OwnPlan, teacher: Usage, reader: Usage) -> float:
     """Return the cost of both models. If the plan has no reader, the teacher reads at its own prices."""
-    reading = plan.reading if plan.writes_questions else None
-    prices = plan.teacher if reading is None else reading
+    reader_spec = plan.reader_spec if plan.writes_questions else None
+    prices = plan.teacher if reader_spec is None else reader_spec
     teacher_cost = teacher.cost(plan.teacher.price_in, plan.teacher.price_out)
     return teacher_cost + reader.cost(prices.price_in, prices.price_out)
 
 
 def _limit_text(plan: OwnPlan, cost: float) -> str:
-    """Return a remark for a cost above the limit of the plan, else nothing."""
+    """Return a remark about a cost above the limit of the plan; "" for any other cost."""
     limit = plan.teacher.max_cost
     return "" if limit is None or cost <= limit else f"; teacher.max_cost {limit:g} may end the run before"
 
 
 def _traces_line(plan: OwnPlan, usage: Usage, *, is_limit: bool) -> str:
-    """Return the line about the requests for the traces, than which there may be more unless `is_limit`."""
+    """Return the line about the requests for the traces. `is_limit` says that their number is an upper
+    limit, and not an estimate."""
     limit = "at most" if is_limit else "about"
     return (
         f"  traces of {plan.teacher.model}: {limit} {usage.requests:,} requests, about "
@@ -198,7 +199,7 @@ def _training_time_lines(
 def _training_seconds(
     artifacts: OwnArtifacts, train: int, test: int, times: MeasuredTimes
 ) -> dict[str, float]:
-    """Estimate the seconds of each training, of the filter and of each evaluation of the plan."""
+    """Return the estimated seconds of each training, of the filter and of each evaluation, by step."""
     plan, config = artifacts.plan, artifacts.episodes.config
     traces = min(train, plan.traces.questions or train) * plan.traces.samples
     epoch_steps = max(1, train // config.data.train_batch_size)
@@ -219,7 +220,7 @@ def _training_seconds(
 
 
 def minutes(seconds: float) -> str:
-    """Format a duration in the unit that suits it: `40 s`, `12 min` or `3.5 h`."""
+    """Return a duration as text, in the unit that suits it: `40 s`, `12 min` or `3.5 h`."""
     if seconds < 100:
         return f"{max(1, round(seconds))} s"
     return f"{round(seconds / 60)} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

@@ -34,11 +34,11 @@ Kinds = Annotated[tuple[KindName, ...], Field(min_length=1), Constraint(f"a list
 #: A date, which YAML has and JSON does not, becomes a text.
 Body = Annotated[dict[Text, Any], AfterValidator(json_roundtrip), Constraint("a mapping of a request's keys")]
 Platform = Literal["cpu", "gpu", "gpu_sdpa"]
-#: Numbers that are not read from words as those of flags are: "2" and true are none.
+#: Numbers as YAML has them. Those of flags are read from texts, but here "2" is refused, and so is true.
 Price = Annotated[From0, Strict()]
 Cost = Annotated[Above0, Strict()]
-Part = Annotated[Share, Strict()]
-Whole = Annotated[int, Strict(), Constraint("a whole number")]
+StrictShare = Annotated[Share, Strict()]
+WholeNumber = Annotated[int, Strict(), Constraint("a whole number")]
 
 
 def key(default: Any, comment: str) -> Any:
@@ -100,7 +100,7 @@ class QuestionsPlan:
     test: Paths = key((), "your own held-out questions, with which everything is evaluated")
     kinds: Kinds = key(KINDS, "kinds that the teacher writes")
     per_kind: PositiveCount = key(200, "most questions of each kind")
-    test_share: Part = key(0.2, "share of the documents whose questions are held out")
+    test_share: StrictShare = key(0.2, "share of the documents whose questions are held out")
 
 
 @options("policy")
@@ -141,7 +141,7 @@ class FilterPlan:
     skip: Flag = key(False, "train on all questions")
     questions: PositiveCount | None = key(None, "first so many training questions; null: all")
     replays: PositiveCount = key(10, "further attempts at a question whose first answer is wrong")
-    share: Part = key(0.25, "share that is kept of the questions that are right at once")
+    share: StrictShare = key(0.25, "share that is kept of the questions that are right at once")
 
 
 @options("grpo")
@@ -169,7 +169,7 @@ class EvaluationPlan:
 class RunPlan:
     """the run itself"""
 
-    seed: Whole = key(0, "seed of everything that is chosen at random")
+    seed: WholeNumber = key(0, "seed of everything that is chosen at random")
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ class OwnPlan:
         return self.writes_questions or not self.sft.skip
 
     @property
-    def teaching(self) -> ModelSpec:
+    def teacher_spec(self) -> ModelSpec:
         """The server and model of the teacher. The plan must name both."""
         teacher = self.teacher
         assert teacher.url is not None and teacher.model is not None  # checks.py requires both
@@ -214,7 +214,7 @@ class OwnPlan:
         )
 
     @property
-    def reading(self) -> ModelSpec | None:
+    def reader_spec(self) -> ModelSpec | None:
         """The server and model of the reader; None if the teacher verifies the questions itself."""
         reader, teacher = self.reader, self.teacher
         if reader.model is None:

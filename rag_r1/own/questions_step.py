@@ -57,8 +57,8 @@ def questions_spec(artifacts: OwnArtifacts) -> QuestionsSpec:
     return QuestionsSpec(
         corpus=tuple(artifacts.corpus),
         out=artifacts.out / "questions",
-        teacher=plan.teaching,
-        reader=plan.reading,
+        teacher=plan.teacher_spec,
+        reader=plan.reader_spec,
         kinds=plan.questions.kinds,
         per_kind=plan.questions.per_kind,
         seed=plan.run.seed,

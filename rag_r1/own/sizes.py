@@ -34,6 +34,14 @@ _GRPO_ON_A_GPU = """
 """.split()
 
 
+class RecipePrompts(NamedTuple):
+    """Files with prompts, in the folder of the recipes."""
+
+    agent: str
+    #: For the baseline of one search (RAG).
+    one_shot: str
+
+
 class MeasuredTimes(NamedTuple):
     """Times on two CPU cores in seconds, as measured for docs/guides/pipeline.md."""
 
@@ -50,20 +58,20 @@ class ModelSize:
     """A range of model sizes, and the recipes for it."""
 
     name: str
-    #: Upper bound of the size of the weights, in bytes.
-    below: float
+    #: Models with weights of fewer bytes have this size, unless a smaller one applies.
+    below_bytes: float
     #: Names of the recipes.
     sft: str
     grpo: str
-    #: Prompts of the agent and of the one-shot baseline: files in the folder of the recipes.
-    prompts: tuple[str, str] | None = None
+    #: None for the prompts of the protocol.
+    prompts: RecipePrompts | None = None
     #: Whether the recipes are made for a CPU.
     is_for_cpus: bool = True
     #: None if nothing was measured.
     times: MeasuredTimes | None = None
 
 
-_SMALL_PROMPTS = ("real_small/prompt.txt", "real_small/one_shot.txt")
+_SMALL_PROMPTS = RecipePrompts("real_small/prompt.txt", "real_small/one_shot.txt")
 #: All sizes, the smallest first.
 SIZES = (
     ModelSize("tiny", 64 * _MEGABYTE, "rag_r1/sft/demo", "demo/grpo", times=MeasuredTimes(0.07, 0.45, 40.0)),
@@ -77,7 +85,7 @@ def size_of(model: str) -> ModelSize:
     folder = Path(model)
     files = [] if is_hub_name(model) else [*folder.glob("*.safetensors"), *folder.glob("*.bin")]
     weight_bytes = sum(file.stat().st_size for file in files)
-    return next(size for size in SIZES if weight_bytes < size.below) if files else SIZES[-1]
+    return next(size for size in SIZES if weight_bytes < size.below_bytes) if files else SIZES[-1]
 
 
 def this_platform() -> str:
@@ -108,8 +116,7 @@ def with_recipes(plan: OwnPlan) -> OwnPlan:
         added += _GRPO_ON_A_GPU if is_moved_to_gpu else []
         grpo = replace(grpo, recipe=size.grpo, overrides=(*added, *grpo.overrides))
         if size.prompts is not None and policy.prompt is None:
-            prompt, one_shot = (str(RECIPES / name) for name in size.prompts)
-            policy = replace(policy, prompt=prompt)
+            policy = replace(policy, prompt=str(RECIPES / size.prompts.agent))
             if evaluation.one_shot_prompt is None:
-                evaluation = replace(evaluation, one_shot_prompt=one_shot)
+                evaluation = replace(evaluation, one_shot_prompt=str(RECIPES / size.prompts.one_shot))
     return replace(plan, policy=policy, sft=sft, grpo=grpo, evaluation=evaluation)

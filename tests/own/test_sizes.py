@@ -25,7 +25,7 @@ def plan_for(name: str, platform: str | None = None, **sections):
 
 
 def test_a_model_has_the_size_of_its_weights(tmp_path):
-    bounds = [size.below for size in SIZES[:-1]]
+    bounds = [size.below_bytes for size in SIZES[:-1]]
     assert size_of(str(policy_path("rag_r1_mq"))).name == "tiny"
     for number, bound in enumerate(bounds):
         assert size_of(model(tmp_path / f"below{number}", int(bound) - 1)) is SIZES[number]

@@ -108,7 +108,7 @@ def _figures(evaluation: Evaluation, out: Path) -> dict[str, Any]:
 
 
 def _applies(claim: Claim, evaluations: Mapping[str, Evaluation]) -> bool:
-    """Whether a claim can be checked.
+    """Return whether a claim can be checked.
 
     Both models must have been evaluated. If there is a trained model, only claims about it are checked.
     """
@@ -150,10 +150,11 @@ def curves(trajectories: Path) -> dict[str, dict[int, float]]:
 
 
 def _means(records: Path, term: str) -> dict[int, float]:
-    """Average a reward term by step, over the records that have it, which failed episodes do not."""
+    """Return the mean of a reward term by step, over the records that have it, which those of failed episodes
+    do not."""
     means = {}
-    for step, of_step in records_by_step(records).items():
-        if values := [value for record in of_step if (value := record["rewards"].get(term)) is not None]:
+    for step, step_records in records_by_step(records).items():
+        if values := [value for record in step_records if (value := record["rewards"].get(term)) is not None]:
             means[step] = fmean(values)
     return means
 
