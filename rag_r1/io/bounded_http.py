@@ -17,8 +17,13 @@ from typing import Any
 
 import httpx
 
+from rag_r1.io.bounded_json import read_json
+
 #: Default limit on the bytes of a body. As JSON of empty lists, they take about 400 MB once parsed.
 MAX_BYTES = 16 << 20
+#: Limits of a short answer (`get_body`, `get_json`), in bytes and JSON values.
+MAX_ANSWER_BYTES = 256 << 10
+MAX_ANSWER_VALUES = 20_000
 
 
 def bounded_http_client(
@@ -48,6 +53,31 @@ def bounded_http_client(
 def is_web_page(headers: Mapping[str, str]) -> bool:
     """Return whether the headers of a response announce HTML, which no API of this project sends."""
     return headers.get("Content-Type", "").lower().startswith("text/html")
+
+
+def get_json(client: httpx.Client, url: str) -> tuple[int, Any]:
+    """Return the status and the JSON of the short answer to a GET; the JSON is None if it is missing, broken
+    or too large. Raises httpx's errors, and DecodingError for a web page, since many servers answer every
+    request with one."""
+    status, body = get_body(client, url)
+    try:
+        return status, None if body is None else read_json(body, MAX_ANSWER_VALUES)
+    except (ValueError, RecursionError):
+        return status, None
+
+
+def get_body(client: httpx.Client, url: str, payload: Any = None) -> tuple[int, bytes | None]:
+    """Return the status and the body of a short answer; the body is None if it is too long. The request is a
+    GET or, with a `payload`, a POST of that JSON. Raises the errors of `get_json`."""
+    body = b""
+    with client.stream("GET" if payload is None else "POST", url, json=payload) as answer:
+        if answer.status_code == 200 and is_web_page(answer.headers):
+            raise httpx.DecodingError("a web page", request=answer.request)
+        for piece in answer.iter_raw():  # without decompression
+            body += piece
+            if len(body) > MAX_ANSWER_BYTES:
+                return answer.status_code, None
+    return answer.status_code, body
 
 
 class _BoundedTransport(httpx.BaseTransport):

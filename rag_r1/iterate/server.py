@@ -24,11 +24,11 @@ from typing import Any
 import httpx
 
 from rag_r1.io.atomic_files import reason_of
-from rag_r1.io.bounded_http import bounded_http_client, is_web_page
+from rag_r1.io.bounded_http import MAX_ANSWER_VALUES, bounded_http_client, is_web_page
 from rag_r1.io.bounded_json import read_json, read_json_file
 from rag_r1.iterate.plan import ServerSpec
 from rag_r1.options.server_address import FIRST_ANSWER_S, other_answer_fault, search_fault, web_page_fault
-from rag_r1.rollouts.provenance_facts import MAX_ANSWER_VALUES, describe_server
+from rag_r1.rollouts.provenance_facts import describe_server
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.markdown import one_line_text
 from rag_r1.tools.retrieval.local_server import retrieval_process

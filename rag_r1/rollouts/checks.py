@@ -34,8 +34,8 @@ def all_problems(
     args: RolloutArguments, defaults: Mapping[str, Any], extra_checks: Sequence[Callable[[], Any]] = ()
 ) -> Iterator[None]:
     """Context of the code that reads and checks a command's arguments. If that code fails, all parts are
-    checked separately: raises StartError if there are several problems, or if the code has failed for want of
-    an UNKNOWN value and there is another one, and the original error otherwise.
+    checked separately. Raises StartError if there are several problems, or if the code failed because a value
+    is UNKNOWN and there is another problem; raises the original error otherwise.
 
     `defaults` has the same meaning as in `prepare` (session.py). `extra_checks` are further checks of the
     command, each of which raises an error for a problem."""
@@ -57,7 +57,8 @@ def start_problems(
     find. Only the extra checks send requests to servers, but a tokenizer may be fetched from the Hub. The
     parameters are those of `all_problems`."""
     checks = StartChecks()
-    plain = args.changed(protocol=FALLBACK_PROTOCOL, prompt=None, overrides=[])  # with valid parts alone
+    # Has only parts that are valid. Each part of `args` is checked in a copy of it.
+    plain = args.changed(protocol=FALLBACK_PROTOCOL, prompt=None, overrides=[])
     for command_check in extra_checks:
         checks.run(command_check)
     if checks.run(config_of, plain.changed(protocol=args.protocol), defaults) is not None:

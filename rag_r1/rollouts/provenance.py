@@ -25,10 +25,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rag_r1.agent import FailurePolicy
 from rag_r1.io.bounded_json import read_json_file
+from rag_r1.io.secrets import public_address, without_secrets
 from rag_r1.protocols import Protocol
 from rag_r1.rewards.normalise import NormaliserName
 from rag_r1.rollouts import provenance_facts
-from rag_r1.rollouts.provenance_facts import without_secrets
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.folder import PROVENANCE, write_provenance
 from rag_r1.runs.settings import flatten, json_roundtrip
@@ -245,7 +245,7 @@ def make_provenance(
 def retriever_part(retriever: RetrieverConfig) -> RetrieverPart:
     """Return the provenance of a search: its address and request, and its server's description of itself.
     Raises the errors of `describe_server`."""
-    url = provenance_facts.public_address(retriever.base)
+    url = public_address(retriever.base)
     facts = provenance_facts.describe_server(retriever.base)
     return RetrieverPart(url=url, wire=retriever.wire, topk=retriever.topk, **facts)
 
@@ -263,10 +263,10 @@ def _corpus_sha256(
 ) -> str | None:
     """Return the hash of the corpus that the server or the index names; None if neither names one. Raises
     RunError if they name different corpora."""
-    named = [(server.ready or {}).get("corpus_sha256") if server else None]
-    named.append((manifest or {}).get("corpus", {}).get("sha256"))
-    # A foreign server or manifest may have something else than a text there.
-    served, indexed = (value if isinstance(value, str) else None for value in named)
+    hashes = [(server.ready or {}).get("corpus_sha256") if server else None]
+    hashes.append((manifest or {}).get("corpus", {}).get("sha256"))
+    # A foreign server or manifest may have another value than a text there.
+    served, indexed = (value if isinstance(value, str) else None for value in hashes)
     if served and indexed and served != indexed:
         raise RunError(
             f"{server.url if server else ''} serves the corpus {served}, but the index {index} is of "

@@ -1,7 +1,7 @@
 """Collects provenance facts: versions, hashes, the commit, the machine and the retrieval server.
 
 Answers of servers and files are not trusted: a description is limited in size, only its plain fields are
-kept, and whatever looks like a credential is removed. A fact that cannot be found out is None. RunError is
+kept, and whatever looks like a credential is removed. A fact that cannot be determined is None. RunError is
 raised only for a server or a file that the user has named and that is missing or unusable.
 """
 
@@ -24,16 +24,13 @@ from tqdm import tqdm
 
 import rag_r1
 from rag_r1.io.atomic_files import reason_of
-from rag_r1.io.bounded_http import bounded_http_client, is_web_page
-from rag_r1.io.bounded_json import json_file_bytes, read_json
+from rag_r1.io.bounded_http import bounded_http_client, get_json
+from rag_r1.io.bounded_json import json_file_bytes
 from rag_r1.io.file_hash import sha256_of_file
 from rag_r1.io.secrets import public_address, without_secrets
 from rag_r1.runs.errors import RunError
 from rag_r1.tools.retrieval.client import token_header
 
-#: Limits of a server's description of itself, in bytes and JSON values. A larger one is not read.
-MAX_ANSWER_BYTES = 256 << 10
-MAX_ANSWER_VALUES = 20_000
 #: Seconds to wait for a server's description.
 TIMEOUT_S = 10.0
 #: Distributions whose versions can change a result.
@@ -94,31 +91,6 @@ def index_identity(ready: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return None if ready is None else {key: value for key, value in ready.items() if key not in VOLATILE_KEYS}
 
 
-def get_json(client: httpx.Client, url: str) -> tuple[int, Any]:
-    """Return the status and the JSON of the answer to a GET; the JSON is None if it is missing, broken or
-    too large. Raises httpx's errors, and DecodingError for a web page, since many servers answer every
-    request with one."""
-    status, body = get_body(client, url)
-    try:
-        return status, None if body is None else read_json(body, MAX_ANSWER_VALUES)
-    except (ValueError, RecursionError):
-        return status, None
-
-
-def get_body(client: httpx.Client, url: str, payload: Any = None) -> tuple[int, bytes | None]:
-    """Return the status and the body of an answer; the body is None if it is too long. With a `payload`, the
-    request is a POST with that JSON. Raises the errors of `get_json`."""
-    body = b""
-    with client.stream("GET" if payload is None else "POST", url, json=payload) as answer:
-        if answer.status_code == 200 and is_web_page(answer.headers):
-            raise httpx.DecodingError("a web page", request=answer.request)
-        for piece in answer.iter_raw():  # without decompression
-            body += piece
-            if len(body) > MAX_ANSWER_BYTES:
-                return answer.status_code, None
-    return answer.status_code, body
-
-
 def manifest_facts(index: Path) -> dict[str, Any]:
     """Return the fields of an index's `manifest.json` without its list of files, and the file's hash as
     `sha256`. Raises RunError if it cannot be read."""
@@ -157,7 +129,8 @@ def model_facts(name: str | Path) -> dict[str, Any]:
 
 
 def file_facts(paths: Sequence[Path]) -> dict[str, dict[str, Any]]:
-    """Return the `sha256` and the number of `rows` of each file, by its short name. Raises RunError."""
+    """Return the `sha256` and the number of `rows` of each file, by its short name. Raises RunError if a file
+    cannot be read."""
     facts = {}
     for name, path in zip(short_names(paths), paths, strict=True):
         try:
@@ -169,17 +142,18 @@ def file_facts(paths: Sequence[Path]) -> dict[str, dict[str, Any]]:
 
 def short_names(paths: Sequence[Path]) -> list[str]:
     """Return the names of files or folders, with as many parent folders as are needed to tell them apart."""
-    paths_parts = [path.resolve().parts for path in paths]
+    parts_of_paths = [path.resolve().parts for path in paths]
     names: list[str] = []
-    for length in range(1, max(map(len, paths_parts), default=0) + 1):
-        names = ["/".join(path[-length:]) for path in paths_parts]
-        if len(set(names)) == len(set(paths_parts)):
+    for length in range(1, max(map(len, parts_of_paths), default=0) + 1):
+        names = ["/".join(parts[-length:]) for parts in parts_of_paths]
+        if len(set(names)) == len(set(parts_of_paths)):
             break
     return names
 
 
 def _row_count(path: Path) -> int | None:
-    """Return the number of rows in parquet or JSON lines; None for other formats. Raises RunError."""
+    """Return the number of rows in parquet or JSON lines; None for other formats. Raises RunError for a file
+    that is named `.parquet` but is not parquet."""
     if path.suffix.lower() == ".jsonl":
         with path.open("rb") as file:
             return sum(bool(line.strip()) for line in file)

@@ -1,7 +1,7 @@
-"""Finds out in which form an endpoint returns completions: as chat messages, token ids or text.
+"""Finds out in which format an endpoint returns completions: as chat messages, token ids or text.
 
-The form decides which engine plays the episodes (engine_factory.py). It is found out with a test request when
-a run starts, and recorded in the run's settings.
+The format decides which engine plays the episodes (engine_factory.py). It is found out with a test request
+when a run starts, and recorded in the run's settings.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rag_r1.inference.engines.completions import returns_token_ids
 from rag_r1.rollouts.server_check import ModelServer, check_endpoint, check_replies
 from rag_r1.runs.errors import RunError
 
-#: The forms of an endpoint's answers. The run's settings record the form as `answers`.
+#: The formats of an endpoint's answers. The run's settings record the format as `answers`.
 CHAT, IDS, TEXT = "chat", "token ids", "text"
 
 
@@ -29,9 +29,9 @@ async def response_format(
     *,
     model_flag: str = "--model",
 ) -> str:
-    """Return CHAT, IDS or TEXT, the form of the endpoint's answers to the requests of an engine. `model_flag`
-    is the option with the model's name. Raises RunError if the endpoint does not have the engine's API, if no
-    model server answers, or if the prompt is too long for every question."""
+    """Return CHAT, IDS or TEXT, the format of the endpoint's answers to the requests of `engine` (`chat` or
+    `completions`). `model_flag` is the option with the model's name. Raises RunError if the endpoint does not
+    have the engine's API, if no model server answers, or if the prompt is too long for every question."""
     if engine == "chat" and setup.protocol.turns == "chat":
         raise RunError(
             f"--engine chat cannot play the protocol {setup.protocol.name}: its turns and tools are "
@@ -62,13 +62,13 @@ async def response_format(
     return IDS if has_ids else TEXT
 
 
-def requires_token_ids(setup: AgentSetup, answers: str) -> bool:
+def requires_token_ids(setup: AgentSetup, answer_format: str) -> bool:
     """Return whether the agent needs the log-probs of tokens, which only an endpoint with token ids returns.
-    `answers` is the result of `response_format`. Raises RunError if the agent needs the log-probs and the
-    answers have another form than IDS."""
+    `answer_format` is the result of `response_format`. Raises RunError if the agent needs the log-probs and
+    the format is not IDS."""
     if setup.budget.max_state is None:
         return False
-    if answers != IDS:
+    if answer_format != IDS:
         raise RunError(
             "rag_r1.agent.max_state needs the log-probs of tokens: use --engine completions and a server "
             "that returns token ids (vLLM), or leave max_state out"

@@ -25,7 +25,7 @@ from rag_r1.tools.retrieval.options import first_search
 
 #: Stands in for a protocol that cannot be read, so that the other parts can still be checked.
 FALLBACK_PROTOCOL = "rag_r1_mq"
-#: A word that says which search is asked, and in which format.
+#: An override that decides which search is asked, and in which format.
 _DECISIVE_KEY = re.compile(r"\+*rag_r1\.(validation_)?retriever(\.(tool|url|wire)\b.*|=.*)")
 
 
@@ -33,17 +33,16 @@ def check_search(args: RolloutArguments, defaults: Mapping[str, Any]) -> None:
     """Search once, as one of the checks of `all_problems`. A command that contacts the model's server while
     it reads its arguments uses this, so that one error reports both servers.
 
-    Wrong keys are left out here, since they are reported separately. Does nothing if one of them says which
-    search is asked. Raises RunError if the search does not work, and the errors of `config_of` for keys that
-    are right only one by one."""
+    Wrong overrides are left out here, since they are reported separately. Does nothing if one of them decides
+    which search is asked. Raises RunError if the search does not work, and the errors of `config_of` for
+    overrides that are valid one by one, but not together."""
     try:
         config = config_of(args, defaults)
     except FAULTS:
         plain = args.changed(protocol=FALLBACK_PROTOCOL, prompt=None, overrides=[])
-        wrong = [word for word in args.overrides if not _is_valid(plain.changed(overrides=[word]), defaults)]
-        if any(_DECISIVE_KEY.match(word) for word in wrong):
+        valid = [key for key in args.overrides if _is_valid(plain.changed(overrides=[key]), defaults)]
+        if any(_DECISIVE_KEY.match(override) for override in args.overrides if override not in valid):
             return
-        valid = [word for word in args.overrides if word not in wrong]
         config = config_of(plain.changed(overrides=valid), defaults)
     run_in_thread(try_servers(try_first_search(config.validation_retriever, args.retriever_url)))
 

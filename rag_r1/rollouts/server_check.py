@@ -17,13 +17,13 @@ from typing import Any
 import httpx
 
 from rag_r1.inference.client import base_address
-from rag_r1.io.bounded_http import bounded_http_client
+from rag_r1.io.bounded_http import MAX_ANSWER_VALUES, bounded_http_client, get_body, get_json
 from rag_r1.io.bounded_json import read_json
 from rag_r1.io.errors import TooLargeError
 from rag_r1.io.retry import is_transient
 from rag_r1.io.terminal_text import terminal_text
 from rag_r1.options.server_address import other_answer_fault, server_fault, web_page_fault
-from rag_r1.rollouts.provenance_facts import MAX_ANSWER_VALUES, TIMEOUT_S, get_body, get_json
+from rag_r1.rollouts.provenance_facts import TIMEOUT_S
 from rag_r1.runs.errors import RunError
 
 _START = "vllm serve MODEL --port {port}"
@@ -148,7 +148,8 @@ def _models(body: bytes, server: ModelServer) -> Mapping[str, Any]:
 
 
 def get_answer(address: str, key_variable: str) -> Any:
-    """Return the JSON of the answer to a GET; None if there is no answer, an error, or no JSON."""
+    """Return the JSON of the answer to a GET at `address`; None if there is no answer, an error, or no JSON.
+    The key in the environment variable `key_variable` is sent if it is set."""
     try:
         with _client(key_variable) as client:
             status, reply = get_json(client, address)

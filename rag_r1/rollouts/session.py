@@ -169,7 +169,7 @@ class RunSession:
     spending: CostTracker
     #: Cancels the run when it is called with a reason.
     stop: CancelToken
-    #: The form of the endpoint's answers: CHAT, IDS or TEXT of response_format.py.
+    #: The format of the endpoint's answers: CHAT, IDS or TEXT of response_format.py.
     answers: str
 
 
@@ -267,7 +267,7 @@ async def check_only(
 def _format_check(
     args: RolloutArguments, run_setup: RunSetup, endpoint: Endpoint, model: str
 ) -> Coroutine[Any, Any, str]:
-    """Return a coroutine that checks the model's server and returns the form of its answers. When it is
+    """Return a coroutine that checks the model's server and returns the format of its answers. When it is
     awaited, it raises the errors of `response_format`."""
     body = json.loads(args.body)
     return response_format(args.engine, endpoint, model, body, run_setup.setup, model_flag=args.model_flag)

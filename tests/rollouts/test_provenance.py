@@ -12,10 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from rag_r1.agent import Budget, FailurePolicy
+from rag_r1.io.bounded_http import MAX_ANSWER_BYTES
 from rag_r1.protocols import load_protocol
 from rag_r1.rollouts import provenance_facts
 from rag_r1.rollouts.provenance import Provenance, find_differences, make_provenance, protocol_part
-from rag_r1.rollouts.provenance_facts import MAX_ANSWER_BYTES, describe_server, without_secrets
+from rag_r1.rollouts.provenance_facts import describe_server, without_secrets
 from rag_r1.runs.errors import RunError
 from rag_r1.tools.retrieval.client import RetrieverConfig
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
