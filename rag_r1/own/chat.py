@@ -20,10 +20,9 @@ _RETRIEVER_URL = "http://127.0.0.1:8000"
 
 def chat_lines(artifacts: OwnArtifacts) -> Iterator[str]:
     """Yield the lines to print at the end of a run; the last one is the command, ready to be pasted."""
-    plan = artifacts.plan
-    if plan.documents.folder is not None and plan.index.backend == "bm25":
-        search: dict[str, Any] = {"documents": Path(plan.documents.folder)}
-        search["skip_bad_files"] = plan.documents.skip_bad_files
+    source = artifacts.plan.documents
+    if source.folder is not None and artifacts.plan.index.backend == "bm25":
+        search: dict[str, Any] = {"documents": Path(source.folder), "skip_bad_files": source.skip_bad_files}
     else:
         yield "serve the index in another terminal:"
         yield shlex.join(["rag-r1", "index", "serve", "--index", str(artifacts.index), "--port", "8000"])

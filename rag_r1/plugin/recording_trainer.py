@@ -125,13 +125,14 @@ class RecordingMixin:
 
 
 def logprob_gaps(batch: KVBatchMeta) -> dict[str, float]:
-    """Return the mean and the maximum of the absolute difference between the log-probs of engine and actor
-    on the generated tokens of a batch, in nats; {} if nothing was generated."""
+    """Return the metrics `search/logprob_gap_mean` and `search/logprob_gap_max`: the mean and the maximum of
+    the absolute difference between the log-probs of engine and actor on the generated tokens of a batch, in
+    nats. Returns {} if nothing was generated."""
     keys = unpadded_keys(batch)
     fields = ("response_mask", "rollout_log_probs", "old_log_probs")
     data = read_rows(keys, batch.partition_id, fields)
-    masks, sampled, trained = (data[name].unbind() for name in fields)
-    gaps = torch.cat([(a - b).abs()[m.bool()] for m, a, b in zip(masks, sampled, trained, strict=True)])
+    rows = zip(*(data[name].unbind() for name in fields), strict=True)
+    gaps = torch.cat([(engine - actor).abs()[mask.bool()] for mask, engine, actor in rows])
     if not len(gaps):
         return {}
     return {

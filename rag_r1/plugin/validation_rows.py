@@ -65,8 +65,8 @@ def drop_masked_rows(batch: KVBatchMeta) -> KVBatchMeta:
 
 
 def _shares(infos: list[dict[str, Any]], sources: list[str]) -> dict[str, dict[str, float]]:
-    """Return the share of each data source's trajectories that are masked, and that have each kind of
-    failure: source -> name -> share."""
+    """Return, by data source and by name, the share of the trajectories that are masked (`masked`), and that
+    have each kind of failure (`failed_<kind>`)."""
     by_source: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for info, source in zip(infos, sources, strict=True):
         by_source[source].append(info)

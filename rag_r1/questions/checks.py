@@ -51,7 +51,7 @@ def check_start(spec: QuestionsSpec, *, asks_models: bool, opens_run: bool = Fal
         if opens_run and pool is not None and not checks.problems:
             checks.run(_check_all_settings, spec, pool)
         elif opens_run:
-            checks.run(check_settings, spec.out, spec.settings, are_all=False)
+            checks.run(check_settings, spec.out, spec.settings, is_complete=False)
     return pool
 
 

@@ -16,7 +16,7 @@ Unknown keys are ignored.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -206,16 +206,13 @@ def write_records(path: Path, records: Iterable[_Record]) -> int:
     """Write a file of records, completely or not at all, and return their number. Values that are not set or
     are None are left out, and a lone surrogate is written as `?`. Raises OSError with the name of the
     file."""
-    lines = (well_formed(json.dumps(json_values(record), ensure_ascii=False)) + "\n" for record in records)
+    values = (record.model_dump(mode="json", exclude_unset=True, exclude_none=True) for record in records)
+    lines = (well_formed(json.dumps(value, ensure_ascii=False)) + "\n" for value in values)
     return write_lines(path, lines, private=True)
 
 
-def json_values(record: _Record) -> Mapping[str, object]:
-    """Return a record as JSON values, without those that are not set or are None."""
-    return record.model_dump(mode="json", exclude_unset=True, exclude_none=True)
-
-
 def _parse(kind: type[Record], line: bytes, location: str) -> Record:
+    """Return the record in a line. Raises RunError, with `location`, if the line is not such a record."""
     try:
         return kind.model_validate_json(line)
     except ValidationError as error:

@@ -47,13 +47,12 @@ class JobPool:
         run was stopped (`stop.reason` says why). `unit` is the noun of the progress bar.
 
         If a job raises an exception, even after the run was stopped, the pool stops, waits for the open
-        requests and raises it."""
+        requests and raises the exception."""
         results: list[T | None] = [None] * total
         queue = enumerate(jobs)
+        n_workers = min(self.in_flight, total)
         with tqdm(total=total, unit=unit, mininterval=1.0) as self.bar:
-            workers = [
-                asyncio.create_task(self._work(queue, results)) for _ in range(min(self.in_flight, total))
-            ]
+            workers = [asyncio.create_task(self._work(queue, results)) for _ in range(n_workers)]
             stop_task = asyncio.create_task(self.stop.wait())
             try:
                 pending: set[Any] = set(workers)

@@ -245,8 +245,7 @@ def make_provenance(
 def retriever_part(retriever: RetrieverConfig) -> RetrieverPart:
     """Return the provenance of a search: its address and request, and its server's description of itself.
     Raises the errors of `describe_server`."""
-    url = public_address(retriever.base)
-    facts = provenance_facts.describe_server(retriever.base)
+    url, facts = public_address(retriever.base), provenance_facts.describe_server(retriever.base)
     return RetrieverPart(url=url, wire=retriever.wire, topk=retriever.topk, **facts)
 
 

@@ -15,6 +15,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -172,10 +173,8 @@ def package_versions() -> dict[str, str]:
     """Return the version of Python, and of each of the PACKAGES that is installed."""
     facts = {"python": platform.python_version()}
     for name in PACKAGES:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             facts[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
     return facts
 
 

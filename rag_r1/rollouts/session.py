@@ -81,9 +81,15 @@ def prepare(args: RolloutArguments, defaults: Mapping[str, Any], *, validation: 
     the search of a validation apply instead of those of training. Raises RunError or OSError."""
     add_working_directory()
     try:
-        return _prepare_setup(args, defaults, validation=validation)
+        config, tokens, setup = prepare_agent(args, defaults, validation=validation)
+        reward, correctness = reward_of(args, config)
+        questions = read_questions(
+            args.questions, config.protocol, skip_bad_rows=args.skip_bad_rows, limit=args.limit
+        )
     except ValueError as error:  # from the configuration, a reward or a file
         raise RunError(str(error)) from error
+    retriever = dict(config.validation_retriever if validation else config.retriever)
+    return RunSetup(questions, config, tokens, setup, retriever, reward, correctness)
 
 
 def prepare_agent(
@@ -97,17 +103,6 @@ def prepare_agent(
     setup = agent_setup(config, tokens, limits, validation=validation)
     check_paths(args, setup.budget.paths)
     return config, tokens, setup
-
-
-def _prepare_setup(args: RolloutArguments, defaults: Mapping[str, Any], *, validation: bool) -> RunSetup:
-    """Do the work of `prepare`, but also raise ValueError."""
-    config, tokens, setup = prepare_agent(args, defaults, validation=validation)
-    reward, correctness = reward_of(args, config)
-    questions = read_questions(
-        args.questions, config.protocol, skip_bad_rows=args.skip_bad_rows, limit=args.limit
-    )
-    retriever = dict(config.validation_retriever if validation else config.retriever)
-    return RunSetup(questions, config, tokens, setup, retriever, reward, correctness)
 
 
 def reward_of(args: RolloutArguments, config: RagR1Config) -> tuple[RewardSum, CorrectnessRule]:

@@ -60,8 +60,8 @@ class EpisodeOutcome:
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> EpisodeOutcome:
-        """Return the outcome of a record in the journal. Raises one of PARSE_ERRORS
-        (json_lines.py) for anything else."""
+        """Return the outcome of a record in the journal. Raises one of PARSE_ERRORS (json_lines.py) for any
+        other object."""
         right = record["right"]
         if right not in (True, False, None):
             raise TypeError(f"`right` is {right!r}")
@@ -142,12 +142,12 @@ class RunFolder:
         self._outcomes[outcome.id], self._positions[outcome.id] = outcome, position
 
 
-def check_settings(out: Path, settings: Mapping[str, Any], *, are_all: bool = True) -> dict[str, Any]:
+def check_settings(out: Path, settings: Mapping[str, Any], *, is_complete: bool = True) -> dict[str, Any]:
     """Compare settings with those with which the run in this folder was begun, if there is one.
 
-    Returns the settings in the form in which a run stores them. `are_all` says whether a setting that is not
-    among them counts as changed. Raises RunError if any setting has changed, or if those of the run cannot be
-    read.
+    Returns the settings in the form in which a run stores them. If they are not complete, only the given ones
+    are compared; otherwise a missing setting counts as changed. Raises RunError if any setting has changed,
+    or if those of the run cannot be read.
     """
     current = _without_secrets(json_roundtrip(settings))
     try:
@@ -155,7 +155,7 @@ def check_settings(out: Path, settings: Mapping[str, Any], *, are_all: bool = Tr
         if earlier is None and (old_settings := _read_marker(out / JOURNAL / _OLD_SETTINGS)):
             earlier = _without_secrets(old_settings["settings"])
         if earlier is not None:
-            compared = {key: value for key, value in earlier.items() if are_all or key in current}
+            compared = {key: value for key, value in earlier.items() if is_complete or key in current}
             refuse_changes(out, flatten(compared), flatten(current))
     except (KeyError, TypeError, AttributeError) as error:
         raise RunError(f"{out} has no settings of a run ({error!r}): choose another --out") from error

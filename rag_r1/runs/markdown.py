@@ -22,7 +22,7 @@ def one_line_text(text: object) -> str:
     """Return a text on one line of at most 120 characters, with `?` for characters that cannot be
     printed."""
     line = " ".join(str(text).split())
-    line = "".join(c if c.isprintable() else "?" for c in line)
+    line = "".join(char if char.isprintable() else "?" for char in line)
     return line if len(line) <= _MAX_CHARS else line[: _MAX_CHARS - 3] + "..."
 
 
@@ -95,18 +95,18 @@ class Claim:
     #: 1 if the claim held, else 0; with several seeds, the number of seeds with which it held.
     held: int
     #: The number of seeds; None for a claim that was tested once.
-    of: int | None = None
+    seeds: int | None = None
 
     @property
     def verdict(self) -> str:
         """`held`, `missed`, or `held in part` if it held with some of the seeds."""
-        if self.held == (self.of or 1):
+        if self.held == (self.seeds or 1):
             return "held"
         return "held in part" if self.held else "missed"
 
     def __str__(self) -> str:
-        seeds = f" ({self.held} of {self.of} seeds)" if self.of is not None else ""
-        return f"{self.text}: {self.verdict}{seeds}"
+        count = f" ({self.held} of {self.seeds} seeds)" if self.seeds is not None else ""
+        return f"{self.text}: {self.verdict}{count}"
 
 
 class Page:

@@ -38,12 +38,12 @@ def mark_children(out: Path) -> None:
 
 
 def run_module(
-    *words: object, log: Path | None = None, watch: Callable[[], None] | None = None, **environment: str
+    *arguments: object, log: Path | None = None, watch: Callable[[], None] | None = None, **environment: str
 ) -> None:
-    """Run `python -m WORDS` to its end, with the further variables in `environment`. The other arguments and
-    the errors are those of `run_and_wait`."""
-    command = [sys.executable, "-m", *map(str, words)]
-    run_and_wait(command, log=log, watch=watch, environment=environment, name=f"python -m {words[0]}")
+    """Run `python -m ARGUMENTS` to its end, with the further variables in `environment`. The first argument
+    is the module. The other parameters and the errors are those of `run_and_wait`."""
+    command = [sys.executable, "-m", *map(str, arguments)]
+    run_and_wait(command, log=log, watch=watch, environment=environment, name=f"python -m {arguments[0]}")
 
 
 def run_and_wait(
@@ -72,7 +72,7 @@ def run_and_wait(
         except OSError as error:
             raise RunError(f"{command[0]} cannot be started: {error.strerror}") from error
         try:
-            _wait(process, 0.5, watch or _never)
+            _wait(process, 0.5, watch)
         finally:
             stop_session(process)
     if process.returncode:
@@ -83,26 +83,21 @@ def run_and_wait(
         )
 
 
-def _wait(process: subprocess.Popen, interval_s: float, is_over: Callable[[], object]) -> int | None:
-    """Wait for a process to end, and return its exit status. `is_over` is called after every `interval_s`
-    seconds; once it returns a true value, this returns None at once."""
+def _wait(process: subprocess.Popen, interval_s: float, is_over: Callable[[], object] | None) -> int | None:
+    """Wait for a process to end, and return its exit status. `is_over`, if it is given, is called after every
+    `interval_s` seconds; once it returns a true value, this returns None at once."""
     while True:
         try:
             return process.wait(interval_s)
         except subprocess.TimeoutExpired:
-            if is_over():
+            if is_over is not None and is_over():
                 return None
-
-
-def _never() -> bool:
-    """The `is_over` of a wait that is not ended early."""
-    return False
 
 
 def run_child(command: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
     """Run a training's command, and return its exit status. The process inherits the folder's lock, and is
     ended if an exception, such as that of Ctrl-C, interrupts the wait."""
-    status = run_child_until(_never, command, environment)
+    status = run_child_until(lambda: False, command, environment)
     assert status is not None  # it is never ended early
     return status
 
@@ -131,10 +126,10 @@ def stop_leftovers(out: Path) -> int:
     Their files and ports are free afterwards. The caller must hold the lock of OUT. Raises RunError if a
     process does not end."""
     leftovers = running = find_leftovers(out)
-    for sign in (signal.SIGTERM, signal.SIGKILL):
-        for process in find_leftovers(out):
+    for signal_number in (signal.SIGTERM, signal.SIGKILL):
+        for pid in find_leftovers(out):
             with suppress(ProcessLookupError):
-                os.kill(process, sign)
+                os.kill(pid, signal_number)
         deadline = time.monotonic() + _END_S
         while running := sorted(filter(_is_running, {*running, *find_leftovers(out)})):
             if time.monotonic() > deadline:
@@ -146,17 +141,17 @@ def stop_leftovers(out: Path) -> int:
     return len(leftovers)
 
 
-def _is_running(process: int) -> bool:
+def _is_running(pid: int) -> bool:
     """Return whether a process has not ended. One that is ending loses its environment first, and its locks
     and ports only after its memory, which takes a large training a good part of a second."""
     with suppress(psutil.NoSuchProcess):
-        return psutil.Process(process).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
     return False
 
 
 def find_leftovers(out: Path) -> list[int]:
-    """Return the ids of all running processes with the mark of OUT, however its path was written, except
-    this one; [] if there is no /proc."""
+    """Return the ids of all running processes with the mark of OUT, except this one, in ascending order.
+    Links in the marked path are resolved. Returns [] if there is no /proc."""
     mark, target = f"{MARK}=/".encode(), os.path.realpath(os.fsencode(out))
     pids = []
     for folder in Path("/proc").glob("[0-9]*"):

@@ -16,7 +16,7 @@ The markers that are found determine what is done:
     begun or done, with other settings                 refuse, and name the key
     done, but a result is missing                      refuse, and name the result
     the same settings, but the result of a step that   move the folder to OUT/<step>.old-1 and run the step
-      it builds on has changed                           again (somebody removed an earlier folder)
+      it builds on has changed                           again (an earlier step's folder was removed)
 
 So changed settings never mix with earlier results, and the settings of steps that have not begun can still be
 changed. Only one process at a time, which holds the lock of OUT (lock.py), works in it.

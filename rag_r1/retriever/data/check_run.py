@@ -19,11 +19,11 @@ from rag_r1.runs.settings import json_roundtrip, refuse_changes
 
 
 def check_run(run: Path, model: str, setup: AgentSetup) -> None:
-    """Compare the model, the budget and the protocol of a run with those of the agent.
+    """Raise RunError if the model, the budget or the protocol of a run differs from that of the agent.
 
     Models are compared by the hash of their files if both hashes are known, and otherwise by the last part of
-    their names. Raises RunError for any difference, with both values, and if the run has no provenance or it
-    or the model cannot be read.
+    their names. The message has both values of each difference. Raises RunError as well if the run has no
+    provenance, or if its provenance or the model cannot be read.
     """
     try:
         card = Provenance.read(run)

@@ -59,18 +59,16 @@ class RelevanceScorer(ResultJournal):
         self.args, self.candidates = args, candidates
         self._prompts = {name: instructions(name) for name in ("sub_answers", "relevance")}
         hashes = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in self._prompts.items()}
-        super().__init__(
-            folder,
-            {
-                "command": "relevance",
-                "judge": args.judge_model,
-                "body": json.loads(args.judge_body),
-                "prompts_sha256": hashes,
-                "at_once": PASSAGES_PER_REQUEST,
-                "attempts": ATTEMPTS,
-                "again": RETRY_TEMPERATURE,
-            },
-        )
+        settings = {
+            "command": "relevance",
+            "judge": args.judge_model,
+            "body": json.loads(args.judge_body),
+            "prompts_sha256": hashes,
+            "at_once": PASSAGES_PER_REQUEST,
+            "attempts": ATTEMPTS,
+            "again": RETRY_TEMPERATURE,
+        }
+        super().__init__(folder, settings)
 
     async def score(self, judge: ListJudge, trajectories: TrajectoryReader) -> None:
         """Ask the judge for the missing sub-answers, then for the missing scores. If the run was stopped

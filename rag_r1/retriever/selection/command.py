@@ -71,7 +71,5 @@ def _some_rows(selection: RowSelection, files: ScoreFiles) -> Iterator[TrainingR
     yield from selection.select(files.rounds())
     if not selection.rows:
         reasons = "; ".join(line.strip() for line in selection.lines()[1:]) or "the files have no rounds"
-        remedy = (
-            "give the scores of more questions, or another rule (--utility, --least-relevance, --negatives)"
-        )
+        remedy = "give scores of more questions, or another rule (--utility, --least-relevance, --negatives)"
         raise RunError(f"no training row was selected ({reasons}): {remedy}")

@@ -12,7 +12,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rag_r1.inference.model_folders import is_hub_name
 from rag_r1.io.atomic_files import atomic_file
@@ -34,6 +34,19 @@ EMBEDDED = "minilm"
 _ONLY_DATA = {"trust_remote_code": False}
 
 
+class CheckedModel(NamedTuple):
+    """What is known of a model before it is opened."""
+
+    #: None for a model on the Hub.
+    folder: Path | None
+    #: Whether it is a bare transformers folder.
+    is_bare: bool
+    #: The settings in its retriever.json; None if there are none.
+    saved: EncoderSettings | None
+    #: None if it has to be read from the model's own files.
+    pooling: str | None
+
+
 def open_model(
     name: str, options: Mapping[str, Any], from_index: Mapping[str, Any], device: str | None = None
 ) -> tuple[SentenceTransformer, EncoderSettings]:
@@ -44,28 +57,29 @@ def open_model(
     (None: torch chooses). Raises RunError if the model cannot be loaded, or if settings contradict each
     other.
     """
-    folder, saved, pooling = check_model(name, options.get("pooling") or from_index.get("pooling"))
-    is_bare = folder is not None and not (folder / "modules.json").is_file()
+    checked = check_model(name, options.get("pooling") or from_index.get("pooling"))
     try:
-        model = _load(str(folder or name), pooling if is_bare else None, device)
+        model = _load(str(checked.folder or name), checked.pooling if checked.is_bare else None, device)
     except Exception as error:  # three libraries raise many kinds for damaged folders and network errors
         raise RunError(f"--model {name} does not load ({type(error).__name__}: {error})") from error
-    settings = choose_settings(options, from_index, saved.model_dump() if saved else {}, _settings_of(model))
+    saved = checked.saved.model_dump() if checked.saved else {}
+    settings = choose_settings(options, from_index, saved, _settings_of(model))
     _apply(model, settings)
     return model, settings
 
 
-def check_model(name: str, pooling: str | None) -> tuple[Path | None, EncoderSettings | None, str | None]:
-    """Return the folder of a model (None if it is on the Hub), its saved settings, and its pooling:
-    `pooling`, or else the saved one. Raises RunError if there is no such model, if its saved settings cannot
-    be read, and for a bare transformers folder whose pooling is unknown."""
+def check_model(name: str, pooling: str | None) -> CheckedModel:
+    """Return what is known of a model. Its pooling is `pooling`, or else the saved one. Raises RunError if
+    there is no such model, if its saved settings cannot be read, and for a bare transformers folder whose
+    pooling is unknown."""
     folder = model_folder(name)
     saved = read_settings(folder) if folder is not None else None
     pooling = pooling or (saved.pooling if saved else None)
-    if folder is not None and pooling is None and not (folder / "modules.json").is_file():
+    is_bare = folder is not None and not (folder / "modules.json").is_file()
+    if is_bare and pooling is None:
         message = f"{folder} is a bare transformers folder, so its pooling is unknown"
         raise RunError(f"{message}: give --pooling (see the model card)")
-    return folder, saved, pooling
+    return CheckedModel(folder, is_bare, saved, pooling)
 
 
 def model_folder(name: str) -> Path | None:

@@ -22,7 +22,7 @@ from pydantic import Field, model_validator
 from rag_r1.config.recipes import KINDS, RecipeError, find_file, kind_of
 from rag_r1.options.arguments.errors import ArgumentsError
 from rag_r1.options.command_line import Above0, Arguments, From0, Positive, argument
-from rag_r1.options.settings_file import SettingsError, read_settings, split_files
+from rag_r1.options.settings_file import SettingsError, SplitWords, read_settings, split_files
 from rag_r1.options.types import Constraint
 from rag_r1.protocols.retriever_query import Mode
 from rag_r1.runs.start_checks import CHECK_ONLY
@@ -132,23 +132,20 @@ class TrainOptions(Arguments):
         return {name: value for name, value in self.model_dump().items() if name not in excluded}
 
 
-def split_recipe(arguments: Sequence[str], prog: str) -> tuple[list[str], dict[str, Any], list[str]]:
-    """Read the settings files and the recipe that a command line names.
-
-    Returns the remaining words, the settings by name (those of the files take precedence over the recipe's),
-    and the problems of the files. `read_arguments` takes them as `arguments`, `settings` and `faults`. A
-    `--recipe` without a value ends the process with a message.
-    """
-    words, settings, faults, _ = split_files(arguments, TrainOptions)
+def split_recipe(arguments: Sequence[str], prog: str) -> SplitWords:
+    """Read the settings files and the recipe that a command line names, and return their settings, which
+    include those of the recipe, apart from the other words. The settings of the files take precedence over
+    the recipe's. A `--recipe` without a value ends the process with a message."""
+    split = split_files(arguments, TrainOptions)
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, prog=prog)
-    parser.add_argument("--recipe", default=settings.get("recipe"))
-    recipe = parser.parse_known_args(words)[0].recipe
+    parser.add_argument("--recipe", default=split.settings.get("recipe"))
+    recipe = parser.parse_known_args(split.words)[0].recipe
     if recipe is not None:
         try:
-            settings = read_recipe(recipe) | settings
+            return split._replace(settings=read_recipe(recipe) | split.settings)
         except RecipeError as error:
-            faults.append(str(error))
-    return words, settings, faults
+            split.faults.append(str(error))
+    return split
 
 
 def read_recipe(name: str) -> dict[str, Any]:

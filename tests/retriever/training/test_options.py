@@ -16,7 +16,7 @@ REQUIRED = ["--rows", "r.jsonl", "--corpus", "c.jsonl", "--out", "o"]
 
 
 def read(*arguments: str) -> TrainOptions:
-    words, settings, faults = split_recipe(arguments, "rag-r1 retriever train")
+    words, settings, faults, _ = split_recipe(arguments, "rag-r1 retriever train")
     return read_arguments(TrainOptions, words, description="", settings=settings, faults=faults)
 
 
