@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     with (
         recorded_settings("rag-r1 iterate", args),
-        PipelineFolder.held(out) as folder,
+        PipelineFolder.locked(out) as folder,
         LoopServer(plan.server, out) as service,
     ):
         _run_steps(steps, folder, service)

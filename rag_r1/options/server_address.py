@@ -76,13 +76,13 @@ def is_server_address(url: object) -> bool:
 
 def is_refused(error: str) -> bool:
     """Return whether an error message says that no server listens at the address."""
-    return any(words in error for words in ("Connect call failed", "Connection refused", "ConnectorError"))
+    return any(text in error for text in ("Connect call failed", "Connection refused", "ConnectorError"))
 
 
 def is_other_server(error: str) -> bool:
     """Return whether the error message of a search says that something other than a retrieval server
     answered."""
-    return any(words in error for words in (WEB_PAGE, OTHER_JSON, "JSONDecodeError"))
+    return any(text in error for text in (WEB_PAGE, OTHER_JSON, "JSONDecodeError"))
 
 
 def server_fault(server: str, url: str, error: str, start: str, flag: str) -> str:

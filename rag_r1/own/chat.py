@@ -39,6 +39,5 @@ def chat_arguments(artifacts: OwnArtifacts, **search: Any) -> ChatArguments:
     plan = artifacts.plan
     model = str(artifacts.final_model) if plan.policy.url is None else str(plan.policy.model)
     server = {} if plan.policy.url is None else {"base_url": plan.policy.url}
-    return ChatArguments(
-        model=model, out=artifacts.out / "chat", **server, **search, **artifacts.episodes.playing
-    )
+    policy = artifacts.episodes.policy_arguments
+    return ChatArguments(model=model, out=artifacts.out / "chat", **server, **search, **policy)

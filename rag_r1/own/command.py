@@ -128,7 +128,7 @@ def run(artifacts: OwnArtifacts, until: str) -> None:
     from rag_r1.own.results.report import REPORT, make_report
 
     out, plan = artifacts.out, artifacts.plan
-    with PipelineFolder.held(out) as folder:
+    with PipelineFolder.locked(out) as folder:
         write_text(out / PLAN, plan_text(plan), private=True)
         run_steps(folder, steps_until(artifacts, folder, until))
         if until != STEP_NAMES[-1]:

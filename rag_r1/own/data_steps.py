@@ -95,7 +95,7 @@ def _traces(artifacts: OwnArtifacts, pipeline: PipelineFolder) -> Step:
         "samples": plan.traces.samples,
         "metric": plan.traces.metric,
         "seed": plan.run.seed,
-        "playing": artifacts.episodes.teaching,
+        "playing": artifacts.episodes.teacher_arguments,
         "prompt": artifacts.episodes.teacher_prompt,
     }
 
@@ -140,7 +140,7 @@ def traces_arguments(
             "retriever_url": url,
             "tokenizer": str(artifacts.untrained_model),
             "prompt": str(prompt),
-            **artifacts.episodes.teaching,
+            **artifacts.episodes.teacher_arguments,
         }
     )
 

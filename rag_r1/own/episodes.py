@@ -79,22 +79,23 @@ class Episodes:
         return [*_RESUMABLE, *changes, *self.recipe_overrides]
 
     @cached_property
-    def playing(self) -> dict[str, Any]:
+    def policy_arguments(self) -> dict[str, Any]:
         """The arguments of commands that play the policy: protocol, prompt, limits and search."""
         arguments = validation_arguments(self.config)
         return {key: value for key, value in arguments.items() if key not in ("questions", "retriever_url")}
 
     @property
-    def teaching(self) -> dict[str, Any]:
+    def teacher_arguments(self) -> dict[str, Any]:
         """The arguments `protocol` and `overrides` of the command that plays the teacher.
 
-        They differ from those of `playing` in the limit of a turn only. The other arguments of `playing` are
-        about the policy: its prompt, and the limits of its context.
+        They differ from those of the policy in the limit of a turn only. The other arguments of the policy
+        are about its prompt and the limits of its context.
         """
-        overrides = [word for word in self.playing["overrides"] if not word.startswith(_TURN_TOKENS)]
+        overrides = self.policy_arguments["overrides"]
+        kept_overrides = [override for override in overrides if not override.startswith(_TURN_TOKENS)]
         return {
             "protocol": self.plan.policy.protocol,
-            "overrides": [*overrides, f"{_TURN_TOKENS}{self.plan.traces.max_turn_tokens}"],
+            "overrides": [*kept_overrides, f"{_TURN_TOKENS}{self.plan.traces.max_turn_tokens}"],
         }
 
     @property
@@ -124,13 +125,13 @@ class Episodes:
         return int(self.config.data.max_prompt_length) + int(self.config.data.max_response_length)
 
     @property
-    def one_shot(self) -> dict[str, Any]:
-        """The arguments like `playing` for plain RAG: the prompt contains the passages of one search.
+    def one_shot_arguments(self) -> dict[str, Any]:
+        """The arguments of the policy for plain RAG, whose prompt contains the passages of one search.
 
         The whole length of an episode is available for prompt and answer.
         """
         prompt = self.plan.evaluation.one_shot_prompt
-        arguments = {name: value for name, value in self.playing.items() if name != "prompt"}
+        arguments = without_prompt(self.policy_arguments)
         limits = {
             "max_prompt_tokens": self.context_tokens - self.turn_tokens,
             "max_response_tokens": self.turn_tokens,
@@ -151,9 +152,10 @@ class Episodes:
         return {"in_flight": _CPU_EPISODES} if self.config.trainer.device == "cpu" else {}
 
 
-def step_settings(playing: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of episodes as settings of a step, without the path of the prompt.
+def without_prompt(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of episodes without the path of the prompt.
 
-    The path may change. A step whose questions do not contain the prompt records its text instead.
+    The settings of a step do not contain the path, since it may change. A step whose questions do not contain
+    the prompt records its text instead.
     """
-    return {name: value for name, value in playing.items() if name != "prompt"}
+    return {name: value for name, value in arguments.items() if name != "prompt"}

@@ -23,7 +23,7 @@ from rag_r1.evaluation.evaluation_run import evaluate
 from rag_r1.io.bounded_json import read_json_object
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.own.artifacts import OwnArtifacts, own_step
-from rag_r1.own.episodes import step_settings
+from rag_r1.own.episodes import without_prompt
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.steps import Step
 
@@ -94,10 +94,11 @@ def evaluation_steps(artifacts: OwnArtifacts) -> list[Step]:
 def _step(artifacts: OwnArtifacts, evaluation: Evaluation) -> Step:
     """Make the step of an evaluation."""
     plan, episodes = artifacts.plan, artifacts.episodes
-    playing = episodes.one_shot if evaluation.is_one_shot else episodes.playing
+    arguments = episodes.one_shot_arguments if evaluation.is_one_shot else episodes.policy_arguments
+    prompt = arguments.get("prompt")
     settings = {
-        "playing": step_settings(playing),
-        "prompt": Path(playing["prompt"]).read_text(encoding="utf-8") if playing.get("prompt") else None,
+        "playing": without_prompt(arguments),
+        "prompt": Path(prompt).read_text(encoding="utf-8") if prompt else None,
         "questions": plan.evaluation.questions,
         "card": evaluation.has_card,
         "seed": plan.run.seed,
@@ -120,11 +121,11 @@ def _step(artifacts: OwnArtifacts, evaluation: Evaluation) -> Step:
 def eval_arguments(artifacts: OwnArtifacts, evaluation: Evaluation, url: str) -> EvalArguments:
     """Return the arguments of `rag-r1 eval` for an evaluation, with the retrieval server at `url`."""
     plan, episodes = artifacts.plan, artifacts.episodes
-    playing = dict(episodes.one_shot if evaluation.is_one_shot else episodes.playing)
+    arguments = dict(episodes.one_shot_arguments if evaluation.is_one_shot else episodes.policy_arguments)
     if plan.policy.url is None:
-        playing["model"] = str(evaluation.model())
+        arguments["model"] = str(evaluation.model())
     else:
-        playing |= {"model": plan.policy.model, "base_url": plan.policy.url}
+        arguments |= {"model": plan.policy.model, "base_url": plan.policy.url}
     return EvalArguments(
         questions=[artifacts.questions("test")],
         out=artifacts.out / evaluation.step / RUN,
@@ -137,5 +138,5 @@ def eval_arguments(artifacts: OwnArtifacts, evaluation: Evaluation, url: str) ->
         seed=plan.run.seed,
         vllm_options=shlex.join(episodes.vllm_options),
         **episodes.in_flight,
-        **playing,
+        **arguments,
     )

@@ -30,7 +30,7 @@ from rag_r1.io.file_hash import sha256_of_file
 from rag_r1.options.command_line import hydra_quoted
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.own.artifacts import OwnArtifacts, own_step
-from rag_r1.own.episodes import step_settings
+from rag_r1.own.episodes import without_prompt
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.processes import run_module
 from rag_r1.runs.steps import Step
@@ -104,7 +104,7 @@ def _filter(artifacts: OwnArtifacts) -> Step:
         "questions": plan.questions,
         "replays": plan.replays,
         "share": plan.share,
-        "playing": step_settings(episodes.playing),
+        "playing": without_prompt(episodes.policy_arguments),
         "seed": artifacts.plan.run.seed,
         **({"model": artifacts.model_hash} if artifacts.plan.sft.skip else {}),
     }
@@ -146,7 +146,7 @@ def filter_arguments(artifacts: OwnArtifacts, folder: Path, retriever: str, url:
         validation=0,
         seed=plan.run.seed,
         **episodes.in_flight,
-        **episodes.playing,
+        **episodes.policy_arguments,
     )
 
 

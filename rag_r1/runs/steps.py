@@ -63,14 +63,14 @@ class Step:
 
 
 class PipelineFolder:
-    """The folder OUT of a pipeline. `held` yields one whose lock this process holds."""
+    """The folder OUT of a pipeline. `locked` yields one whose lock this process holds."""
 
     def __init__(self, out: Path):
         self.out = out
 
     @classmethod
     @contextmanager
-    def held(cls, out: Path) -> Iterator[PipelineFolder]:
+    def locked(cls, out: Path) -> Iterator[PipelineFolder]:
         """Hold the lock of the folder while the block runs. Raises RunError if another process holds it."""
         with hold_out(out):
             yield cls(out)

@@ -34,7 +34,7 @@ def test_steps_are_made_in_order_and_once_and_a_failure_keeps_what_is_done(tmp_p
     begun: list[str] = []
     ended: list[tuple[str, bool]] = []
     first, broken = step("first", made), step("second", made, "first", fails=True)
-    with PipelineFolder.held(tmp_path) as folder:
+    with PipelineFolder.locked(tmp_path) as folder:
         with pytest.raises(RunError, match="second failed"):
             run_steps(folder, [first, broken], lambda step: begun.append(step.name))
         assert os.environ[MARK] == str(tmp_path), "its processes are found by the next start"

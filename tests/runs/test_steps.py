@@ -36,7 +36,7 @@ def step(calls: list[str], name: str, *needs: str, text: str = "x", fails: bool 
 
 def run(out: Path, *steps: Step) -> list[str]:
     """What was found of each step."""
-    with PipelineFolder.held(out) as folder:
+    with PipelineFolder.locked(out) as folder:
         return [folder.run(one) for one in steps]
 
 
@@ -44,7 +44,7 @@ def test_a_step_that_is_done_is_not_made_again(tmp_path, calls):
     steps = [step(calls, "a", size=1), step(calls, "b", "a")]
     assert run(tmp_path, *steps) == ["new", "new"] and run(tmp_path, *steps) == ["done", "done"]
     assert calls == ["a", "b"]
-    with PipelineFolder.held(tmp_path) as folder:
+    with PipelineFolder.locked(tmp_path) as folder:
         assert folder.facts("a") == {"starts": 1} and folder.seconds("a") >= 0
         assert folder.facts("c") == {} and folder.seconds("c") is None
 
@@ -153,7 +153,7 @@ def test_a_path_that_is_not_utf_8_can_be_a_setting_and_a_fact(tmp_path, calls):
 
 
 def test_one_process_at_a_time_works_in_a_folder(tmp_path):
-    with PipelineFolder.held(tmp_path), pytest.raises(RunError, match="in use"):
+    with PipelineFolder.locked(tmp_path), pytest.raises(RunError, match="in use"):
         run(tmp_path)
     assert run(tmp_path) == []
 

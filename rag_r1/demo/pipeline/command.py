@@ -106,7 +106,7 @@ def run(args: PipelineArguments) -> None:
     from rag_r1.demo.pipeline.steps import Pipeline
 
     out = args.out.resolve()
-    with PipelineFolder.held(out) as folder:
+    with PipelineFolder.locked(out) as folder:
         run_steps(folder, Pipeline(args, out).steps())
         if args.until == STEP_NAMES[-1]:
             report = make_report(folder, {"protocol": args.protocol, "seed": args.seed})

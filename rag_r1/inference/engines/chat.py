@@ -1,10 +1,10 @@
 """An engine for OpenAI-compatible chat endpoints, `/v1/chat/completions`.
 
-A chat endpoint answers a conversation and cannot continue an arbitrary context. So the engine, of which each
-episode has its own, sends the context as a conversation: first the messages of the prompt, then alternately
-what the policy wrote, as the assistant, and what the environment added, as the user. If the environment added
-nothing (after a plan, or a rewritten context), the user message is `GO_ON`, since a conversation must not end
-with the assistant.
+A chat endpoint answers a conversation and cannot continue an arbitrary context. So the engine, one for each
+episode, sends the context as a conversation: first the messages of the prompt, then alternately what the
+policy wrote, as the assistant, and what the environment added, as the user. If the environment added nothing
+(after a plan, or a rewritten context), the user message is `GO_ON`, since a conversation must not end with
+the assistant.
 
 Chat endpoints leave out the stop string at which generation ended; stop_strings.py restores it. A codec turns
 the texts into tokens: CharacterCodec, or the tokenizer of the model that will be trained on them.

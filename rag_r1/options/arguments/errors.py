@@ -12,8 +12,8 @@ from pydantic_core import ErrorDetails
 from rag_r1.options.arguments.fields import Fields, flag_of
 from rag_r1.options.types import is_safe_to_show, must_be
 
-#: Types of pydantic errors that consist of a name only, with the message that precedes all such names.
-_NAME_TEXTS = {"extra_forbidden": "unrecognized arguments", "missing": "the following arguments are required"}
+#: Types of pydantic errors whose messages only name arguments, and the text before the list of these names.
+_NAME_LISTS = {"extra_forbidden": "unrecognized arguments", "missing": "the following arguments are required"}
 
 
 class ArgumentsError(ValueError):
@@ -33,9 +33,9 @@ class ArgumentsError(ValueError):
         """Return pydantic's error about fields as an ArgumentsError with messages about their flags."""
         errors = error.errors(include_url=False)
         flags = [flag_of(item["loc"][0]) for item in errors if item["loc"]]
-        wrong = [(item, message_of(item, fields)) for item in errors if item["type"] not in _NAME_TEXTS]
+        wrong = [(item, message_of(item, fields)) for item in errors if item["type"] not in _NAME_LISTS]
         messages = [message for _, message in wrong]
-        for kind, text in _NAME_TEXTS.items():
+        for kind, text in _NAME_LISTS.items():
             if names := [flag_of(item["loc"][0]) for item in errors if item["type"] == kind]:
                 messages.append(f"{text}: {', '.join(names)}")
         wrong_values = {flag_of(item["loc"][0]): message for item, message in wrong if item["loc"]}

@@ -15,14 +15,17 @@ import torch
 
 
 def __getattr__(name: str) -> Any:
+    """Return an attribute of ``torch.cpu``, for all names that are not defined here."""
     return getattr(torch.cpu, name)
 
 
 def is_available() -> bool:
+    """Return True: there is always a CPU."""
     return True
 
 
 def device_count() -> int:
+    """Return 1: PyTorch treats all cores as one device."""
     return 1
 
 
@@ -72,8 +75,10 @@ memory_reserved = max_memory_allocated = max_memory_reserved = memory_allocated
 
 
 def get_rng_state(device: Any = None) -> torch.Tensor:
+    """Return the state of PyTorch's random number generator for the CPU."""
     return torch.get_rng_state()
 
 
 def set_rng_state(state: torch.Tensor, device: Any = None) -> None:
+    """Restore a state that `get_rng_state` returned."""
     torch.set_rng_state(state)

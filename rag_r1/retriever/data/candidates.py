@@ -132,7 +132,7 @@ class CandidateStore(ResultJournal):
             )
         value = {
             "sent": (call.sent or call.arguments)["query"],
-            "documents": [[id_, contents[id_]] for id_ in dict.fromkeys(d.id for d in result)],
+            "documents": [[name, contents[name]] for name in dict.fromkeys(item.id for item in result)],
         }
         self.put(search.key, search.fingerprint, value)
         return True
@@ -151,7 +151,7 @@ class CandidateStore(ResultJournal):
             round_index=search.index,
             reasoning_context=search.context(protocol),
             current_query=search.query,
-            candidate_passage_ids=tuple(id_ for id_, _ in value["documents"]),
+            candidate_passage_ids=tuple(passage_id for passage_id, _ in value["documents"]),
             sent_query=value["sent"],
             history_queries=search.history,
             turn=search.turn,

@@ -72,7 +72,7 @@ class CorrectnessScorer:
                     round_index=search.index,
                     history_queries=search.history,
                     current_query=search.query,
-                    docid_score={id_: score for id_, score in scores.items() if score is not None},
+                    docid_score={name: score for name, score in scores.items() if score is not None},
                     dataset=search.played.dataset,
                 )
 
@@ -84,7 +84,7 @@ class CorrectnessScorer:
         )
 
     def _is_open(self, search: SearchRound, document: Document) -> bool:
-        """Whether a continuation of a candidate is missing, or failed and will be tried again."""
+        """Return whether a continuation of a candidate is missing, or failed and will be tried again."""
         outcomes = self._outcomes(search, document)
         return any(outcome is None or self.session.runner.is_open(outcome) for outcome in outcomes)
 

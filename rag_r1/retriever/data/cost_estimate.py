@@ -19,7 +19,7 @@ from rag_r1.retriever.data.prompts import instructions
 from rag_r1.retriever.data.relevance import MAX_PASSAGE_CHARS, PASSAGES_PER_REQUEST
 from rag_r1.retriever.data.rounds import PlayedTrajectory, SearchRound
 from rag_r1.retriever.data.trajectories import TrajectoryReader
-from rag_r1.retriever.selection.rules import Use
+from rag_r1.retriever.selection.rules import Utility
 from rag_r1.runs.response_cache import Usage
 
 #: Assumed number of tokens that the judge writes for a score and for a sub-answer.
@@ -54,29 +54,30 @@ class CostEstimate:
 def estimate_cost(
     trajectories: TrajectoryReader,
     candidates: CandidateStore,
-    use: Use,
+    utility: Utility,
     *,
     samples: int,
     in_characters: bool,
     has_judge: bool,
 ) -> CostEstimate:
-    """Estimate the work for all rounds.
+    """Return the estimated work for all rounds.
 
-    `samples` is the number of continuations of each candidate. `in_characters` says that the agent counts
-    characters instead of tokens (rag_r1/inference/character_codec.py), `has_judge` that relevance is scored
-    by a judge and not by the rule.
+    `utility` names the scores that are computed, and `samples` is the number of continuations of each
+    candidate. `in_characters` says that the agent counts characters instead of tokens
+    (rag_r1/inference/character_codec.py), and `has_judge` that relevance is scored by a judge and not by the
+    rule.
     """
     estimate = CostEstimate(0, 0, 0, Usage(), Usage())
     relevance_prompt_tokens = estimate_tokens(instructions("relevance"))
     sub_answer_prompt_tokens = estimate_tokens(instructions("sub_answers"))
     units_per_token = CHARS_PER_TOKEN if in_characters else 1
-    is_judged = has_judge and use != "correctness"
+    is_judged = has_judge and utility != "correctness"
     for trajectory in trajectories:
         passage_tokens = 0
         for search, documents in candidates.rounds([trajectory]):
             estimate.rounds += 1
             estimate.passages += len(documents)
-            if use != "relevance":
+            if utility != "relevance":
                 count = len(documents) * samples
                 estimate.continuations += count
                 estimate.policy.add(_continuation_requests(search, count, units_per_token))
@@ -116,7 +117,7 @@ def _sub_answer_request(trajectory: PlayedTrajectory, passage_tokens: int, promp
 
 
 def _passage_tokens(documents: Sequence[Document]) -> int:
-    """Estimate the tokens of the passages, cut as the judge reads them."""
+    """Return the estimated tokens of the passages, cut as the judge reads them."""
     return sum(estimate_tokens(document.contents[:MAX_PASSAGE_CHARS]) for document in documents)
 
 

@@ -59,7 +59,7 @@ class ResultJournal:
         return self._lines.at(entry.position)["value"] if entry else None
 
     def has(self, key: Key, fingerprint: str) -> bool:
-        """Whether there is a result for this input."""
+        """Return whether there is a result for this input."""
         return _current(self._results.get(key), fingerprint) is not None
 
     def put(self, key: Key, fingerprint: str, value: Any) -> None:

@@ -91,7 +91,7 @@ class RelevanceScorer(ResultJournal):
         for search, documents in self.candidates.rounds(trajectories):
             scores = self.get(search.key, self._fingerprint(search, documents))
             if scores is not None:
-                by_id = {d.id: score for d, score in zip(documents, scores, strict=True)}
+                by_id = {document.id: score for document, score in zip(documents, scores, strict=True)}
                 yield RelevanceRecord(id=search.played.id, round_index=search.index, docid_score=by_id)
 
     async def _request_sub_answers(self, judge: ListJudge, trajectory: PlayedTrajectory) -> None:
@@ -180,13 +180,13 @@ def rule_records(candidates: CandidateStore, trajectories: TrajectoryReader) -> 
     for search, documents in candidates.rounds(trajectories):
         answers = [*search.played.golds, *search.played.step_answers]
         if _findable(answers):
-            scores = {d.id: 100 * int(holds_answer(d, answers)) for d in documents}
+            scores = {document.id: 100 * int(holds_answer(document, answers)) for document in documents}
             yield RelevanceRecord(id=search.played.id, round_index=search.index, docid_score=scores)
 
 
 def holds_answer(document: Document, answers: Sequence[str]) -> bool:
-    """Whether the passage contains one of these answers word for word. Answers that could occur in any text,
-    such as yes and no, do not count."""
+    """Return whether the passage contains one of these answers word for word. Answers that could occur in any
+    text, such as yes and no, do not count."""
     answers = _findable(answers)
     return bool(answers) and bool(cover_exact_match(document.contents, answers, ordered=True))
 

@@ -98,8 +98,8 @@ class DataRun:
         return StateFile(self.step_path(name), {"settings": settings})
 
     def is_done(self, note: Mapping[str, Any] | None) -> bool:
-        """Whether the content of a note shows that the step is complete: nothing failed, or everything that
-        failed has been tried --tries times."""
+        """Return whether the content of a note shows that the step is complete: nothing failed, or everything
+        that failed has been tried --tries times."""
         return note is not None and (not note["tries"] or self.args.tries <= note["tries"])
 
 

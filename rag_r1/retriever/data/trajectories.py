@@ -134,8 +134,8 @@ class TrajectoryReader:
 
     def _step_answers(self, record: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the answers of the intermediate steps of a record's question."""
-        given = self._given_step_answers.get(str(record["question_id"]))
-        return tuple(given or step_answers_of(record.get("metadata")))
+        answers = self._given_step_answers.get(str(record["question_id"]))
+        return tuple(answers or step_answers_of(record.get("metadata")))
 
     def _token_ids(self, request_id: str, number: int, turn: Turn) -> tuple[int, ...]:
         """Return the tokens of a turn: the sampled ones if they decode to the turn's text, and otherwise the
@@ -233,7 +233,7 @@ def _check_types(record: Mapping[str, Any], trajectory: Trajectory) -> None:
 
 
 def _has_unexecuted_call(turn: Turn) -> bool:
-    """Whether the turn has a call whose results the policy was never shown."""
+    """Return whether the turn has a call whose results the policy was never shown."""
     return turn.action in ("search", "call") and (
         not turn.calls or any(call.documents is None for call in turn.calls)
     )

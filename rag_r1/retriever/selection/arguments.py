@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from rag_r1.options.command_line import Arguments, Positive, argument
 from rag_r1.options.types import Constraint
-from rag_r1.retriever.selection.rules import USEFUL, RuleMode, SelectionRule, Use
+from rag_r1.retriever.selection.rules import USEFUL, RuleMode, SelectionRule, Utility
 from rag_r1.runs.start_checks import CHECK_ONLY
 
 Points = Annotated[int, Field(ge=0, le=100), Constraint("a whole number from 0 to 100")]
@@ -21,7 +21,7 @@ Points = Annotated[int, Field(ge=0, le=100), Constraint("a whole number from 0 t
 class SelectionArguments(Arguments):
     """The options of the rule that selects the rows (rules.py)."""
 
-    utility: Use = argument(
+    utility: Utility = argument(
         "score by which a passage is a positive: correctness of the final answer (GAC) and relevance to the "
         "query (LR), or one of them alone",
         default="both",

@@ -36,7 +36,8 @@ from rag_r1.retriever.records import PassageUtility, TrainingRow
 from rag_r1.rollouts.requests import seeded_fraction
 
 RuleMode = Literal["faithful", "safe"]
-Use = Literal["both", "relevance", "correctness"]
+#: The scores by which candidates are compared.
+Utility = Literal["both", "relevance", "correctness"]
 #: Why a round yields no rows: a key of REASONS.
 Reason = Literal["not_correct", "not_relevant", "few_negatives", "no_candidates", "unscored"]
 
@@ -90,7 +91,7 @@ class SelectionRule:
 
     mode: RuleMode = "safe"
     #: The scores that are compared.
-    use: Use = "both"
+    use: Utility = "both"
     seed: int = 0
     #: Least LR of a positive, from 0 to 100.
     least_relevance: int = USEFUL
@@ -102,7 +103,7 @@ class SelectionRule:
     negatives: int = 15
 
     def is_scored(self, candidate: ScoredCandidate) -> bool:
-        """Whether the candidate has the scores that the rule reads."""
+        """Return whether the candidate has the scores that the rule reads."""
         return (self.use == "relevance" or candidate.correctness is not None) and (
             self.use == "correctness" or candidate.relevance is not None
         )
@@ -168,7 +169,7 @@ def _scores(candidate: ScoredCandidate, rule: SelectionRule) -> list[float]:
 
 
 def _is_positive(candidate: ScoredCandidate, best: ScoredCandidate, rule: SelectionRule) -> bool:
-    """Whether a candidate counts as a positive, given the best candidate of its round."""
+    """Return whether a candidate counts as a positive, given the best candidate of its round."""
     if rule.mode == "faithful" or rule.use == "correctness":
         return _scores(candidate, rule) == _scores(best, rule)
     if rule.use == "both" and candidate.correctness != best.correctness:
@@ -178,7 +179,7 @@ def _is_positive(candidate: ScoredCandidate, best: ScoredCandidate, rule: Select
 
 
 def _is_negative(candidate: ScoredCandidate, best: ScoredCandidate, rule: SelectionRule) -> bool:
-    """Whether a candidate may be drawn as a negative, given the best candidate of its round."""
+    """Return whether a candidate may be drawn as a negative, given the best candidate of its round."""
     if rule.mode == "faithful":
         return _scores(candidate, rule) != _scores(best, rule)
     is_correct = rule.use == "relevance" or bool(candidate.correctness)

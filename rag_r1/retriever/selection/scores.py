@@ -99,8 +99,8 @@ def _scored_candidates(
     """Return the candidates of a round, each once, with their scores from the records."""
     lr = {} if relevance is None else relevance.docid_score
     continuations = {} if correctness is None else correctness.docid_score
-    gac = {id_: continuation.metric_score.em for id_, continuation in continuations.items()}
-    return tuple(ScoredCandidate(id_, gac.get(id_), lr.get(id_)) for id_ in dict.fromkeys(passage_ids))
+    gac = {name: continuation.metric_score.em for name, continuation in continuations.items()}
+    return tuple(ScoredCandidate(name, gac.get(name), lr.get(name)) for name in dict.fromkeys(passage_ids))
 
 
 class _RoundRecords(Generic[Record]):

@@ -186,7 +186,7 @@ def _load(name: str, pooling: str | None, device: str | None) -> SentenceTransfo
 
 
 def _reads_pooler(model: SentenceTransformer) -> bool:
-    """Whether the transformer passes on its `pooler_output` instead of the token vectors."""
+    """Return whether the transformer passes on its `pooler_output` instead of the token vectors."""
     outputs = getattr(model[0], "modality_config", None) or {}
     return any("pooler_output" in str(outputs[kind].get("method_output_name")) for kind in outputs)
 

@@ -79,11 +79,11 @@ def train(options: TrainOptions) -> Path:
         "data": data.fingerprint,
     }
     folder = options.out / MODEL
-    with ExitStack() as held:
-        held.callback(_leave_process_group)
+    with ExitStack() as stack:
+        stack.callback(_leave_process_group)
         if is_main:
-            held.enter_context(recorded_settings("rag-r1 retriever train", options))
-            held.enter_context(RunFolder(options.out, run_settings))
+            stack.enter_context(recorded_settings("rag-r1 retriever train", options))
+            stack.enter_context(RunFolder(options.out, run_settings))
         if read_settings(folder) is None:
             _fit(model, settings, data, options, args)
             if is_main:
