@@ -41,16 +41,7 @@ from rag_r1.runs.start_checks import try_servers
 from rag_r1.tools import close_tools
 
 #: Keys of rag_r1.retriever that affect the speed of a search, but not its results.
-_SPEED_KEYS = {
-    "url",
-    "timeout_s",
-    "retries",
-    "backoff_s",
-    "cache_size",
-    "max_connections",
-    "gather_s",
-    "max_queries",
-}
+_SPEED_KEYS = "url timeout_s retries backoff_s cache_size max_connections gather_s max_queries".split()
 #: Version of the journal's format. A folder with another version is refused.
 _FORMAT = 1
 #: Reward terms that are computed for every record.

@@ -9,7 +9,7 @@ import pytest
 from rag_r1.agent import Budget, Episode, FailurePolicy, Trajectory
 from rag_r1.data.evidence import GoldEvidence
 from rag_r1.options.declare import OptionsError
-from rag_r1.probes.probes import _GoldSearch, _WithoutGoldSearch
+from rag_r1.probes.searches import GoldSearch, WithoutGoldSearch
 from rag_r1.protocols import Document, Failure, load_protocol
 from rag_r1.protocols.retriever_query import CallContext, Context
 from rag_r1.rollouts.search_check import try_search
@@ -169,7 +169,7 @@ def test_another_server_under_tools_reads_the_context_too():
         assert queries(server)[1] == f"{QUESTION} [SEP] its director"
 
 
-@pytest.mark.parametrize("probe", [_GoldSearch, _WithoutGoldSearch])
+@pytest.mark.parametrize("probe", [GoldSearch, WithoutGoldSearch])
 def test_a_probe_around_the_search_sends_what_the_search_would(probe):
     with served() as server:
 
