@@ -59,7 +59,7 @@ class ModelServer:
         `limits`."""
         try:
             return await asyncio.wait_for(self._post(path, content, limits, on_text), self.timeout_s)
-        except TimeoutError as error:  # before OSError, of which it is a subclass
+        except TimeoutError as error:  # before OSError, its base class
             raise TransientError(f"no answer within {self.timeout_s:g} s") from error
         except (aiohttp.ClientError, OSError) as error:
             detail = f": {error}" if self._quotes_errors else ""

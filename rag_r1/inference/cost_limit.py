@@ -17,8 +17,8 @@ from rag_r1.runs.response_cache import Usage
 
 
 class CostTracker:
-    """Adds up the cost of a run, and keeps it below a limit. Its `usage` is that of all answers so far, to
-    which the caller adds that of each new one.
+    """Adds up the cost of a run, and keeps it below a limit. `usage` is the usage of all answers so far; the
+    caller adds that of each new answer.
 
     - `stop`: ends the run when the limit is reached
     - `price_in`, `price_out`: prices per million prompt and generated tokens

@@ -1,6 +1,6 @@
 """Reads the parts of a model server's response: its choice, message text, token usage and error message.
 
-Responses are untrusted data, of which any part may be missing, wrong or hostile.
+Responses are untrusted data: any part of them may be missing, wrong or hostile.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ def _check_files(artifacts: OwnArtifacts, checks: StartChecks) -> None:
 
 def _check_encoder(name: str) -> None:
     """Raise RunError unless `name` is the folder of a model, or the name of one on the Hub."""
-    folder = Path(os.path.expanduser(name))  # that of pathlib raises RuntimeError for an unknown user
+    folder = Path(os.path.expanduser(name))  # Path.expanduser raises RuntimeError for an unknown user
     if folder.is_dir():
         check_weights(folder)
     elif name != EMBEDDED and not is_hub_name(name):

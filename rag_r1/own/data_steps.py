@@ -58,7 +58,7 @@ def _documents(artifacts: OwnArtifacts) -> Step:
 
     def work(folder: Path) -> dict[str, Any]:
         corpus = index_folder(source, folder, skip_bad_files=documents.skip_bad_files)
-        with corpus.open("rb") as lines:  # those of the documents that could be read
+        with corpus.open("rb") as lines:  # passages of the documents that could be read
             files = [json.loads(line)["file"] for line in lines]
         return {"documents": len(set(files)), "passages": len(files)}
 

@@ -100,5 +100,5 @@ def _absolute(value: Any) -> Any:
         return [_absolute(item) for item in value]
     if not isinstance(value, str | Path):
         return value
-    path = Path(os.path.expanduser(value))  # that of pathlib raises RuntimeError for an unknown user
+    path = Path(os.path.expanduser(value))  # Path.expanduser raises RuntimeError for an unknown user
     return str(path.absolute()) if path.exists() else str(value)

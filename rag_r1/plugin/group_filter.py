@@ -3,7 +3,7 @@
 If all trajectories of a group have the same reward, their advantages are 0. With
 `algorithm.filter_groups.enable=true` veRL's replay buffer drops such groups while others are still being
 generated, and requests new prompts until its batch is full (replay_buffer.py, `ReplayBuffer.sample`). With
-`trainer.v1.sampler.sync_refill_failed_groups=true` the same code replaces groups of which nothing arrived.
+`trainer.v1.sampler.sync_refill_failed_groups=true` the same code replaces groups from which nothing arrived.
 Both are used unchanged. veRL does not pass these two settings to a custom sampler, so they are also keys of
 `trainer.v1.sampler.sampler_kwargs`, which recipes/rag_r1_defaults.yaml sets from veRL's keys. `GroupFilter`
 adds three things:

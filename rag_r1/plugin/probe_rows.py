@@ -6,8 +6,8 @@ veRL reports a validation by data source, and passes all columns of a row to the
     rag_r1_probe    the probe under which the agent loop plays the row; empty for the real run
     data_source     `<source>/probe_<name>`, so that veRL logs `val-aux/<source>/probe_<name>/em/mean@1`
 
-The probes `gold` and `withheld` need rows that name their gold passages, and `gold` only takes those of which
-all passages are in the file `rag_r1.probe_passages`. The number of these rows is printed.
+The probes `gold` and `withheld` need rows that name their gold passages. Of these, `gold` takes only the rows
+whose gold passages are all in the file `rag_r1.probe_passages`. The numbers of both are printed.
 
 The records of a probe are written to a separate folder, `trajectories/<split>_<probe>`, under the original
 name of the source (reward_manager.py). So each probe can be reported alone, or compared with the real run.

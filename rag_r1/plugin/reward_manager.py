@@ -8,8 +8,8 @@ Terms that call a judge are awaited, while veRL's reward worker scores other tra
 (rag_r1/agent/records.py).
 
 A trajectory with a failure whose kind is in `rag_r1.failures.mask` has no score. Its terms are None, which
-veRL's validation leaves out of its means. (If the failure is that of a judge, the other terms keep their
-values.) `masked` makes the sampler remove the trajectory from the batch.
+veRL's validation leaves out of its means. (If a judge failed, the other terms keep their values.) `masked`
+makes the sampler remove the trajectory from the batch.
 
 The scores of single turns normally stay in the record (`turn_scores`). veRL 0.9.1 takes only the total from a
 reward manager, and averages everything else in validation (metric_utils.py, `process_validation_metrics`),

@@ -69,8 +69,8 @@ class WholeSessionMixin(RecordingMixin):
         return self._mini_batch_rows * len(self._mini_batches)
 
     def _micro_batch_rows(self) -> int:
-        """Return a number of which the rows of a worker in each mini-batch must be a multiple. It is 1 if
-        all micro-batches are limited by tokens."""
+        """Return the number that must divide a worker's number of rows in each mini-batch. It is 1 if all
+        micro-batches are limited by tokens."""
         policy, critic = self.config.actor_rollout_ref, self.config.critic
         sizes = []
         if not policy.actor.use_dynamic_bsz:

@@ -214,7 +214,7 @@ def write_records(path: Path, records: Iterable[_Record]) -> int:
 def _parse(kind: type[Record], line: bytes, location: str) -> Record:
     """Return the record in a line. Raises RunError, with `location`, if the line is not such a record."""
     try:
-        return kind.model_validate_json(line)
+        return kind.model_validate_json(line.removeprefix(b"\xef\xbb\xbf"))  # a byte order mark in UTF-8
     except ValidationError as error:
         problem = first_problem(error)
         raise RunError(f"{location} is not {_line_kind(kind)} ({problem}): correct or remove it") from error

@@ -1,4 +1,4 @@
-"""A folder lock, by which only one process at a time works in a folder.
+"""A lock that lets only one process at a time work in a folder.
 
 The lock is an flock on a file in the folder, or on the folder itself. The operating system releases it when
 the last process that has the file open ends, for whatever reason. With `inherited`, child processes that are

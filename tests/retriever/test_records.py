@@ -44,6 +44,12 @@ def test_published_training_rows_are_read_and_written_as_they_are(tmp_path):
     assert list(read_records(TrainingRow, tmp_path / "again.jsonl")) == rows
 
 
+def test_a_byte_order_mark_at_the_beginning_of_a_file_is_skipped(tmp_path):
+    (tmp_path / "rows.jsonl").write_text(json.dumps(PUBLISHED), encoding="utf-8-sig")
+    (row,) = read_records(TrainingRow, tmp_path / "rows.jsonl")
+    assert row.query_id == "train_17"
+
+
 def test_rows_of_a_published_ablation_without_a_question_are_read(tmp_path):
     (row,) = read_records(
         TrainingRow, write_lines(tmp_path / "rows.jsonl", changed(question="", history_queries=[]))

@@ -32,7 +32,7 @@ def local_model(
     Raises RunError, whose message ends with `alternative`, if the download fails.
     """
     if not is_hub_name(name):
-        return Path(os.path.expanduser(name))  # that of pathlib raises RuntimeError for an unknown user
+        return Path(os.path.expanduser(name))  # Path.expanduser raises RuntimeError for an unknown user
     import httpx
     from huggingface_hub import snapshot_download
 

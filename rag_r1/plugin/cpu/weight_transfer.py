@@ -28,7 +28,7 @@ TIMEOUT_MS = 600_000
 
 @CheckpointEngineRegistry.register("tcp")
 class TCPCheckpointEngine(CheckpointEngine):
-    """veRL's checkpoint engine over TCP on one machine. Sender and receiver each have an instance, of which
+    """veRL's checkpoint engine over TCP on one machine. Sender and receivers each have an instance, and its
     `prepare` is called first."""
 
     def __init__(self, bucket_size: int, is_master: bool = False) -> None:

@@ -10,8 +10,8 @@ An agent that was trained with a fixed number of passages may not be able to rea
 question: they are drawn from the candidates of other questions, contain no accepted answer, and are the same
 for all candidates of a round.
 
-The continuations are played by the runner of an evaluation, in the run folder `steps/correctness`. So many of
-them run at a time, and none that has ended is lost or repeated if the process is killed. Their records keep
+The continuations are played by the runner of an evaluation, in the run folder `steps/correctness`. So they
+run concurrently, and none that has ended is lost or repeated if the process is killed. Their records keep
 only the fields that the score needs. If the infrastructure fails in a continuation, its round has no score
 until the next run of the command has played it again.
 

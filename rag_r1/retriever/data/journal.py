@@ -4,7 +4,7 @@ Each step has its own run folder (rag_r1/runs/folder.py: settings, lock, cached 
 result of each piece of work as soon as it is known. A result is stored under a key, such as a round, together
 with the fingerprint of its input: if the input has changed since, the result is ignored and the work is done
 again. A piece of work that failed leaves a line without a value, with the number of attempts and the results
-of those of its parts that succeeded; the next run tries only the other parts again.
+of the parts that succeeded; the next run tries only the other parts again.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class ListJudge(StrictReplies):
 
 
 def read_list(reply: str) -> list[Any]:
-    """Return the JSON list of which the whole reply consists. Raises ValueError for any other reply."""
+    """Return the JSON list that the whole reply consists of. Raises ValueError for any other reply."""
     value = json_of(reply)
     if not isinstance(value, list):
         raise ValueError(f"a JSON {type(value).__name__}, not a list")

@@ -2,8 +2,8 @@
 
 A round consists of a query and the turns before it, which are enough to replay the episode up to this search
 and to continue from there (rag_r1/agent/replay.py). A turn may contain several searches. Each of them is a
-round, in whose replay the other searches of the turn keep their results. The history of a round has the
-queries of the earlier turns only, as in the text that the retriever is sent
+round, and the other searches of the turn keep their results when it is replayed. The history of a round has
+the queries of the earlier turns only, as in the text that the retriever is sent
 (rag_r1/protocols/retriever_query.py).
 """
 

@@ -4,8 +4,8 @@ A round is a query with the retriever's candidates, each of which has two scores
 final answer was right with this passage alone, and LR how relevant the passage is to the query, from 0 to
 100. `both` sorts candidates by GAC, then by LR; `relevance` and `correctness` (the ablations) sort by one of
 them. Candidates with equal scores keep the retriever's order. A round is left out if it has no candidates, if
-a score is missing by which it is sorted, if its best candidate has GAC 0 or an LR below `least_relevance`, or
-if it has too few negatives (by default fewer than 15).
+a candidate lacks a score that they are sorted by, if its best candidate has GAC 0 or an LR below
+`least_relevance`, or if it has too few negatives (by default fewer than 15).
 
 The mode `faithful` is the published rule:
 

@@ -29,7 +29,7 @@ from rag_r1.runs.start_checks import StartChecks, check_packages
 
 #: The folders in OUT that the training writes.
 MODEL, CHECKPOINTS = "model", "checkpoints"
-#: What to do about a folder of which files are missing or broken.
+#: What to do about a folder with missing or broken files.
 _REMEDY = "copy or download the model again, or give another"
 #: The files of a model on the Hub without its weights.
 _SMALL_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken")
@@ -101,7 +101,7 @@ def _check_config(folder: Path) -> bool:
 
     try:
         AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    except Exception as error:  # that of a model's own class may raise anything
+    except Exception as error:  # the configuration class of a model may raise anything
         raise RunError(
             f"{folder / 'config.json'} cannot be used: {first_line_of(error)}: {_REMEDY}"
         ) from error
@@ -124,7 +124,7 @@ def _count_rows(path: Path, options: TrainOptions) -> int:
 
 
 def no_rows(paths: Sequence[Path]) -> RunError:
-    """Return the error about files of which none has a row."""
+    """Return the error about files without any row."""
     message = f"no training rows in {', '.join(map(str, paths))}"
     return RunError(f"{message}: make them with rag-r1 retriever data")
 

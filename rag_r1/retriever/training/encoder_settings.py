@@ -34,7 +34,7 @@ from rag_r1.retriever.records import first_problem
 from rag_r1.runs.errors import RunError
 
 FILE = "retriever.json"
-#: Default of the most tokens of a text, the same limit as that of an index build.
+#: Default limit on the tokens of a text, the same as in an index build.
 MAX_LENGTH = 512
 #: Settings that an index's manifest has under the same names.
 SHARED = ("pooling", "normalize", "query_prefix", "passage_prefix", "separator", "max_length")
