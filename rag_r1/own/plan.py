@@ -62,7 +62,7 @@ class IndexPlan:
     """the index that is searched, in training and afterwards"""
 
     backend: Literal["bm25", "dense"] = key("bm25", "bm25, or dense with an encoder")
-    encoder: Text | None = key(None, "model of sentence embeddings of dense, such as intfloat/e5-base-v2")
+    encoder: Text | None = key(None, "embedding model for dense, such as intfloat/e5-base-v2")
 
 
 @options("teacher")
@@ -109,20 +109,20 @@ class PolicyPlan:
 
     model: Text | None = key(None, "folder of a Hugging Face model, or its name on the Hub")
     url: Address | None = key(None, "a server that has it already; only if nothing is trained")
-    protocol: Text = key("rag_r1_mq", "dialect of its turns")
+    protocol: Text = key("rag_r1_mq", "protocol of its turns: a name, or a .yaml file")
     prompt: Text | None = key(None, "file with a prompt of its own, with {question} in it")
     keys: Texts = key((), "keys of the block rag_r1, such as rag_r1.retriever.topk=5")
-    platform: Platform | None = key(None, "cpu, gpu or gpu_sdpa (no flash-attn); of recipes chosen by size")
+    platform: Platform | None = key(None, "cpu, gpu or gpu_sdpa (no flash-attn), for recipes chosen by size")
 
 
 @options("traces")
 class TracesPlan:
-    """the teacher's trajectories, of which SFT is made"""
+    """the teacher's trajectories, which become SFT data"""
 
-    questions: PositiveCount | None = key(None, "first so many training questions; null: all")
+    questions: PositiveCount | None = key(None, "number of training questions, from the first; null: all")
     samples: PositiveCount = key(1, "trajectories for each question")
     max_turn_tokens: PositiveCount = key(1024, "tokens of a turn of the teacher")
-    metric: Literal["em", "cover_em", "any"] = key("em", "metric by which a trace is right and used")
+    metric: Literal["em", "cover_em", "any"] = key("em", "metric that decides which traces are right")
 
 
 @options("sft")
@@ -139,7 +139,7 @@ class FilterPlan:
     """which questions are trained on: neither known nor too hard"""
 
     skip: Flag = key(False, "train on all questions")
-    questions: PositiveCount | None = key(None, "first so many training questions; null: all")
+    questions: PositiveCount | None = key(None, "number of training questions, from the first; null: all")
     replays: PositiveCount = key(10, "further attempts at a question whose first answer is wrong")
     share: StrictShare = key(0.25, "share that is kept of the questions that are right at once")
 
@@ -159,7 +159,7 @@ class EvaluationPlan:
     """what is measured on the held-out questions"""
 
     skip: Flag = key(False, "leave it out, and the report with it")
-    questions: PositiveCount | None = key(None, "first so many held-out questions; null: all")
+    questions: PositiveCount | None = key(None, "number of held-out questions, from the first; null: all")
     card: Flag = key(True, "a search card of the last model: does it search, or does it know?")
     one_shot: Flag = key(True, "the untrained model with one search for the question (RAG)")
     one_shot_prompt: Text | None = key(None, "a prompt of your own for it, with {documents} and {question}")

@@ -43,7 +43,7 @@ def model_folder(path: Path, into: Path) -> Path:
     checkpoint = _checkpoint(path)
     state = checkpoint / "actor" if (checkpoint / "actor").is_dir() else checkpoint
     has_adapters = (state / ADAPTER_META).exists()
-    if has_weights(state / "huggingface") and not has_adapters:  # else with PEFT's names of the weights
+    if has_weights(state / "huggingface") and not has_adapters:  # else its weights have PEFT's names
         check_weights(state / "huggingface")
         return state / "huggingface"
     shards = sorted(state.glob("model_world_size_*_rank_*.pt"))

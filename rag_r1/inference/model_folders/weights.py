@@ -76,7 +76,7 @@ def _difference_from_config(tensors: Mapping[str, Any], config: Mapping[str, Any
     shape = tensors.get(_EMBEDDING, {}).get("shape")
     layers = {match[1] for name in tensors if (match := _LAYER.match(name))}
     in_weights = {"num_hidden_layers": len(layers) or None}
-    # Those of DeepSeek-V3 and GLM-4.5 may have further layers, which predict a token more.
+    # The weights of DeepSeek-V3 and GLM-4.5 may have further layers, for multi-token prediction.
     sizes = (config.get("num_hidden_layers"), config.get("num_nextn_predict_layers"))
     if all(isinstance(size, int) for size in sizes) and len(layers) == sum(sizes):
         in_weights["num_hidden_layers"] = sizes[0]
