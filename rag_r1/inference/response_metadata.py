@@ -52,8 +52,8 @@ def error_message(raw: bytes) -> str:
     none."""
     try:
         data = read_json(raw, _MAX_ERROR_VALUES)
-        error = data.get("error", data.get("detail", data)) if isinstance(data, dict) else data
-        text = error.get("message", error) if isinstance(error, dict) else error
+        error = (data.get("error") or data.get("detail") or data) if isinstance(data, dict) else data
+        text = (error.get("message") or error) if isinstance(error, dict) else error
     except (ValueError, RecursionError):
         text = raw[:500].decode("utf-8", "replace")
     printable = (char if char.isprintable() else " " for char in str(text)[:2000])  # shown on a terminal

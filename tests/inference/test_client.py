@@ -18,7 +18,7 @@ from rag_r1.inference import client as module
 from rag_r1.inference.chat_completions_api import read_chat
 from rag_r1.inference.client import Endpoint, EndpointOptions, EngineFailure, base_address
 from rag_r1.inference.episode_client import EpisodeClient
-from rag_r1.inference.response_metadata import usage_of
+from rag_r1.inference.response_metadata import error_message, usage_of
 from rag_r1.runs.cancel_token import CancelToken
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.response_cache import ResponseCache, Usage
@@ -350,3 +350,9 @@ def test_whatever_an_endpoint_says_is_a_reply_or_a_value_error(data):
         return
     assert isinstance(reply.text, str) and json.dumps(reply.text)
     assert reply.text.strip() or (reply.text, reply.finish) == ("", "content_filter")
+
+
+def test_a_null_beside_the_message_of_an_error_does_not_hide_it():
+    assert error_message(b'{"error": null, "message": "overloaded"}') == ": overloaded"
+    assert error_message(b'{"error": {"message": null, "code": 5}}') == ": {'message': None, 'code': 5}"
+    assert error_message(b"{}") == ""
