@@ -251,7 +251,7 @@ def claims(trainings: Sequence[Training]) -> list[Claim]:
             lambda verified, unverified: round(verified - unverified, 6) >= LEAST_GAIN,
         ),
     )
-    return [one for one in judged if one.of]
+    return [one for one in judged if one.seeds]
 
 
 @command_main(RunError, OSError)

@@ -42,7 +42,7 @@ def test_a_claim_counts_the_seeds_in_which_it_held(verified, unverified, held):
     ems = dict(zip(ARMS, (0.9, verified, unverified), strict=True))
     runs = [training(arm, 0, em) for arm, em in ems.items()] + [training("own", 1, 0.5)]
     assert tuple(claim.held for claim in claims(runs)) == held
-    assert all(claim.of == 1 for claim in claims(runs)), "a seed without a claim's arms does not count"
+    assert all(claim.seeds == 1 for claim in claims(runs)), "a seed without a claim's arms does not count"
     assert len(claims(runs[:2])) == 2, "what unverified questions are worth is not judged without them"
 
 
