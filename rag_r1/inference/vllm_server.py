@@ -27,13 +27,8 @@ import httpx
 
 from rag_r1.io.bounded_http import bounded_http_client
 from rag_r1.runs.errors import RunError
-from rag_r1.system.child_processes import (
-    NotReadyError,
-    child_process,
-    environment_without_secrets,
-    free_port,
-    wait_until_ready,
-)
+from rag_r1.system.child_environments import environment_without_secrets
+from rag_r1.system.child_processes import NotReadyError, child_process, free_port, wait_until_ready
 from rag_r1.system.cores import cpu_threads
 from rag_r1.system.installation import setup_command
 

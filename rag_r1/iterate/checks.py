@@ -37,7 +37,8 @@ from rag_r1.rollouts.requests import read_questions
 from rag_r1.rollouts.search_check import FALLBACK_PROTOCOL
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import FAULTS, StartError
-from rag_r1.system.child_processes import last_lines, server_environment
+from rag_r1.system.child_environments import server_environment
+from rag_r1.system.child_processes import last_lines
 from rag_r1.training.composition import check_composition
 
 #: Stands for the retrieval server's address, which is not known yet.

@@ -1,4 +1,4 @@
-"""Starts, awaits and ends child processes, and keeps secrets out of their environments.
+"""Starts, awaits and ends child processes.
 
 `child_process` runs a server while a block runs. The server ends with the block, also after an error, Ctrl-C
 or SIGTERM of this process. If this process is killed (SIGKILL), Linux ends the child (PR_SET_PDEATHSIG), so
@@ -7,17 +7,12 @@ command in the same way for other code that starts it.
 
 `start` and `end` are for children that outlive a block, such as trainings. `end` sends the signals of an
 `Ending`, followed by SIGKILL. `wait_until_ready` waits for a server, and `last_lines` returns the end of a
-log for an error message.
-
-`server_environment` returns the variables that this project's own servers need. `environment_without_secrets`
-returns all variables except those with the name of a secret or with a password in an address; it is for
-programs such as vLLM, whose variables are not known.
+log for an error message. child_environments.py chooses the environment variables of a child.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import signal
 import socket
@@ -25,7 +20,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,50 +37,6 @@ os.execvp(sys.argv[2], sys.argv[2:])
 """
 #: Exit status of a process that handles SIGTERM by ending.
 TERMINATED = 143
-#: Variables that this project's servers need: paths, and settings for the use of the machine.
-_NEEDED = re.compile(
-    r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|TZ|TERM|TMPDIR|TEMP|TMP|HOSTNAME|VIRTUAL_ENV|CI"
-    r"|LC_.+|LD_.+|PYTHON.+|CONDA_.+|XDG_.+|SSL_CERT_.+|COV.+|RAG_R1_.+|MALLOC_.+"
-    r"|HF_.+|TRANSFORMERS_.+|SENTENCE_TRANSFORMERS_.+|TOKENIZERS_.+|TORCH.+|PYTORCH_.+"
-    r"|OMP_.+|GOMP_.+|KMP_.+|MKL_.+|OPENBLAS_.+|BLIS_.+|NUMEXPR_.+|RAYON_.+|ATEN_.+|ONEDNN_.+|DNNL_.+|OV_.+"
-    r"|OPENVINO_.+|FAISS_.+|CUDA.+|NVIDIA_.+|NCCL_.+|RAY_.+|JAVA_HOME|JDK_.+|JVM_.+|JAX_.+"
-)
-#: Names of variables that hold a secret.
-_SECRET = re.compile(
-    r"(.*_)?(API|ACCESS|PRIVATE)?(KEYS?|TOKENS?|SECRETS?|PASSPHRASE|CREDENTIALS?|AUTH|COOKIE|BEARER|JWT|PAT|DSN)"
-    r"(_.*)?|.*(PASSWORD|PASSWD|_PWD|_PASS|CONNECTION_STRING|WEBHOOK_URL)(_.*)?",
-    re.IGNORECASE,
-)
-#: An address with a password, such as that of a database, and the variables in which one is needed: those of
-#: proxies and of the Hub's mirror.
-_PASSWORD_IN_ADDRESS = re.compile(r"://[^/\s@]*:[^/\s@]+@")
-_NEEDED_ADDRESS = re.compile(r".*_proxy|HF_ENDPOINT", re.IGNORECASE)
-
-
-def server_environment(*tokens: str) -> dict[str, str]:
-    """Return the environment variables that a server of this project needs. `tokens` are the names of secret
-    variables that it needs, too."""
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if name in tokens or (_NEEDED.fullmatch(name) and not _is_secret(name, value))
-    }
-
-
-def environment_without_secrets(keep: Collection[str], hidden: Collection[str] = ()) -> dict[str, str]:
-    """Return the environment of this process without its secrets: the variables with the name of a secret or
-    a password in an address, unless they are in `keep`. The variables in `hidden` are left out as well."""
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if name not in hidden and (name in keep or not _is_secret(name, value))
-    }
-
-
-def _is_secret(name: str, value: str) -> bool:
-    """Return whether a variable has the name of a secret, or an address with a password as its value."""
-    has_password = _PASSWORD_IN_ADDRESS.search(value) and not _NEEDED_ADDRESS.fullmatch(name)
-    return bool(_SECRET.fullmatch(name) or has_password)
 
 
 def bind_to_parent(command: Sequence[str], folder: Path | str | None = None) -> list[str]:
@@ -170,19 +121,20 @@ def child_process(
 
 
 def end(process: subprocess.Popen, ending: Ending) -> None:
-    """End a child. With `kills_group`, also end all that remains of its process group. The group's number
-    cannot have been reused while it has processes, or while the child has not been waited for."""
-    for number, wait_s in ending.signals:
+    """End a child and wait for its end. With `kills_group`, also kill all that remains of its process
+    group."""
+    for signal_number, wait_s in ending.signals:
         if _has_exited(process):
             break
         # A shell starts background commands with SIGINT ignored, and child processes inherit that.
-        if signal.getsignal(number) is signal.SIG_IGN:
-            number = signal.SIGTERM
-        os.kill(-process.pid if ending.asks_group else process.pid, number)
+        if signal.getsignal(signal_number) is signal.SIG_IGN:
+            signal_number = signal.SIGTERM
+        os.kill(-process.pid if ending.asks_group else process.pid, signal_number)
         deadline = time.monotonic() + wait_s
         while not _has_exited(process) and time.monotonic() < deadline:
             time.sleep(0.05)
     if ending.kills_group:
+        # The group's id is not reused while the group has processes, or while the child is not waited for.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
     else:
@@ -191,8 +143,8 @@ def end(process: subprocess.Popen, ending: Ending) -> None:
 
 
 def _has_exited(process: subprocess.Popen) -> bool:
-    """Return whether a child has ended. It stays a zombie, which keeps its process number, until it is
-    waited for."""
+    """Return whether a child has ended. It stays a zombie, which keeps its process id, until it is waited
+    for."""
     if process.returncode is not None:
         return True
     return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
@@ -207,9 +159,9 @@ def wait_until_ready(
     log: Path,
     every_s: float = 0.2,
 ) -> None:
-    """Wait until `is_ready`, which is called every `every_s` seconds, returns True. `name` stands for the
-    server in an error. Raises NotReadyError if the server ends before, or is not ready after `limit_s`
-    seconds."""
+    """Wait until `is_ready`, which is called every `every_s` seconds, returns True. Raises NotReadyError,
+    with the server's `name` and the end of its `log`, if the server ends before, or is not ready after
+    `limit_s` seconds."""
     deadline = time.monotonic() + limit_s
     while process.poll() is None:
         if is_ready():
@@ -223,7 +175,8 @@ def wait_until_ready(
 
 
 def last_lines(log: Path | str, count: int = 25) -> str:
-    """Return the last lines of a file, or of a text."""
+    """Return the last `count` lines of a log, which is the path of a file or a text. Raises OSError if the
+    file cannot be read."""
     text = log if isinstance(log, str) else log.read_text(encoding="utf-8", errors="replace")
     return "\n".join(text.strip().splitlines()[-count:])
 

@@ -2,9 +2,9 @@
 
 A training passes its weights to vLLM through a socket in /tmp. veRL puts Ray's job id into the socket's name,
 so that two trainings do not share one (verl/workers/rollout/vllm_rollout/vllm_rollout.py, `ServerAdapter`).
-But every Ray cluster counts its jobs from 1, and a training starts a cluster of its own unless it is given
-one. All such trainings have the same socket, whatever GPUs they use, and vLLM may load the weights of another
-training or wait forever.
+But every Ray cluster counts its jobs from 1, and a training starts a cluster of its own unless it joins
+an existing one. All such trainings have the same socket, whatever GPUs they use, and vLLM may load the
+weights of another training or wait forever.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 
 import psutil
 
-#: The word by which the command line of a training is recognised.
+#: The argument by which the command line of a training is recognised.
 TRAINER = "verl.trainer.main_ppo"
 
 
@@ -24,7 +24,7 @@ def find_other_trainings(processes: Iterable[tuple[int, Sequence[str]]] | None =
     if processes is None:
         all_processes = psutil.process_iter(["cmdline"])
         processes = ((process.pid, process.info["cmdline"] or ()) for process in all_processes)
-    return [pid for pid, words in processes if TRAINER in words and pid != os.getpid()]
+    return [pid for pid, command_line in processes if TRAINER in command_line and pid != os.getpid()]
 
 
 def warn_of_other_trainings() -> None:

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 #: Major version of CUDA in the locked GPU environment (torch 2.11.0, vllm 0.24.0).
 CUDA = 13
@@ -22,7 +23,7 @@ OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}
 def driver_version() -> str | None:
     """Return the driver version that nvidia-smi reports, e.g. "580.65.06"; None without nvidia-smi or a
     driver."""
-    version = next(iter(_of_each_gpu("driver_version")), "")
+    version = next(iter(_query_gpus("driver_version")), "")
     return version if re.match(r"\d+\.", version) else None
 
 
@@ -38,18 +39,18 @@ def gpu_memory_used() -> float | None:
     return max(_memory_bytes("used"), default=None)
 
 
-def _memory_bytes(kind: str) -> list[float]:
-    """Return the `total` or `used` memory of each GPU in bytes; [] without nvidia-smi or a driver."""
-    return [int(mib) * 2.0**20 for mib in _of_each_gpu(f"memory.{kind}") if mib.isdecimal()]
+def _memory_bytes(kind: Literal["total", "used"]) -> list[float]:
+    """Return the total or the used memory of each GPU in bytes; [] without nvidia-smi or a driver."""
+    return [int(mib) * 2.0**20 for mib in _query_gpus(f"memory.{kind}") if mib.isdecimal()]
 
 
-def _of_each_gpu(field: str) -> list[str]:
-    """Return nvidia-smi's text for a field of each GPU; [] without nvidia-smi or a driver."""
-    output = _output(["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader,nounits"])
+def _query_gpus(field: str) -> list[str]:
+    """Return the value of a field of nvidia-smi for each GPU, as text; [] without nvidia-smi or a driver."""
+    output = _command_output(["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader,nounits"])
     return [line.strip() for line in output.strip().splitlines()]
 
 
-def _output(command: Sequence[str]) -> str:
+def _command_output(command: Sequence[str]) -> str:
     """Return the output of a command; "" if the command does not exist, fails, or takes longer than 30 s."""
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=30)
@@ -59,24 +60,25 @@ def _output(command: Sequence[str]) -> str:
 
 
 def oldest_driver(cuda: str | None) -> int:
-    """Return the oldest driver series that supports a torch built for `cuda` ("13.0"); None stands for the
-    CUDA of the locked environment."""
+    """Return the oldest driver series that supports a torch built for the CUDA version `cuda`, e.g. "13.0".
+    None, or a major version that is not in OLDEST_DRIVER, stands for the CUDA of the locked environment."""
     major = int(cuda.partition(".")[0]) if cuda else CUDA
     return OLDEST_DRIVER.get(major, OLDEST_DRIVER[CUDA])
 
 
 def too_old(driver: str, needed: int) -> bool:
-    """Return whether a driver is older than the needed series. RAG_R1_OLD_DRIVER=1 declares any driver new
-    enough."""
+    """Return whether a driver version, e.g. "580.65.06", is older than the needed series. RAG_R1_OLD_DRIVER=1
+    declares any driver new enough."""
     return int(driver.partition(".")[0]) < needed and os.environ.get("RAG_R1_OLD_DRIVER") != "1"
 
 
 def nvcc_release() -> tuple[str | None, str | None]:
-    """Return the path and the release of the CUDA compiler in CUDA_HOME, in PATH or in /usr/local/cuda. The
-    release is None if it cannot be determined, and both are None without a compiler."""
+    """Return the path of the CUDA compiler and its release, e.g. "13.0". It is looked for in CUDA_HOME or, if
+    that is not set, in PATH and in /usr/local/cuda. The release is None if it cannot be determined, and both
+    are None without a compiler."""
     home = os.environ.get("CUDA_HOME")
-    candidate = f"{home}/bin/nvcc" if home else shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
-    if not Path(candidate).is_file():
+    nvcc = f"{home}/bin/nvcc" if home else shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
+    if not Path(nvcc).is_file():
         return None, None
-    release = re.search(r"release (\d+\.\d+)", _output([candidate, "--version"]))
-    return candidate, release.group(1) if release else None
+    release = re.search(r"release (\d+\.\d+)", _command_output([nvcc, "--version"]))
+    return nvcc, release[1] if release else None

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from rag_r1.system.child_environments import environment_without_secrets, server_environment
 from rag_r1.system.child_processes import (
     _ENDS_WITH_PARENT,
     SAME_GROUP,
@@ -19,9 +20,7 @@ from rag_r1.system.child_processes import (
     bind_to_parent,
     child_process,
     end,
-    environment_without_secrets,
     last_lines,
-    server_environment,
     start,
     wait_until_ready,
 )

@@ -19,7 +19,8 @@ from pathlib import Path
 
 from rag_r1.inference.model_folders import adapter_merge
 from rag_r1.runs.errors import RunError
-from rag_r1.system.child_processes import bind_to_parent, environment_without_secrets, last_lines
+from rag_r1.system.child_environments import environment_without_secrets
+from rag_r1.system.child_processes import bind_to_parent, last_lines
 
 #: PyTorch's variable that forces weights_only=True in every torch.load.
 _SAFE_LOAD = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"

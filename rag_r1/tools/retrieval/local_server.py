@@ -2,7 +2,7 @@
 
 This is the real server, in its own process and used over HTTP, since `rag_r1` and `retrieval_server` share no
 code. It ends with its parent. Of the secrets in the environment it gets only the token of its clients
-(rag_r1/system/child_processes.py).
+(rag_r1/system/child_environments.py).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
 from rag_r1.runs.errors import RunError
+from rag_r1.system.child_environments import server_environment
 from rag_r1.system.child_processes import (
     NotReadyError,
     bind_to_parent,
     child_process,
     free_port,
     last_lines,
-    server_environment,
     wait_until_ready,
 )
 from rag_r1.tools.retrieval.options import TOKEN_VARIABLE
@@ -34,11 +34,9 @@ def build_index(
     those of `rag-r1 index build`. Raises RunError if building fails, or takes more than `timeout_s` s."""
     module = (sys.executable, "-m", "retrieval_server.build_index")
     command = [*module, "--corpus", str(corpus), *map(str, more_corpora), "--out", str(out), *options]
-    bound = bind_to_parent(command)
+    command, environment = bind_to_parent(command), server_environment()
     try:
-        process = subprocess.run(
-            bound, capture_output=True, text=True, timeout=timeout_s, env=server_environment()
-        )
+        process = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, env=environment)
     except subprocess.TimeoutExpired as error:
         remedy = "build it with `rag-r1 index build`, and serve it with `rag-r1 index serve`"
         raise RunError(f"the index of {corpus} was not built within {timeout_s:g} s: {remedy}") from error
