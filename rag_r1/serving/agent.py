@@ -51,15 +51,16 @@ class ChatAgent:
     """Plays one episode for each question, any number of them concurrently. Use `open_agent` to make one."""
 
     def __init__(self, args: EvalArguments, setup: AgentSetup, retriever: Mapping[str, Any]):
-        """`args` must come from `serve_model` (rag_r1/evaluation/target.py); `retriever` has the keys of the
-        search."""
+        """`args` must come from `serve_model` (rag_r1/evaluation/target.py); `retriever` has the keys under
+        `rag_r1.retriever`."""
         self.args = args
         self.setup = setup
         self.retriever = retriever
-        #: The keys of each request to the model, and those that --body adds.
+        #: The keys of each request to the model; `body` has those that --body adds.
         self.sampling = {"model": args.model, **sampling_of(args)}
         self.body = json.loads(args.body)
-        self.response_format = ""  # the form of the endpoint's answers, which `try_out` finds out
+        #: The form of the endpoint's answers (rag_r1/rollouts/response_format.py), which `try_out` finds out.
+        self.response_format = ""
         self._endpoint = self._connect()
 
     def prompt_fits(self, question: str) -> bool:
@@ -105,12 +106,13 @@ class ChatAgent:
             return trajectory
 
     async def try_out(self) -> None:
-        """Request one search and one token, so that faults of the servers show at start. Raises RunError."""
+        """Request one search and one token, so that faults of the servers show at start. Raises RunError,
+        also if the agent needs token ids and the endpoint does not return them."""
         args = self.args
-        reply_form = response_format(args.engine, self._endpoint, args.model, self.body, self.setup)
+        reply = response_format(args.engine, self._endpoint, args.model, self.body, self.setup)
         search = try_first_search(self.retriever, args.retriever_url)
-        self.response_format, _ = await try_servers(unless_cancelled(self._endpoint.stop, reply_form), search)
-        requires_token_ids(self.setup, self.response_format)
+        self.response_format, _ = await try_servers(unless_cancelled(self._endpoint.stop, reply), search)
+        requires_token_ids(self.setup, self.response_format)  # raises the error
 
     async def close(self) -> None:
         """Close the connections to the endpoint."""
@@ -128,8 +130,16 @@ class ChatAgent:
         return Endpoint(endpoint_options(self.args, self.args.base_url, self.args.api_key_env), CancelToken())
 
 
+async def _prompt_ids(setup: AgentSetup, question: str) -> list[int]:
+    """Return the prompt's token ids. The episode awaits this coroutine, so a prompt that cannot be made
+    fails only this question."""
+    # In a thread, because the model's chat template may take long.
+    return await asyncio.to_thread(setup.prompt_ids, question)
+
+
 def _prompt_fits(setup: AgentSetup, question: str) -> bool:
-    """Return what `ChatAgent.prompt_fits` returns."""
+    """Return whether the agent's prompt with this question is within its token limit; False if the prompt
+    cannot be made."""
     limit = setup.budget.prompt_limit
     try:
         return limit is None or len(setup.prompt_ids(question)) <= limit
@@ -154,11 +164,13 @@ def check_agent(args: EvalArguments, checks: Sequence[Callable[[], Any]] = ()) -
 
 def _check_prompt_limit(args: EvalArguments, setup: AgentSetup | None = None) -> None:
     """Raise RunError if not even the prompt of a short question is within the limits. Does nothing if the
-    tokenizer is not known yet. Without a `setup`, one without the overrides is made, if possible."""
+    tokenizer is not known yet. Without a `setup`, one is made from the arguments without their overrides; if
+    that is impossible, nothing is checked."""
     if args.tokenizer is None and args.engine == "completions":
         return
     with suppress(*FAULTS):
-        setup = setup or prepare_agent(args.changed(overrides=[]), {}, validation=True)[2]
+        if setup is None:
+            *_, setup = prepare_agent(args.changed(overrides=[]), {}, validation=True)
     if setup is not None and not _prompt_fits(setup, "?"):
         limits = "--max-prompt-tokens, and --max-context-tokens if it is given"
         raise RunError(f"no prompt has {args.max_prompt_tokens} tokens or fewer: raise {limits}")
@@ -201,10 +213,3 @@ async def open_agent(args: EvalArguments) -> AsyncIterator[ChatAgent]:
     finally:
         await agent.close()
         await close_tools(shared_tools(config.validation_retriever, config.tools))
-
-
-async def _prompt_ids(setup: AgentSetup, question: str) -> list[int]:
-    """Return the prompt's token ids. The episode awaits this coroutine, so a prompt that cannot be made
-    fails only this question."""
-    # In a thread, because the model's chat template may take long.
-    return await asyncio.to_thread(setup.prompt_ids, question)

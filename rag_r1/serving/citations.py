@@ -1,4 +1,4 @@
-"""Finds the passages that contain an episode's answer, and converts tool calls to the form of the chat API.
+"""Finds the passages that contain the words of an episode's answer.
 
 A citation states that the words of the answer occur in the passage, one after the other, after the
 normalisation with which answers are scored. It does not state that the policy used the passage, or that the
@@ -9,8 +9,8 @@ questions whose answers are known, as in the demo's world.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, NotRequired, TypedDict
+from collections.abc import Iterator, Sequence
+from typing import Literal, NotRequired, TypedDict
 
 from rag_r1.agent import Trajectory
 from rag_r1.data.evidence import title_of
@@ -69,34 +69,8 @@ def citations(trajectory: Trajectory, golds: Sequence[str] = ()) -> Citations:
 
 
 def _documents(trajectory: Trajectory) -> Iterator[tuple[int, int, int, Document]]:
-    """Yield each document with the indices of its turn and call, and its rank."""
+    """Yield each document that was shown, as (index of its turn, index of its call, rank, document)."""
     for turn_index, turn in enumerate(trajectory.turns):
         for call_index, call in enumerate(turn.calls):
             for rank, document in enumerate(call.documents or (), 1):
                 yield turn_index, call_index, rank, document
-
-
-def episode_searches(trajectory: Trajectory) -> list[dict[str, Any]]:
-    """Return all calls of an episode in the form of the event `passages`, each with its turn."""
-    return [
-        {"turn": turn_index, **call_for_client(call.to_dict())}
-        for turn_index, turn in enumerate(trajectory.turns)
-        for call in turn.calls
-    ]
-
-
-def call_for_client(call: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a call's record (CallRecord.to_dict) in the form of the API, with the titles of documents."""
-    return {
-        "tool": call["tool"],
-        "arguments": call["arguments"],
-        "status": call["status"],
-        "seconds": round(call["seconds"], 3),
-        "documents": [_document_for_client(Document(**document)) for document in call["documents"] or []],
-    }
-
-
-def _document_for_client(document: Document) -> dict[str, Any]:
-    """Return a document with its title and the text without the title."""
-    title, text = title_of(document), document.text or document.contents
-    return {"id": document.id, "title": title, "text": text, "score": document.score}

@@ -16,8 +16,8 @@ from typing import Any, Literal
 
 from rag_r1.agent import Event
 from rag_r1.protocols import Protocol
-from rag_r1.serving.citations import call_for_client
 from rag_r1.serving.reasoning import StreamingReasoning, turn_reasoning
+from rag_r1.serving.wire import call_for_client
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from rag_r1.agent import Trajectory
-from rag_r1.serving.citations import citations, episode_searches
+from rag_r1.data.evidence import title_of
+from rag_r1.protocols import Document
+from rag_r1.serving.citations import citations
 
 #: The most messages of a request, and the most characters of a message.
 MAX_MESSAGES, MAX_CHARACTERS = 200, 32_000
@@ -156,6 +158,33 @@ def episode_ending(trajectory: Trajectory) -> dict[str, Any]:
     """Return an episode's status (rag_r1/agent/trajectory.py), number of turns and seconds."""
     seconds = round(trajectory.seconds, 3)
     return {"status": trajectory.status, "turns": len(trajectory.turns), "seconds": seconds}
+
+
+def episode_searches(trajectory: Trajectory) -> list[dict[str, Any]]:
+    """Return all calls of an episode in the form of the event `passages`, each with the index of its turn."""
+    return [
+        {"turn": turn_index, **call_for_client(call.to_dict())}
+        for turn_index, turn in enumerate(trajectory.turns)
+        for call in turn.calls
+    ]
+
+
+def call_for_client(call: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a call's record (CallRecord.to_dict) in the form of the API, with the titles of its
+    documents."""
+    return {
+        "tool": call["tool"],
+        "arguments": call["arguments"],
+        "status": call["status"],
+        "seconds": round(call["seconds"], 3),
+        "documents": [_document_for_client(Document(**document)) for document in call["documents"] or []],
+    }
+
+
+def _document_for_client(document: Document) -> dict[str, Any]:
+    """Return a document with its title and the text without the title."""
+    title, text = title_of(document), document.text or document.contents
+    return {"id": document.id, "title": title, "text": text, "score": document.score}
 
 
 def finish_reason(trajectory: Trajectory) -> Literal["stop", "length"]:

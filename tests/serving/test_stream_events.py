@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from rag_r1.agent import Budget, Episode, Event, Trajectory, Turn
 from rag_r1.protocols import Document, load_protocol
-from rag_r1.serving.citations import citations, episode_searches
+from rag_r1.serving.citations import citations
 from rag_r1.serving.reasoning import StreamingReasoning, turn_reasoning
 from rag_r1.serving.stream_events import EventStreamer
+from rag_r1.serving.wire import episode_searches
 from rag_r1.tools import search_tools
 from tests.fakes.scripted_engine import Characters, Engine, Searcher
 

@@ -99,8 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     check_start(args)
     if args.check_only:
         tools = "search" if args.base_url is None else "search and ask"
-        where = "stdio" if args.http is None else f"http://127.0.0.1:{args.http}/mcp"
-        print(f"all checks passed: {tools} would be offered over {where}")
+        transport = "stdio" if args.http is None else f"http://127.0.0.1:{args.http}/mcp"
+        print(f"all checks passed: {tools} would be offered over {transport}")
         return 0
     if args.http is None:  # an exception would have to wait for the thread that reads stdin
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -110,7 +110,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def check_start(args: McpArguments) -> None:
-    """Check the arguments, the token of --http and the servers. Raises StartError with all problems.
+    """Check the arguments, the port and the token of --http, and the servers. Raises StartError with all
+    problems.
 
     A retrieval server that does not answer yet only causes a warning, since each search reports it later. It
     is an error if there is a model, which needs the search from the start, or with --check-only. Another
@@ -123,16 +124,16 @@ def check_start(args: McpArguments) -> None:
     if args.http is not None:
         checks = [partial(check_port, "127.0.0.1", args.http, "--http"), partial(token_of, TOKEN_VARIABLE)]
     evaluation = _eval_arguments(args)
-    with StartChecks() as found:
-        found.run(check_agent, evaluation, checks)
+    with StartChecks() as start_checks:
+        start_checks.run(check_agent, evaluation, checks)
         if args.base_url is not None and args.model is None:  # only the address can be checked
-            found.run(check_endpoint, ModelServer(args.base_url, args.api_key_env))
+            start_checks.run(check_endpoint, ModelServer(args.base_url, args.api_key_env))
             evaluation = evaluation.model_copy(update={"base_url": None})
         try:
             try_agent_servers(evaluation)
         except RunError as error:
             if args.base_url is not None or args.check_only or isinstance(error, OtherServerError):
-                found.add(error)
+                start_checks.add(error)
             else:
                 print(f"warning: {error}", file=sys.stderr)
 

@@ -26,10 +26,10 @@ from rag_r1.tools.mcp.tool import McpFailure, McpOptions, UnreachableFailure, ha
 _USAGE = "rag-r1 mcp --tools [--token-env NAME] URL, or rag-r1 mcp --tools COMMAND ..."
 
 
-def print_tools(words: Sequence[str]) -> int:
-    """Print the tools of the server that the words after --tools name, and return 0. Raises CommandError
-    if it does not list them."""
-    options = _server_options(words)
+def print_tools(arguments: Sequence[str]) -> int:
+    """Print the tools of the server that the arguments after --tools name, and return 0. Raises CommandError
+    if they do not name a server, or if it does not list its tools."""
+    options = _server_options(arguments)
     if (variable := options.get("token_env")) and not os.environ.get(variable, "").strip():
         fault = "there is no such environment variable, so no token is sent: set it to the token"
         print(f"warning: --token-env {variable}: {fault}", file=sys.stderr)
@@ -51,25 +51,25 @@ def _entry(tool: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _server_options(words: Sequence[str]) -> dict[str, Any]:
-    """Return the fields of McpOptions in the words after --tools: the server's address with the variable of
-    its token, or the server's command. Raises CommandError."""
+def _server_options(arguments: Sequence[str]) -> dict[str, Any]:
+    """Return the fields of McpOptions that the arguments after --tools give: the server's address with the
+    variable of its token, or the server's command. Raises CommandError if they are wrong."""
     options: dict[str, Any] = {}
-    if words[:1] == ["--token-env"]:
-        options, words = {"token_env": "".join(words[1:2])}, words[2:]
-    elif words and words[0].startswith("--token-env="):
-        options, words = {"token_env": words[0].partition("=")[2]}, words[1:]
-    if words and words[0].startswith("-"):
-        raise CommandError(f"rag-r1 mcp --tools: unknown flag {words[0].partition('=')[0]}; {_USAGE}")
-    is_address = bool(words) and "://" in words[0]
-    if is_address and any(word.split("=")[0] == "--token-env" for word in words[1:]):
+    if arguments[:1] == ["--token-env"]:
+        options, arguments = {"token_env": "".join(arguments[1:2])}, arguments[2:]
+    elif arguments and arguments[0].startswith("--token-env="):
+        options, arguments = {"token_env": arguments[0].partition("=")[2]}, arguments[1:]
+    if arguments and arguments[0].startswith("-"):
+        raise CommandError(f"rag-r1 mcp --tools: unknown flag {arguments[0].partition('=')[0]}; {_USAGE}")
+    is_address = bool(arguments) and "://" in arguments[0]
+    if is_address and any(argument.split("=")[0] == "--token-env" for argument in arguments[1:]):
         raise CommandError(f"rag-r1 mcp --tools: --token-env comes before the address: {_USAGE}")
-    if is_address and len(words) > 1:
+    if is_address and len(arguments) > 1:
         raise CommandError(f"rag-r1 mcp --tools: nothing may follow the address: {_USAGE}")
-    if not words or (options and not is_address):
+    if not arguments or (options and not is_address):
         kind = " of an MCP server, after --token-env NAME" if options else " or the command of an MCP server"
         raise CommandError(f"rag-r1 mcp --tools needs the address{kind}")
-    return options | ({"url": words[0]} if is_address else {"command": list(words)})
+    return options | ({"url": arguments[0]} if is_address else {"command": list(arguments)})
 
 
 def _fetch_tools(options: Mapping[str, Any]) -> list[Any]:
@@ -87,21 +87,21 @@ def _fetch_tools(options: Mapping[str, Any]) -> list[Any]:
         [tools] = asyncio.run(try_servers(_tools_of(checked)))
         return tools
     except UnreachableFailure as error:
-        why = error.reason
-        if "validation error" in why:  # replaces ten lines of the package mcp
-            why = "it answers with JSON that is not MCP's"
+        reason = error.reason
+        if "validation error" in reason:  # replaces ten lines of the package mcp
+            reason = "it answers with JSON that is not MCP's"
         if error.status == 401:
             variable = options.get("token_env")
             remedy = (
                 f"set ${variable} to it" if variable else "set a variable to it, and give --token-env NAME"
             )
-            why = f"{url} wants another token (HTTP 401): {remedy}"
+            reason = f"{url} wants another token (HTTP 401): {remedy}"
         elif url:
-            why = f"no MCP server answers at {url} ({why}): start it, or correct the address"
+            reason = f"no MCP server answers at {url} ({reason}): start it, or correct the address"
         else:
             command = shlex.join(options["command"])
-            why = f"`{command}` does not start an MCP server ({why}): correct the command"
-        raise CommandError(why) from error
+            reason = f"`{command}` does not start an MCP server ({reason}): correct the command"
+        raise CommandError(reason) from error
 
 
 def _as_yaml(entries: Any) -> str:

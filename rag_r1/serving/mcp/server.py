@@ -101,7 +101,8 @@ def make_server(
 
 
 def _search_fault(url: str, kind: str, detail: str) -> str | None:
-    """Return the message with the retrieval server's address and a remedy; None for another failure."""
+    """Return the message for a failure of the retrieval server, with its address and a remedy; None for any
+    other failure. `kind` and `detail` are those of a Failure."""
     if kind != "retriever" or not detail:
         return None
     exception = _EXCEPTION.fullmatch(detail)
@@ -127,11 +128,11 @@ def _add_ask_tool(server: MCPServer, play: Play, retriever_url: str, concurrency
         finally:
             open_questions -= 1
         if trajectory.answer is None and trajectory.status in _FAILED:
-            why = ""
+            reason = ""
             if trajectory.failures:
                 last = trajectory.failures[-1]
-                why = _search_fault(retriever_url, last.kind, last.detail) or last.detail
-            raise ToolError(f"The question could not be answered: {trajectory.status} {why}".strip())
+                reason = _search_fault(retriever_url, last.kind, last.detail) or last.detail
+            raise ToolError(f"The question could not be answered: {trajectory.status} {reason}".strip())
         return _answer_of(trajectory)
 
 

@@ -78,7 +78,7 @@ class TerminalChat:
             print_error(f"{error}{wait}")
             return False
         if text:
-            # With the next question no more than the API accepts, and still pairs of question and answer.
+            # Whole pairs of question and answer, and with the next question no more than the API accepts.
             self.messages = [*messages, {"role": "assistant", "content": text}][2 - MAX_MESSAGES :]
         return bool(text)
 
@@ -152,7 +152,7 @@ class TerminalChat:
 
 
 def plain_text(text: str) -> str:
-    """Return the text with spaces of any kind and tabs as spaces, and with all other characters replaced that
-    are not printable, but for line breaks, so that it cannot control the terminal."""
-    text = "".join(" " if c == "\t" or unicodedata.category(c) == "Zs" else c for c in text)
-    return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
+    """Return a text that cannot control the terminal: tabs and all kinds of spaces become ordinary spaces,
+    and other characters that are not printable become `?`, except for line breaks."""
+    text = "".join(" " if char == "\t" or unicodedata.category(char) == "Zs" else char for char in text)
+    return "".join(char if char.isprintable() or char == "\n" else "?" for char in text)

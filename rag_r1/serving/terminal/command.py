@@ -62,8 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check_start(args: ChatArguments) -> None:
-    """Check the arguments, or the token and the server. Raises StartError or RunError with
-    all problems."""
+    """Check the agent's arguments, packages and token or, with --url, the token and the server. Raises
+    StartError or RunError with all problems."""
     if args.url is not None:
         return check_server(args.url.rstrip("/"), token_of(TOKEN_VARIABLE))
     from rag_r1.serving.launch import check_launch

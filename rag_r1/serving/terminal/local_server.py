@@ -18,7 +18,7 @@ from rag_r1.serving.launch import launch_agent
 @contextmanager
 def local_server(args: ChatAgentArguments) -> Iterator[RunningServer]:
     """Yield a server on a free port of this machine, which runs in a thread until the block ends. Raises
-    RunError."""
+    RunError if it cannot be started, and OSError if --out cannot be used."""
     started: Future[RunningServer] = Future()
     with bind_socket("127.0.0.1", 0) as listener, launch_agent(args) as launched:
 
