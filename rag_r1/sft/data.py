@@ -40,7 +40,7 @@ from rag_r1.protocols import Protocol, load_protocol, load_with_prompt, protocol
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks
 from rag_r1.sft.copy_check import QUOTATION
-from rag_r1.sft.files import Format, write_samples
+from rag_r1.sft.files import SPLITS, Format, write_samples
 from rag_r1.sft.llama_factory import read_samples, sample_of
 from rag_r1.sft.samples import SampleRules, SampleSelection, split_rows
 from rag_r1.sft.segment import REASONS, WHOLE, UnusableSampleError, kinds_of
@@ -139,7 +139,8 @@ def check_start(args: SftDataArguments) -> SftTokens:
 
 
 def _check_traces(path: Path) -> None:
-    """Raise DataError if none of the first records can be used, or if there are only lines that are none."""
+    """Raise DataError if none of the first records can be used. If no line can be read as a record, the error
+    is that of the first line."""
     bad = BadRows()
     try:
         records = read_records(path, skip_broken=bad.add)
@@ -151,13 +152,14 @@ def _check_traces(path: Path) -> None:
 
 
 def _check_sample(row: Any, protocol: Protocol | None) -> None:
-    """Raise DataError if a row is not a published sample."""
-    with suppress(UnusableSampleError):  # it is a sample; `make` counts it as left out
+    """Raise DataError if a row is not a published sample. Without a `protocol`, since the user's could not be
+    loaded, a shipped one is used."""
+    with suppress(UnusableSampleError):  # it is a sample, which `make` will leave out
         sample_of(row, protocol or load_protocol("rag_r1_mq"), "")
 
 
 def make(args: SftDataArguments, tokens: SftTokens) -> dict[str, Any]:
-    """Read the traces, select the samples and write the files; returns the summary.
+    """Read the traces and published samples, select samples and write the files; returns the summary.
 
     Raises RunError if there are bad rows that may not be skipped, or if no sample is left, and DataError if a
     file cannot be read.
@@ -237,7 +239,7 @@ def _summary(
             name: {"count": count, "meaning": REASONS[name]} for name, count in sorted(reasons.items())
         },
         "bad_rows": selection.bad.count,
-        "splits": {name: _counts(rows) for name, rows in zip(("train", "validation"), splits, strict=True)},
+        "splits": {name: _counts(rows) for name, rows in zip(SPLITS, splits, strict=True)},
         "quotation": QUOTATION,
         "llama_factory": {"template": "empty", "mask_history": args.layout == "cut"},
     }

@@ -27,17 +27,19 @@ from rag_r1.data.sft_tokens import SftTokens
 from rag_r1.io.atomic_files import atomic_file, write_json
 
 Format = Literal["verl", "llama_factory", "both"]
-#: Name of the data set in LLaMA-Factory. The name of its validation set ends with `_validation`.
+#: Name of the training set in LLaMA-Factory. That of the validation set has `_validation` after it.
 NAME = "rag_r1_sft"
+#: The splits of the samples, in the order in which they are passed.
 SPLITS = ("train", "validation")
 
 
 def write_samples(
     folder: Path, splits: Sequence[Sequence[SftRow]], tokens: SftTokens, file_format: Format
 ) -> list[Path]:
-    """Write the training and the validation rows; returns the files.
+    """Write the training and the validation rows into `folder`; returns the files, none for empty splits.
 
-    Files that an earlier run has left are removed if they are not written again.
+    Files that an earlier run has left are removed if they are not written again. Raises OSError if a file
+    cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     info = folder / "llama_factory" / "dataset_info.json"
@@ -46,7 +48,8 @@ def write_samples(
     entries = {}
     with ExitStack() as files:
 
-        def part_of(path: Path) -> Path:
+        def start_file(path: Path) -> Path:
+            """Return the temporary name under which a file is written, and note the file."""
             written.append(path)
             return files.enter_context(atomic_file(path))
 
@@ -55,24 +58,25 @@ def write_samples(
             verl, llama = folder / f"{split}.parquet", info.parent / f"{name}.json"
             paths += [verl, llama]
             if rows and file_format in ("verl", "both"):
-                write_sft_rows(part_of(verl), rows)
+                write_sft_rows(start_file(verl), rows)
             if rows and file_format in ("llama_factory", "both"):
                 info.parent.mkdir(exist_ok=True)
-                write_json(part_of(llama), [conversation(row, tokens) for row in rows], ensure_ascii=False)
+                write_json(start_file(llama), [conversation(row, tokens) for row in rows], ensure_ascii=False)
                 entries[name] = {
                     "file_name": llama.name,
                     "formatting": "sharegpt",
                     "columns": {"messages": "conversations"},
                 }
         if entries:
-            write_json(part_of(info), entries, ensure_ascii=False)
-        for path in {*paths, info} - {*written}:  # of an earlier run
+            write_json(start_file(info), entries, ensure_ascii=False)
+        for path in {*paths, info} - {*written}:  # may be left from an earlier run
             path.unlink(missing_ok=True)
     return written
 
 
 def conversation(row: SftRow, tokens: SftTokens) -> dict[str, Any]:
-    """Convert a row to a conversation, in which the prompt and observations alternate with model turns."""
+    """Return a row as a conversation of LLaMA-Factory, in which the prompt and the observations alternate
+    with the turns of the model."""
     turns = [{"from": "human", "value": tokens.prompt_text(row)}]
     turns += [
         {"from": "gpt" if piece.generated else "observation", "value": piece.text} for piece in row.pieces

@@ -22,7 +22,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rag_r1.data.files.row_files import BrokenRowError, open_rows
 from rag_r1.data.sft_rows import Piece, SftRow
@@ -34,6 +34,13 @@ from rag_r1.sft.segment import Trace, UnusableSampleError, check_text, cut_at_st
 _MODEL_ROLES = ("assistant", "gpt", "function_call")
 #: Marks the question in a prompt.
 _QUESTION = "Question:"
+
+
+class _Text(NamedTuple):
+    """A text of a published sample."""
+
+    text: str
+    is_from_model: bool
 
 
 def read_samples(path: str | Path) -> Iterator[tuple[int, Any]]:
@@ -58,8 +65,8 @@ def sample_of(row: Any, protocol: Protocol, sample_id: str) -> tuple[SftRow, lis
     target, is_from_model = texts.pop()
     if not is_from_model or not target.strip():
         raise DataError("its last text is not the model's")
-    question, remainder = _question(texts[0][0], protocol)
-    pieces = _pieces([remainder, *(text for text, _ in texts[1:])], protocol)
+    question, remainder = _question(texts[0].text, protocol)
+    pieces = _pieces([remainder, *(later.text for later in texts[1:])], protocol)
     target = cut_at_stop(target.strip(), protocol, "the target")
     check_text(question, target, *(piece.text for piece in pieces))
     observations = [Document("published", piece.text) for piece in pieces if not piece.generated]
@@ -69,29 +76,27 @@ def sample_of(row: Any, protocol: Protocol, sample_id: str) -> tuple[SftRow, lis
     return replace(sample, id=sample_id, kind=kind), observations
 
 
-def _texts(row: Any) -> list[tuple[str, bool]]:
-    """Return (text, whether the model wrote it) for each text of a sample, in order.
-
-    There are at least two. Raises DataError if `row` is not a sample.
-    """
+def _texts(row: Any) -> list[_Text]:
+    """Return the texts of a sample, of which there are at least two, in order. Raises DataError if `row` is
+    not a sample."""
     if not isinstance(row, Mapping):
         raise DataError("it is not a JSON object")
     turns = _value(row, "conversations", "messages")
     if turns is not None:
-        pairs = [_message(turn) for turn in turns] if isinstance(turns, list) else []
-        pairs = [(text, role in _MODEL_ROLES) for role, text in pairs if role != "system"]
+        messages = [_message(turn) for turn in turns] if isinstance(turns, list) else []
+        texts = [_Text(text, role in _MODEL_ROLES) for role, text in messages if role != "system"]
     else:
         parts = [row.get(name) for name in ("instruction", "input") if row.get(name)]
         history = row.get("history") or []
         if not isinstance(history, list) or not all(map(_is_pair, history)):
             raise DataError("its history is not a list of pairs")
-        pairs = [text for asked, replied in history for text in ((asked, False), (replied, True))]
+        texts = [text for prompt, reply in history for text in (_Text(prompt, False), _Text(reply, True))]
         if not all(isinstance(part, str) for part in [*parts, row.get("output")]):
             raise DataError("it has neither instruction and output nor conversations")
-        pairs += [("\n".join(parts), False), (row["output"], True)]
-    if len(pairs) < 2 or not all(isinstance(text, str) for text, _ in pairs):
+        texts += [_Text("\n".join(parts), False), _Text(row["output"], True)]
+    if len(texts) < 2 or not all(isinstance(text, str) for text, _ in texts):
         raise DataError("it has no prompt and answer")
-    return pairs
+    return texts
 
 
 def _is_pair(value: Any) -> bool:
@@ -100,14 +105,15 @@ def _is_pair(value: Any) -> bool:
 
 
 def _message(turn: Any) -> tuple[Any, Any]:
-    """Return (role, text) of a message, which has one of two namings. Raises DataError if it is no object."""
+    """Return (role, text) of a message in either naming; None for a missing one. Raises DataError if it is
+    not an object."""
     if not isinstance(turn, Mapping):
         raise DataError("one of its messages is not a JSON object")
     return _value(turn, "from", "role"), _value(turn, "value", "content")
 
 
 def _value(row: Mapping[str, Any], *names: str) -> Any:
-    """Return the value of the first of these keys that is there and not null; None if there is none."""
+    """Return the value of the first of these keys that is present and not null; None if there is none."""
     return next((row[name] for name in names if row.get(name) is not None), None)
 
 

@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, Literal
 
 from rag_r1.agent.records import trajectory_of
 from rag_r1.data.files.bad_rows import BadRows
@@ -69,10 +69,12 @@ class SampleSelection:
     rules: SampleRules
     #: The samples that are kept.
     rows: list[SftRow] = field(default_factory=list)
-    #: An entry for each trace and each sample that was left out.
+    #: An entry for each trace and each sample that was left out: `what` it is, its id, the reason (a key of
+    #: REASONS) and a detail.
     dropped: list[dict[str, str]] = field(default_factory=list)
     #: Records and rows that are no traces or samples.
     bad: BadRows = field(default_factory=BadRows)
+    #: How many traces and samples were read, and how many were left out for each reason.
     counts: Counter[str] = field(default_factory=Counter)
     #: Question and pieces of each kept sample, by which repeated ones are recognised.
     _keys: set[tuple] = field(default_factory=set)
@@ -86,8 +88,8 @@ class SampleSelection:
                 traces.append(self._trace(record))
             except DataError as error:
                 self.bad.add("traces", error)
-            except UnusableSampleError as reason:
-                self._drop("trace", str(record.get("id")), reason)
+            except UnusableSampleError as error:
+                self._drop("trace", str(record.get("id")), error)
         for trace in self._thin_out(traces):
             self.counts["traces that search" if trace.searches else "traces that answer at once"] += 1
             for row in samples_of(trace, self.tokens.protocol, self.rules.layout):
@@ -101,8 +103,8 @@ class SampleSelection:
                 row, documents = sample_of(sample, self.tokens.protocol, f"{name}/{number}")
             except DataError as error:
                 self.bad.add(f"{name}, row {number}", error)
-            except UnusableSampleError as reason:
-                self._drop("sample", f"{name}/{number}", reason)
+            except UnusableSampleError as error:
+                self._drop("sample", f"{name}/{number}", error)
             else:
                 self._add(row, documents)
 
@@ -122,16 +124,17 @@ class SampleSelection:
             raise DataError(f"the record {trajectory.id!r} is not a trajectory: {error}") from error
 
     def _thin_out(self, traces: Sequence[Trace]) -> list[Trace]:
-        """Drop traces that answer without a search until their share is allowed; returns the others."""
+        """Drop traces that answer without a search, at random, until their share is at most `thought_only`;
+        returns the remaining traces in order. If no trace searches, none is dropped."""
         share = Fraction(str(self.rules.thought_only))  # in floats, 2 * 0.6 / 0.4 is less than 3
-        direct = [number for number, trace in enumerate(traces) if not trace.searches]
+        direct = [index for index, trace in enumerate(traces) if not trace.searches]
         n_searching = len(traces) - len(direct)
         limit = len(direct) if share >= 1 or not n_searching else int(n_searching * share / (1 - share))
         rng = random.Random(f"thought-only-{self.rules.seed}")
         dropped = set(direct) - set(rng.sample(direct, min(limit, len(direct))))
-        for number in sorted(dropped):
-            self._drop("trace", traces[number].id, UnusableSampleError("thought_only"))
-        return [trace for number, trace in enumerate(traces) if number not in dropped]
+        for index in sorted(dropped):
+            self._drop("trace", traces[index].id, UnusableSampleError("thought_only"))
+        return [trace for index, trace in enumerate(traces) if index not in dropped]
 
     def _add(self, row: SftRow, documents: Sequence[Document]) -> None:
         """Add a sample, unless it repeats an earlier one, quotes a document or is too long."""
@@ -141,8 +144,8 @@ class SampleSelection:
                 raise UnusableSampleError("repeated")
             check_targets(row, documents)
             row = self._with_token_counts(row)
-        except UnusableSampleError as reason:
-            self._drop("sample", row.id, reason)
+        except UnusableSampleError as error:
+            self._drop("sample", row.id, error)
             return
         self._keys.add(key)
         self.rows.append(row)
@@ -163,18 +166,18 @@ class SampleSelection:
                 raise UnusableSampleError("too_long", f"a {name} of {tokens} tokens (at most {limit})")
         return replace(row, context_tokens=context, target_tokens=encoded.targets)
 
-    def _drop(self, kind: str, name: str, reason: UnusableSampleError) -> None:
-        """Record that something is left out; `kind` is `trace` or `sample`."""
-        self.dropped.append({"what": kind, "id": name, "reason": reason.reason, "detail": str(reason)})
-        self.counts[f"{kind}s left out: {reason.reason}"] += 1
+    def _drop(self, kind: Literal["trace", "sample"], item_id: str, error: UnusableSampleError) -> None:
+        """Record that a trace or a sample is left out, and why."""
+        self.dropped.append({"what": kind, "id": item_id, "reason": error.reason, "detail": str(error)})
+        self.counts[f"{kind}s left out: {error.reason}"] += 1
 
 
 def split_rows(rows: Sequence[SftRow], validation: float, seed: int) -> tuple[list[SftRow], list[SftRow]]:
-    """Split rows into (training rows, validation rows).
+    """Split rows into (training rows, validation rows), each in their original order.
 
-    All samples of a question are on the same side, in whatever way it is written (data/files/duplicates.py).
-    `validation` is the share of the questions for validation. If it is above 0 and there are at least two
-    questions, validation gets at least one.
+    All samples of a question are in the same split, even if it is spelled differently
+    (data/files/duplicates.py). `validation` is the share of the questions for validation. If it is above 0
+    and there are at least two questions, validation gets at least one.
     """
     keys = [question_key(row.question) for row in rows]
     questions = list(dict.fromkeys(keys))

@@ -130,7 +130,7 @@ def figures(run: RunSession, requests: Sequence[EpisodeRequest]) -> dict[str, An
         "failed_and_asked_again": sum(run.runner.is_open(outcome) for outcome in outcomes),
         "statuses": dict(sorted(statuses.items())),
         "tool_failures": sum(outcome.tool_failures > 0 for outcome in outcomes),
-        "searches_per_trace": sum(o.searches for o in judged) / len(judged) if judged else None,
+        "searches_per_trace": sum(outcome.searches for outcome in judged) / len(judged) if judged else None,
         "usage": vars(run.spending.usage),
         "cost": run.spending.cost,
         "answers": run.answers,
@@ -161,9 +161,9 @@ def _print_summary(args: TracesArguments, run: RunSession, summary: dict[str, An
         print(stop_message(summary["stopped"], f"{missing} traces are missing"))
     print(f"traces: {args.out / TRACES}")
     if summary["right"]:
-        words = ["--traces", str(args.out), "--protocol", args.protocol]
-        words += ["--prompt", args.prompt] if args.prompt else []
-        print(f"SFT data: rag-r1 sft-data {shlex.join(words)} --model MODEL --out DIR")
+        flags = ["--traces", str(args.out), "--protocol", args.protocol]
+        flags += ["--prompt", args.prompt] if args.prompt else []
+        print(f"SFT data: rag-r1 sft-data {shlex.join(flags)} --model MODEL --out DIR")
 
 
 if __name__ == "__main__":

@@ -117,7 +117,7 @@ def _check_recipe(args: SftArguments) -> tuple[Any, list[str], Path, PreflightRe
     if config.trainer.get("device") == "cpu":
         os.environ["VERL_PLATFORM"] = "cpu"  # on a machine with GPUs veRL would choose cuda
     # Values that are missing or have a wrong type are reported by the preflight.
-    command = launch_words(
+    command = training_command(
         config.trainer.get("device"), config.trainer.get("n_gpus_per_node"), recipe, overrides
     )
     folder = Path(os.path.expanduser(str(config.trainer.get("default_local_dir"))))
@@ -144,10 +144,10 @@ def _check_start(args: SftArguments) -> None:
 
 
 def _check_data(folder: Path | None) -> None:
-    """Raise RunError unless the folder has training rows."""
+    """Raise RunError unless the folder has train.parquet. Does nothing without a folder."""
     if folder is not None and not (folder / "train.parquet").is_file():
-        what = f"{folder} has no train.parquet" if folder.is_dir() else f"{folder} is not a folder"
-        raise RunError(f"--data {what}: make it with `rag-r1 sft-data`")
+        fault = f"{folder} has no train.parquet" if folder.is_dir() else f"{folder} is not a folder"
+        raise RunError(f"--data {fault}: make it with `rag-r1 sft-data`")
 
 
 def data_overrides(folder: Path | None) -> list[str]:
@@ -162,10 +162,10 @@ def data_overrides(folder: Path | None) -> list[str]:
     ]
 
 
-def launch_words(
+def training_command(
     device: str | None, processes: int | None, recipe: Recipe, overrides: Sequence[str]
 ) -> list[str]:
-    """Return the command that trains on this machine; `processes` is the number of its processes."""
+    """Return the command that trains with a recipe on this machine, in so many processes."""
     return [
         sys.executable,
         "-m",
@@ -184,8 +184,8 @@ def _too_many_nodes(nodes: int, command: Sequence[str]) -> Problem:
     The remedy contains the command that has to be run on each machine.
     """
     flags = f"--nnodes={nodes} --node-rank=RANK --master-addr=HOST --master-port=29500"
-    words = shlex.join(command[1:]).replace("--standalone", flags)
-    remedy = f"on each machine, with its RANK from 0 and the HOST of the first: python {words}"
+    arguments = shlex.join(command[1:]).replace("--standalone", flags)
+    remedy = f"on each machine, with its RANK from 0 and the HOST of the first: python {arguments}"
     return error("trainer.nnodes", f"is {nodes}, and `rag-r1 sft` starts one machine", remedy)
 
 

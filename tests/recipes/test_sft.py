@@ -145,7 +145,7 @@ def test_a_recipe_for_reinforcement_learning_is_refused(capsys):
 
 def test_on_gpus_verls_own_module_is_started_and_on_a_cpu_ours():
     recipe = Recipe.find(RECIPES[0])
-    gpu, cpu = (train_command.launch_words(device, 8, recipe, ["a=1"]) for device in ("cuda", "cpu"))
+    gpu, cpu = (train_command.training_command(device, 8, recipe, ["a=1"]) for device in ("cuda", "cpu"))
     assert "verl.trainer.sft_trainer" in gpu and "rag_r1.plugin.cpu.sft_trainer" in cpu
     assert "--nproc-per-node=8" in gpu and gpu[-1] == "a=1"
 
