@@ -34,8 +34,8 @@ _workers = WorkerPool(2)
 
 
 class ArgumentValidator:
-    """Checks arguments against one schema. Raises DataError if it is too large, or is small and plain and not
-    a JSON schema; of any other schema the first check finds this out.
+    """Checks arguments against one schema. Raises DataError if the schema is too large or, for a small and
+    plain one, if it is not a JSON schema. Whether any other schema is one shows at its first check.
 
     `foreign` is for the schema of a server, which also checks the arguments itself. Its regular expressions
     are not checked here, and arguments pass if their check fails. If a check takes too long, all later

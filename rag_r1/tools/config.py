@@ -116,7 +116,7 @@ def make_tool(name: str, entry: ToolEntry) -> Any:
         )
     if isinstance(tool, FunctionTool) and tool.name != name:
         tool = copy(tool)  # an imported tool may be in several entries
-        tool.name = name  # what the policy is told of the tool has the name with which it called it
+        tool.name = name  # texts for the policy name the tool as the policy calls it
     limits = keys.limits or getattr(tool, "limits", None)
     if keys.description is None and schema is None and limits is None:
         return tool

@@ -12,9 +12,9 @@ without a label, the last part of the address. Blank nodes without a label have 
 are not shown. The first call reads the file with rdflib, in a worker with limits (rag_r1/sandbox/rdf.py). XML
 that declares a document type is refused.
 
-There is no SPARQL here, because rdflib would let a query fetch any address and run for ever. For a store that
-limits its queries itself, use the tool `sparql`. JSON-LD is not read either, since it can load files from the
-web.
+There is no SPARQL here, because rdflib would let a query fetch any address and run forever. For an endpoint
+that limits its queries itself, use the tool `sparql`. JSON-LD is not read either, since it can load files
+from the web.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A JSON client for tools that call somebody else's servers.
+"""A JSON client for tools that call other people's servers.
 
 Answers are treated as hostile data: they are limited in size and not decompressed, and redirects are errors.
 The client sends each request once, since the tool executor retries failed calls
@@ -29,8 +29,8 @@ class HttpFailure(Exception):
 
 
 class HttpRefusal(HttpFailure):
-    """Raised if the server did not accept the request (400 or 422). The message is the beginning of the
-    server's, on one line."""
+    """Raised if the server did not accept the request (400 or 422). The message is the beginning of its
+    answer, on one line."""
 
 
 class JsonClient:

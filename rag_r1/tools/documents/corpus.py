@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 PASSAGE_WORDS = 100
 CORPUS, MADE_FROM = "corpus.jsonl", "corpus.json"
 #: To be increased when the passages of unchanged files change.
-_VERSION = 3
+_VERSION = 4
 #: Whether access rights can be checked for the effective user, which Windows cannot.
 _BY_EFFECTIVE_IDS = os.access in os.supports_effective_ids
 #: Most files that an error names, and most characters for each of them. After as many files that exceed the
@@ -117,8 +117,8 @@ def _visible_paths(folder: Path) -> Iterator[Path]:
 
 def document_files(folder: Path) -> list[Path]:
     """Return the files of a type that can be read, sorted by name, without hidden ones and without links that
-    lead out of the folder. A link to nothing is among them, so that the reading names it. Raises RunError if
-    there are none, or if `folder` is no folder or a folder in it may not be entered."""
+    lead out of the folder. A broken link is included, so that reading it names it. Raises RunError if there
+    are no such files, if `folder` is not a folder, or if a folder in it may not be entered."""
     if not folder.is_dir():
         problem = "is a file" if folder.exists() else "does not exist"
         raise RunError(f"{folder} {problem}: give the folder with the documents")
@@ -127,15 +127,15 @@ def document_files(folder: Path) -> list[Path]:
         path
         for path in _visible_paths(folder)
         if path.suffix.lower() in ENDINGS
-        and (_leads_nowhere(path) or (path.is_file() and path.resolve().is_relative_to(root)))
+        and (_is_broken_link(path) or (path.is_file() and path.resolve().is_relative_to(root)))
     ]
     if not paths:
         raise RunError(f"{folder}: no file in it ends in one of {', '.join(ENDINGS)}: give another folder")
     return paths
 
 
-def _leads_nowhere(path: Path) -> bool:
-    """Return whether this is a link to nothing."""
+def _is_broken_link(path: Path) -> bool:
+    """Return whether a path is a link whose target does not exist."""
     return path.is_symlink() and not path.exists()
 
 
@@ -243,7 +243,7 @@ def _fingerprint(folder: Path, files: list[Path]) -> str:
     digest = hashlib.sha256()
     for path in files:
         name = _corpus_name(path.relative_to(folder))
-        status = path.stat(follow_symlinks=not _leads_nowhere(path))
+        status = path.stat(follow_symlinks=not _is_broken_link(path))
         digest.update(f"{name}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
     return digest.hexdigest()
 

@@ -1,6 +1,6 @@
 """Divides a Markdown text into sections at its headings.
 
-Only what bears on that is parsed, as CommonMark has it: headings that begin with #, and fenced blocks of
+Only what this requires is parsed, as CommonMark defines it: headings that begin with #, and fenced blocks of
 code, in which a # is a comment. The rest of a section is kept as it is written.
 """
 
@@ -16,7 +16,8 @@ MAX_LINES = 1_000_000
 #: The characters at which str.splitlines cuts.
 _LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 
-_HEADING = re.compile(r"#{1,6}\s+(\S.*)")
+#: A heading. In CommonMark up to three spaces may precede it; a line with more of them is code.
+_HEADING = re.compile(r" {0,3}#{1,6}\s+(\S.*)")
 #: The beginning of a fenced block of code. In CommonMark no backtick follows a fence of backticks.
 _FENCE = re.compile(r"\s*(`{3,}(?=[^`]*$)|~{3,})")
 

@@ -6,7 +6,7 @@ HTML file, or a plain text as a whole. Files are data: scripts, styles and comme
 nothing is fetched, and no markup survives.
 
 HTML and PDF are read by a worker with limits of CPU time and memory (rag_r1/sandbox/documents.py), since even
-a small file can take for ever to parse. Workers read several files ahead (`read_ahead`), and small files in
+a small file can take forever to parse. Workers read several files ahead (`read_ahead`), and small files in
 batches. Plain text and Markdown are harmless in this respect and are read here.
 
 A file that cannot be read raises `DataError`, which says why and what to do. PDFs need pypdf

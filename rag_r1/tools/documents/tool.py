@@ -101,7 +101,7 @@ class PassageIndex:
 
         self._documents = [Document(row["id"], f'"{row["title"]}"\n{row["text"]}') for row in rows]
         self._bm25 = bm25s.BM25(method="lucene", backend="numpy")
-        self._words: dict[str, int] = {}
+        self._words: dict[str, int] = {}  # word -> its id
         ids = [
             [self._words.setdefault(word, len(self._words)) for word in words_of(document.contents)]
             for document in self._documents

@@ -60,8 +60,8 @@ class TrafficAllowance:
 
 
 class LineSplitter:
-    """Splits arriving bytes into lines. What is kept of a line that has not ended is limited; a complete line
-    may be longer, by what arrived at once, and is for the caller to check."""
+    """Splits arriving bytes into lines. The stored part of an incomplete line is limited. The caller checks
+    complete lines, which can exceed this limit by the bytes that arrived together."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []

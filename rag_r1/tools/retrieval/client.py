@@ -20,7 +20,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiohttp
 
@@ -48,10 +48,18 @@ _BASE_VALUES, _VALUES_PER_DOCUMENT = 50_000, 200
 #: Longest wait between two attempts.
 _MAX_WAIT_S = 20.0
 
+#: Errors of connections and of reading responses, after which a request is repeated.
+_TRANSIENT = (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError, RecursionError)
 #: The result of a query.
 Result = list[Document] | Failure
-#: A result that is in the cache, or the future of one that was requested.
-Entry = Result | asyncio.Future[Result]
+
+
+class _Entry(NamedTuple):
+    """A result from the cache, or the future of one that was requested."""
+
+    result: Result | asyncio.Future[Result]
+    #: Whether the request was made for an equal query.
+    is_joined: bool = False
 
 
 @dataclass
@@ -78,13 +86,18 @@ def failure(detail: str) -> Failure:
     return Failure(NO_ANSWER, "retriever", detail[:200])
 
 
+async def _wait_for(entry: _Entry) -> Result:
+    """Return the result of an entry as soon as it is there. Documents that were requested for an equal query
+    count as cached."""
+    if not isinstance(entry.result, asyncio.Future):
+        return entry.result
+    result = await asyncio.shield(entry.result)
+    return CachedDocuments(result) if entry.is_joined and isinstance(result, list) else result
+
+
 def make_retrieval(options: Mapping[str, Any], key: str) -> RetrievalClient:
     """Return the tool `retrieval` of `rag_r1.tools`, for another server or index. Raises OptionsError."""
     return RetrievalClient(options_from(RetrieverConfig, options, key))
-
-
-#: Errors of connections and of reading responses, after which a request is repeated.
-_TRANSIENT = (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError, RecursionError)
 
 
 class RetrievalClient(SearchTool):
@@ -111,7 +124,8 @@ class RetrievalClient(SearchTool):
     async def call(
         self, arguments: Sequence[Mapping[str, Any]], context: Context | None = None
     ) -> list[Result]:
-        """Search for the queries of some calls. With a context, they are sent as `agentic_input` says."""
+        """Search for the queries of some calls; returns the documents of each, best first, or a Failure. With
+        a context, the queries are sent as `agentic_input` says."""
         queries: Sequence[str] = [args["query"] for args in arguments]
         if context is not None and self.reads_context:
             try:
@@ -119,38 +133,29 @@ class RetrievalClient(SearchTool):
             except (ValueError, aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
                 logger.warning("no query format from %s (%s)", self.config.base, error)
                 return [failure(str(error) or type(error).__name__)] * len(arguments)
-        entries, joined, new_queries = self._look_up(queries)
+        entries, new_queries = self._look_up(queries)
         if new_queries:
             self.stats.sent += len(new_queries)
             self._enqueue(new_queries)
-        results = [
-            await asyncio.shield(item) if isinstance(item, asyncio.Future) else item for item in entries
-        ]
-        return [
-            CachedDocuments(result) if i in joined and isinstance(result, list) else result
-            for i, result in enumerate(results)
-        ]
+        return [await _wait_for(entry) for entry in entries]
 
-    def _look_up(self, queries: Sequence[str]) -> tuple[list[Entry], set[int], list[str]]:
-        """Return the cached result or the future of each query, the positions of queries that joined one in
-        flight, and the queries to send."""
-        entries: list[Entry] = []
+    def _look_up(self, queries: Sequence[str]) -> tuple[list[_Entry], list[str]]:
+        """Return an entry for each query, and the queries to send."""
+        entries: list[_Entry] = []
         new_queries: list[str] = []
-        joined: set[int] = set()
         for query in queries:
             self.stats.queries += 1
             if (documents := self._cache.get(query)) is not None:
                 self.stats.cached += 1
-                entries.append(CachedDocuments(documents))
+                entries.append(_Entry(CachedDocuments(documents)))
                 continue
-            if query in self._in_flight:
+            if is_joined := query in self._in_flight:
                 self.stats.joined += 1
-                joined.add(len(entries))
             else:
                 self._in_flight[query] = asyncio.get_running_loop().create_future()
                 new_queries.append(query)
-            entries.append(self._in_flight[query])
-        return entries, joined, new_queries
+            entries.append(_Entry(self._in_flight[query], is_joined))
+        return entries, new_queries
 
     async def close(self) -> None:
         """Cancel requests in flight and close the connections."""

@@ -71,13 +71,13 @@ def read_format(address: str, index: str | None, status: int, body: bytes) -> Qu
         raise QueryFormatError(str(error)) from None
 
 
-def choose_mode(form: QueryFormat, configured: Mode | None) -> Mode:
+def choose_mode(query_format: QueryFormat, configured: Mode | None) -> Mode:
     """Return the mode of queries: that of the encoder's training, else the configured one, else `agentic`
     (the question). Raises QueryFormatError if the first two differ."""
-    if configured is not None and form.mode not in (None, configured):
-        what = f"it is {configured}, but the encoder of the index was trained with {form.mode}"
+    if configured is not None and query_format.mode not in (None, configured):
+        what = f"it is {configured}, but the encoder of the index was trained with {query_format.mode}"
         raise QueryFormatError(what, key=MODE_KEY, remedy=MODE_REMEDY)
-    return form.mode or configured or "agentic"
+    return query_format.mode or configured or "agentic"
 
 
 class RemoteQueryFormat:
@@ -99,14 +99,14 @@ class RemoteQueryFormat:
         encoder was trained with another mode than is configured; and the errors of connections after the last
         retry."""
         try:
-            form = await self.format()
-            mode = choose_mode(form, self._mode)
+            query_format = await self.format()
+            mode = choose_mode(query_format, self._mode)
         except QueryFormatError as error:
             if error.stops(self._mode):
                 raise
             return queries
         call_context = context.get()
-        context.sent |= {query: form.query(call_context, query, mode) for query in queries}
+        context.sent |= {query: query_format.query(call_context, query, mode) for query in queries}
         return [context.sent[query] for query in queries]
 
     async def format(self) -> QueryFormat:

@@ -70,16 +70,17 @@ def _results(data: Any, key: str, n_queries: int) -> list[list[Any]]:
 
 
 def _read_document(item: Any) -> Document:
-    """Read a document of the format `retrieve`, with or without a score."""
-    has_score = isinstance(item, dict) and isinstance(item.get("document"), dict)
-    document, score = (item["document"], item.get("score")) if has_score else (item, None)
+    """Read a document of the format `retrieve`: the document itself, or {"document", "score"}. Raises
+    ValueError."""
+    is_wrapped = isinstance(item, dict) and isinstance(item.get("document"), dict)
+    document, score = (item["document"], item.get("score")) if is_wrapped else (item, None)
     contents = document.get("contents") if isinstance(document, dict) else None
     if not isinstance(contents, str):
         raise ValueError(f"{OTHER_JSON}: a document must have a string 'contents'")
-    document_id = document.get("id")
-    has_id = isinstance(document_id, str | int | float) and not isinstance(document_id, bool)
-    name = str(document_id)[:MAX_ID_CHARS] if has_id else ""
-    return Document(name, contents[:MAX_DOCUMENT_CHARS], _read_score(score))
+    value = document.get("id")
+    has_id = isinstance(value, str | int | float) and not isinstance(value, bool)
+    document_id = str(value)[:MAX_ID_CHARS] if has_id else ""
+    return Document(document_id, contents[:MAX_DOCUMENT_CHARS], _read_score(score))
 
 
 def _read_score(score: Any) -> float | None:
@@ -96,7 +97,8 @@ def _read_score(score: Any) -> float | None:
 
 
 def _read_line(item: Any) -> Document:
-    """Read a document of the format `queries`: one text, with the id before the first tab."""
+    """Read a document of the format `queries`: one text, with the id before the first tab. Raises
+    ValueError."""
     if not isinstance(item, str):
         raise ValueError(f"{OTHER_JSON}: an answer must be a string, id<TAB>contents")
     document_id, tab, contents = item.partition("\t")

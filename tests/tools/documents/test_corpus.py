@@ -230,6 +230,12 @@ def test_a_heading_is_one_short_line_before_closing_marks_however_long_its_line(
     assert results == ["", "C#", "Tides", "a b", "", ("long " * 40)]
 
 
+def test_a_markdown_heading_may_be_indented_by_up_to_three_spaces(tmp_path):
+    (tmp_path / "a.md").write_text("   ## Tides\ntwo\n    # code\n", "utf-8")
+    sections = read_document(tmp_path / "a.md").sections
+    assert [(section.heading, section.text) for section in sections[1:]] == [("Tides", "two\n    # code")]
+
+
 def test_the_text_after_a_heading_without_an_end_is_kept():
     [_, section] = html_text("<h1>Tides<p>" + "word " * 99).sections
     assert section.text.count("word") == 99 and section.heading.startswith("Tides word")
