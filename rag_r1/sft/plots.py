@@ -18,25 +18,20 @@ _LABEL = "rollouts until the first right answer"
 
 
 def as_text(bars: Mapping[str, int]) -> str:
-    """Draw the histogram as lines of text.
-
-    `bars` maps each number of rollouts, or `never`, to its number of questions.
-    """
+    """Return the histogram as lines of text. `bars` maps each number of rollouts, or `never`, to its number
+    of questions."""
     maximum = max(bars.values(), default=1)
-    lines = [_LABEL]
-    for name, count in bars.items():
-        lines.append(f"{name:>6}  {'#' * ceil(count * _WIDTH / maximum)} {count}")
-    return "\n".join(lines)
+    lines = (f"{name:>6}  {'#' * ceil(count * _WIDTH / maximum)} {count}" for name, count in bars.items())
+    return "\n".join([_LABEL, *lines])
 
 
 def draw(bars: Mapping[str, int], path: Path) -> list[Path]:
-    """Draw the histogram. Returns the files that were written: none without matplotlib."""
+    """Draw the histogram of `bars` into the file `path`. Returns the files that were written: none without
+    matplotlib."""
 
     def histogram(axes: pictures.Axes) -> None:
-        colors = {NEVER: pictures.GREY, "1": pictures.ORANGE}
-        container = axes.bar(
-            list(bars), list(bars.values()), color=[colors.get(name, pictures.BLUE) for name in bars]
-        )
+        colors = [{NEVER: pictures.GREY, "1": pictures.ORANGE}.get(name, pictures.BLUE) for name in bars]
+        container = axes.bar(list(bars), list(bars.values()), color=colors)
         axes.bar_label(container, fontsize=8, padding=1)
         axes.set(xlabel=_LABEL, ylabel="questions", title="Difficulty of the questions")
 

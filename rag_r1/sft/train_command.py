@@ -166,16 +166,15 @@ def training_command(
     device: str | None, processes: int | None, recipe: Recipe, overrides: Sequence[str]
 ) -> list[str]:
     """Return the command that trains with a recipe on this machine, in so many processes."""
-    return [
+    launcher = [
         sys.executable,
         "-m",
         "torch.distributed.run",
         "--standalone",
         f"--nproc-per-node={processes}",
-        "-m",
-        _CPU_TRAINER if device == "cpu" else _GPU_TRAINER,
-        *recipe.words(overrides),
     ]
+    trainer = _CPU_TRAINER if device == "cpu" else _GPU_TRAINER
+    return [*launcher, "-m", trainer, *recipe.words(overrides)]
 
 
 def _too_many_nodes(nodes: int, command: Sequence[str]) -> Problem:

@@ -11,7 +11,6 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 #: Major version of CUDA in the locked GPU environment (torch 2.11.0, vllm 0.24.0).
 CUDA = 13
@@ -39,8 +38,9 @@ def gpu_memory_used() -> float | None:
     return max(_memory_bytes("used"), default=None)
 
 
-def _memory_bytes(kind: Literal["total", "used"]) -> list[float]:
-    """Return the total or the used memory of each GPU in bytes; [] without nvidia-smi or a driver."""
+def _memory_bytes(kind: str) -> list[float]:
+    """Return the memory of each GPU in bytes, where `kind` is `total` or `used`; [] without nvidia-smi or a
+    driver."""
     return [int(mib) * 2.0**20 for mib in _query_gpus(f"memory.{kind}") if mib.isdecimal()]
 
 

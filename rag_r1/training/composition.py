@@ -74,7 +74,7 @@ def compose_recipe(recipe: Recipe, overrides: Sequence[str]) -> DictConfig:
 
 
 def _yaml_fault(recipe: Recipe, fault: Exception) -> str:
-    """Return the message on wrong YAML in a recipe, or in a file that it is built on."""
+    """Return the message for invalid YAML in a recipe, or in a file that it is built on."""
     mark = getattr(fault, "problem_mark", None)
     location = f"{mark.name}, line {mark.line + 1}" if mark is not None else str(recipe.path)
     return f"{location}: not YAML ({getattr(fault, 'problem', None) or fault}): correct it"
@@ -91,39 +91,39 @@ def check_training(recipe: Recipe, config: DictConfig) -> None:
 
 @contextmanager
 def reading_recipe(overrides: Sequence[str], *checks: Callable[[], object]) -> Iterator[None]:
-    """Return a context manager for a block that finds and composes a recipe. An error of the block that the
-    user can correct becomes a StartError if there are overrides that cannot be read, or faults of `checks`,
-    which would otherwise be reported only by the preflight. Any other error is raised unchanged."""
-    with StartChecks() as problems:
+    """Run a block that finds and composes a recipe. If it raises an error that the user can correct, wrong
+    overrides and faults of `checks` are reported together with it in a StartError, since no preflight follows
+    that would report them. Without any of these, and for any other error, it is raised unchanged."""
+    with StartChecks() as start_checks:
         try:
             yield
         except FAULTS:
-            unread = filter(None, map(_form_problem, overrides))
-            for sentence in PreflightReport(list(unread)).sentences:
-                problems.add(RunError(sentence))
+            wrong = filter(None, map(_syntax_problem, overrides))
+            for sentence in PreflightReport(list(wrong)).sentences:
+                start_checks.add(RunError(sentence))
             for check in checks:
-                problems.run(check)
+                start_checks.run(check)
             raise
 
 
 def compose_valid(recipe: Recipe, overrides: Sequence[str]) -> tuple[DictConfig, list[Problem]]:
     """Return the configuration without the wrong overrides, so that the rest can be checked as well, and a
     Problem for each wrong override. Raises RunError if the fault is not in an override."""
-    replaced = {override: problem for override in overrides if (problem := _form_problem(override))}
-    valid, faults = [override for override in overrides if override not in replaced], []
+    malformed = {override: problem for override in overrides if (problem := _syntax_problem(override))}
+    valid, faults = [override for override in overrides if override not in malformed], []
     while True:
         try:
             config = compose_recipe(recipe, valid)
         except RunError as fault:
-            named = (override for override in valid if _is_at_fault(override, fault.__cause__))
-            culprit = next(named, None) or _first_with(fault, recipe, valid)
-            if culprit is None:
+            named = (override for override in valid if _is_named_by(fault.__cause__, override))
+            wrong = next(named, None) or _first_override_with(fault, recipe, valid)
+            if wrong is None:
                 raise
-            valid.remove(culprit)
-            faults.append((culprit, fault.__cause__))
+            valid.remove(wrong)
+            faults.append((wrong, fault.__cause__))
         else:
             problems = [_override_problem(config, *fault) for fault in faults]
-            return config, [*replaced.values(), *problems]
+            return config, [*malformed.values(), *problems]
 
 
 def check_composition(recipe: Recipe, overrides: Sequence[str]) -> DictConfig:
@@ -157,7 +157,7 @@ def check_overrides(recipe: Recipe, overrides: Sequence[str]) -> DictConfig:
     return config
 
 
-def _form_problem(override: str) -> Problem | None:
+def _syntax_problem(override: str) -> Problem | None:
     """Return the Problem of an override that cannot be read, or that replaces a whole block by null, a number
     or a list, such as `data=null`; a text may be the name of a group's file."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -174,22 +174,22 @@ def _form_problem(override: str) -> Problem | None:
     return error(key, f"is a block of keys, not {value}", f"set a key of it: {key}.KEY=VALUE")
 
 
-def _is_at_fault(override: str, fault: BaseException | None) -> bool:
-    """Return whether Hydra's error is about this override, i.e. names it, its key or its group's file."""
+def _is_named_by(fault: BaseException | None, override: str) -> bool:
+    """Return whether Hydra's error names this override, its key or its group's file."""
     key, _, value = override.lstrip("+~").partition("=")
     # The third form is that of an override +group=value.
     names = (f"'{key}'", f"'{key}/{value}'", f"/{key}/{value}'", override)
     return any(name in str(fault) for name in names)
 
 
-def _first_with(fault: RunError, recipe: Recipe, overrides: Sequence[str]) -> str | None:
-    """Return the override with which a fault that names none begins, found by adding one override at a time.
-    Returns None if the recipe has the fault without overrides."""
+def _first_override_with(fault: RunError, recipe: Recipe, overrides: Sequence[str]) -> str | None:
+    """Return the override that causes a fault which names no override. It is found by adding one override at
+    a time. Returns None if the recipe has the fault without overrides."""
     for count in range(len(overrides) + 1):
         try:
             compose_recipe(recipe, overrides[:count])
-        except RunError as other:
-            if str(other) == str(fault):
+        except RunError as found:
+            if str(found) == str(fault):
                 return overrides[count - 1] if count else None
     return None
 
@@ -200,11 +200,12 @@ def _override_problem(config: DictConfig, override: str, fault: BaseException) -
 
     key, _, value = override.lstrip("+~").partition("=")
     message = str(fault)
-    if (path := _list_without(config, key)) is not None:
+    if (path := _list_without_entry(config, key)) is not None:
         remedy = f"give the number of an entry, as in {path}.0, or the whole list"
         return error(key, f"{path} is a list of {len(OmegaConf.select(config, path))}", remedy)
     if key == "preset" and override.startswith("+"):
-        return error(key, "Hydra looks for what + adds beside the recipe", f"write {override.lstrip('+')}")
+        text = "with a +, Hydra looks for the preset in the folder of the recipe"
+        return error(key, text, f"write {override.lstrip('+')}")
     if key == "preset" and "Could not override" in message:
         remedy = f"in a file of your own: defaults: [the recipe, /preset: {value}, _self_]"
         return error(key, "this recipe has no room for a preset", remedy)
@@ -213,8 +214,8 @@ def _override_problem(config: DictConfig, override: str, fault: BaseException) -
     return error(key, " ".join(message.split()), "correct the override")
 
 
-def _list_without(config: DictConfig, key: str) -> str | None:
-    """Return the path of the list in which a key names an entry that is not there; None for other keys."""
+def _list_without_entry(config: DictConfig, key: str) -> str | None:
+    """Return the path of the list in which a key names an entry that does not exist; None for other keys."""
     from omegaconf import OmegaConf
 
     names = key.split(".")
@@ -226,7 +227,7 @@ def _list_without(config: DictConfig, key: str) -> str | None:
 
 
 def _key_hint(config: DictConfig, key: str) -> str:
-    """Return a sentence with the existing keys beside an unknown one, and the most similar of them."""
+    """Return a hint for an unknown key: the most similar existing key, and all keys of the same block."""
     from omegaconf import OmegaConf
 
     node, path, names = config, [], key.split(".")

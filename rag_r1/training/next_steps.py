@@ -23,8 +23,8 @@ _EVALUATE = "evaluate it (with --card: does it search, or does it already know?)
 
 
 def after_training(config: Any) -> list[str]:
-    """Return the last lines of a training by reinforcement learning. `config` is the composed configuration
-    (composition.py), whose paths are relative to the working directory."""
+    """Return the lines to print after a training by reinforcement learning. `config` is the composed
+    configuration (composition.py), whose paths are relative to the working directory."""
     folder = Path(config.trainer.default_local_dir).expanduser()
     checkpoint = newest_checkpoint(folder)
     if checkpoint is None:
@@ -35,14 +35,14 @@ def after_training(config: Any) -> list[str]:
     return [
         f"checkpoint: {checkpoint}",
         _EVALUATE,
-        command(["rag-r1", "eval", *_evaluation_arguments(config, checkpoint, folder)]),
+        _shell_line(["rag-r1", "eval", *_evaluation_arguments(config, checkpoint, folder)]),
         *_inspection(config),
         *_export_lines(config, checkpoint),
     ]
 
 
 def after_sft(model: Path) -> list[str]:
-    """Return the last lines of a supervised fine-tuning. `model` is the chosen model's Hugging Face
+    """Return the lines to print after a supervised fine-tuning. `model` is the chosen model's Hugging Face
     folder."""
     evaluation = EvalArguments(
         questions=[Path("QUESTIONS")], model=str(model), protocol="PROTOCOL", out=model.parent / "evaluation"
@@ -53,15 +53,15 @@ def after_sft(model: Path) -> list[str]:
     ]
     return [
         "evaluate it, with questions of yours:",
-        command(["rag-r1", "eval", *evaluation.to_argv()]),
+        _shell_line(["rag-r1", "eval", *evaluation.to_argv()]),
         "train it further, with reinforcement learning:",
-        command(["rag-r1", "train", "--recipe", "rag_r1/ppo_mq", *overrides]),
+        _shell_line(["rag-r1", "train", "--recipe", "rag_r1/ppo_mq", *overrides]),
     ]
 
 
 def after_demo(out: Path, checkpoint: Path | None, base: Path | None = None) -> list[str]:
-    """Return the last lines of a demo run in the folder `out`. `base` is the policy that was quantised, if
-    adapters over weights in nf4 were trained."""
+    """Return the lines to print after a demo run in the folder `out`. `checkpoint` is the newest one, None if
+    there is none. `base` is the policy that was quantised, if adapters over weights in nf4 were trained."""
     lines = _reports(out / "trajectories")
     if checkpoint is None:
         return lines
@@ -75,8 +75,8 @@ def after_demo(out: Path, checkpoint: Path | None, base: Path | None = None) -> 
         *lines,
         f"the trained policy, {policy}",
         "evaluate it, with all settings of this run; with a card: does it search, or does it already know?",
-        command(["rag-r1", "eval", str(out)]),
-        command(["rag-r1", "eval", str(out), "--card", "--corpus", corpus, "--out", str(out / "card")]),
+        _shell_line(["rag-r1", "eval", str(out)]),
+        _shell_line(["rag-r1", "eval", str(out), "--card", "--corpus", corpus, "--out", str(out / "card")]),
     ]
 
 
@@ -90,21 +90,21 @@ def _evaluation_arguments(config: Any, checkpoint: Path, folder: Path) -> list[s
 
 
 def _nf4_lines(config: Any, checkpoint: Path, folder: Path) -> list[str]:
-    """Return the commands that export adapters over nf4 as one model, and that evaluate it."""
+    """Return lines with the commands that export adapters over nf4 as one model, and that evaluate it."""
     values = validation_arguments(config)
     evaluation = EvalArguments(model=str(_export_folder(checkpoint)), out=folder / "evaluation", **values)
     return [
         "export it as one model (without --merged: the dequantised weights, and the adapters):",
         _export_nf4(checkpoint, str(config.actor_rollout_ref.model.path)),
         _EVALUATE,
-        command(["rag-r1", "eval", *evaluation.to_argv()]),
+        _shell_line(["rag-r1", "eval", *evaluation.to_argv()]),
     ]
 
 
 def _export_nf4(checkpoint: Path, base: str) -> str:
     """Return the command that exports adapters over nf4 and their `base` as one model."""
-    words = ["rag-r1", "model", "export-nf4", str(checkpoint), "--base", base, "--merged"]
-    return command([*words, "--out", str(_export_folder(checkpoint))])
+    command = ["rag-r1", "model", "export-nf4", str(checkpoint), "--base", base, "--merged"]
+    return _shell_line([*command, "--out", str(_export_folder(checkpoint))])
 
 
 def _export_folder(checkpoint: Path) -> Path:
@@ -112,25 +112,26 @@ def _export_folder(checkpoint: Path) -> Path:
 
 
 def _inspection(config: Any) -> list[str]:
-    """Return the commands that show the trajectories; none if trajectories are not recorded."""
+    """Return lines with the commands that show the trajectories; none if trajectories are not recorded."""
     folder = config.rag_r1.get("trajectory_dir")
     return _reports(Path(folder).expanduser()) if folder else []
 
 
 def _reports(folder: Path) -> list[str]:
-    """Return the commands that show the trajectories in a folder, and the last report of each validation."""
+    """Return lines with the commands that show the trajectories in a folder, and the report of the last
+    validation of each split."""
     # `rag-r1 view` also shows the curves of the metrics if it gets the folder of the whole run.
     run = folder.parent if folder.name == "trajectories" else folder
     lines = [
         f"every trajectory in a browser, and why it failed (JSON lines: {folder}):",
-        command(["rag-r1", "view", str(run)]),
+        _shell_line(["rag-r1", "view", str(run)]),
     ]
     splits = {path.name: _last_step(path) for path in sorted(folder.glob("*")) if path.name != "train"}
     probes = [name for name in splits if any(name.startswith(f"{split_name}_") for split_name in splits)]
     for split, step in splits.items():
         if step is not None and split not in probes:
-            words = ["rag-r1", "eval", "report", str(folder / split), "--step", str(step)]
-            lines += [f"report of the last validation ({split}, step {step}):", command(words)]
+            command = ["rag-r1", "eval", "report", str(folder / split), "--step", str(step)]
+            lines += [f"report of the last validation ({split}, step {step}):", _shell_line(command)]
     return lines + ([f"the same under probes: {', '.join(probes)}"] if probes else [])
 
 
@@ -148,13 +149,13 @@ def _export_lines(config: Any, checkpoint: Path) -> list[str]:
         return [f"exported as a Hugging Face model: {exported}"]
     backend = "megatron" if config.actor_rollout_ref.actor.strategy == "megatron" else "fsdp"
     target = _export_folder(checkpoint)
-    words = ["TORCH_FORCE_WEIGHTS_ONLY_LOAD=1"] if backend == "fsdp" else []  # its files are pickles
-    words += ["python", "-m", "verl.model_merger", "merge", "--backend", backend]
-    words += ["--local_dir", str(actor), "--target_dir", str(target)]
-    beside = ", with the adapters beside it" if adapter_rank(config) else ""
-    return [f"export it as a Hugging Face model{beside}:", command(words)]
+    command = ["TORCH_FORCE_WEIGHTS_ONLY_LOAD=1"] if backend == "fsdp" else []  # its files are pickles
+    command += ["python", "-m", "verl.model_merger", "merge", "--backend", backend]
+    command += ["--local_dir", str(actor), "--target_dir", str(target)]
+    suffix = ", with the adapters beside it" if adapter_rank(config) else ""
+    return [f"export it as a Hugging Face model{suffix}:", _shell_line(command)]
 
 
-def command(words: Sequence[str]) -> str:
+def _shell_line(command: Sequence[str]) -> str:
     """Return a command as an indented line, quoted for the shell."""
-    return f"  {shlex.join(words)}"
+    return f"  {shlex.join(command)}"

@@ -46,53 +46,60 @@ if TYPE_CHECKING:
 _TRAJECTORIES = 16
 #: The approximate number of tokens in the computed rows.
 _TOKENS = 2048
-#: The rows are computed repeatedly for so many seconds.
+#: Seconds for which the rows are computed again and again.
 _SECONDS = 8.0
 _STEPS = "trainer.total_training_steps"
 
 
 @dataclass(frozen=True)
-class Probe:
-    """The measured values."""
+class PlayedTrajectories:
+    """Trajectories that were played to measure how long this takes."""
 
-    #: The number of trajectories that were played.
-    trajectories: int
-    #: Seconds in which they were played.
-    rollout_s: float
+    count: int
+    #: Seconds from the first request to the last answer.
+    seconds: float
     #: Mean number of tokens of a trajectory, including the prompt.
-    tokens: float
-    #: Tokens per second of which log-probs are computed.
+    mean_tokens: float
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The measured values from which the times of a step are calculated."""
+
+    played: PlayedTrajectories
+    #: Tokens per second for which log-probs are computed.
     log_prob_rate: float
-    #: Tokens per second of which an update is computed.
+    #: Tokens per second for which an update is computed.
     update_rate: float
 
 
-def step_parts(config: DictConfig, probe: Probe) -> dict[str, float]:
-    """Return the seconds of each part of a step."""
+def step_parts(config: DictConfig, measurement: Measurement) -> dict[str, float]:
+    """Return the seconds that each part of a step takes, by the name of the part."""
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     trajectories = config.data.train_batch_size * rollout.n
-    tokens = trajectories * probe.tokens
-    parts = {"generating": probe.rollout_s * trajectories / probe.trajectories}
+    played = measurement.played
+    tokens = trajectories * played.mean_tokens
+    parts = {"generating": played.seconds * trajectories / played.count}
     if not (config.algorithm.get("rollout_correction") or {}).get("bypass_mode"):
-        parts["log-probs"] = tokens / probe.log_prob_rate
+        parts["log-probs"] = tokens / measurement.log_prob_rate
     if needs_reference(config):
-        parts["reference"] = tokens / probe.log_prob_rate
-    parts["update"] = tokens * actor.ppo_epochs / probe.update_rate
+        parts["reference"] = tokens / measurement.log_prob_rate
+    parts["update"] = tokens * actor.ppo_epochs / measurement.update_rate
     if needs_critic(config):
-        parts["values"] = tokens / probe.log_prob_rate
-        parts["critic"] = tokens * config.critic.ppo_epochs / probe.update_rate
+        parts["values"] = tokens / measurement.log_prob_rate
+        parts["critic"] = tokens * config.critic.ppo_epochs / measurement.update_rate
     return parts
 
 
-def estimate_lines(config: DictConfig, probe: Probe) -> list[str]:
+def estimate_lines(config: DictConfig, measurement: Measurement) -> list[str]:
     """Return lines with the parts of a step and, if the number of steps is set, the length of the
     training."""
-    parts = step_parts(config, probe)
+    parts = step_parts(config, measurement)
     step_s = sum(parts.values())
     rows = [[name, f"{seconds:.0f}"] for name, seconds in [*parts.items(), ("a step", step_s)]]
     trajectories = config.data.train_batch_size * config.actor_rollout_ref.rollout.n
     lines = [*table(["of a step", "s"], rows, "lr"), ""]
-    lines.append(f"{trajectories} trajectories of {probe.tokens:.0f} tokens")
+    lines.append(f"{trajectories} trajectories of {measurement.played.mean_tokens:.0f} tokens")
     if (steps := config.trainer.total_training_steps) is None:
         return [*lines, f"{_STEPS} is not set, so the length of the training is not known"]
     questions = _validation_questions(config.data)
@@ -100,7 +107,7 @@ def estimate_lines(config: DictConfig, probe: Probe) -> list[str]:
     validations = int(bool(config.trainer.val_before_train))
     validations += math.ceil(steps / test_freq) if test_freq > 0 else 0
     answers = validations * (questions or 0) * config.actor_rollout_ref.rollout.val_kwargs.n
-    seconds = steps * step_s + answers * probe.rollout_s / probe.trajectories
+    seconds = steps * step_s + answers * measurement.played.seconds / measurement.played.count
     extent = f"{steps} steps, and {validations} validations of {questions} questions"
     if questions is None:
         extent = f"{steps} steps without validations, since data.val_files are no local parquet files"
@@ -132,21 +139,17 @@ def print_estimate(config: DictConfig) -> None:
     os.environ["OMP_NUM_THREADS"] = str(vllm_threads(config))
     print(f"playing about {_TRAJECTORIES} trajectories with vLLM", flush=True)
     with TemporaryDirectory(prefix="rag-r1-estimate-") as folder:
-        trajectories, rollout_s, tokens = asyncio.run(_play(config, Path(folder)))
-    print(f"computing rows of {tokens:.0f} tokens", flush=True)
+        played = asyncio.run(_play(config, Path(folder)))
+    print(f"computing rows of {played.mean_tokens:.0f} tokens", flush=True)
     model = Path(config.actor_rollout_ref.model.path).expanduser()
     threads = trainer_threads(model, int(config.trainer.n_gpus_per_node))
-    log_prob_rate, update_rate = _model_rates(model, round(tokens), threads)
-    probe = Probe(trajectories, rollout_s, tokens, log_prob_rate, update_rate)
-    print("\n".join(["", *estimate_lines(config, probe)]), flush=True)
+    measurement = Measurement(played, *_model_rates(model, round(played.mean_tokens), threads))
+    print("\n".join(["", *estimate_lines(config, measurement)]), flush=True)
 
 
-async def _play(config: DictConfig, folder: Path) -> tuple[int, float, float]:
-    """Play training questions, and write their records into `folder`.
-
-    Returns the number of trajectories, the seconds from the first request to the last answer, and the mean
-    number of tokens of a trajectory. Raises RunError if no trajectory could be played.
-    """
+async def _play(config: DictConfig, folder: Path) -> PlayedTrajectories:
+    """Play training questions, and write their records into `folder`. Raises RunError if no trajectory could
+    be played."""
     rollout = config.actor_rollout_ref.rollout
     groups = max(1, min(config.data.train_batch_size, _TRAJECTORIES // rollout.n))
     args = EvalArguments(
@@ -172,12 +175,12 @@ async def _play(config: DictConfig, folder: Path) -> tuple[int, float, float]:
         raise RunError(f"no trajectory could be played ({failures} failed): `rag-r1 eval groups` shows why")
     columns = {name: values[played] for name, values in run.columns.items()}
     tokens = sum(columns[f"{part}_tokens"] for part in ("prompt", "generated", "observed"))
-    return len(tokens), float(columns["seconds"].max()), float(tokens.mean())
+    return PlayedTrajectories(len(tokens), float(columns["seconds"].max()), float(tokens.mean()))
 
 
 def _model_rates(model: Path, row_tokens: int, threads: int) -> tuple[float, float]:
-    """Measure the rates of log-probs and of an update in tokens per second, in 32 bits, on rows of
-    `row_tokens`."""
+    """Return the rates of log-probs and of an update in tokens per second, measured in 32 bits on rows of
+    `row_tokens` tokens."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -201,7 +204,7 @@ def _model_rates(model: Path, row_tokens: int, threads: int) -> tuple[float, flo
 
 
 def _repeats_per_second(compute: Callable[[], object]) -> float:
-    """Measure how many times per second a function can be called."""
+    """Return how often per second a function can be called, measured for `_SECONDS`."""
     compute()  # the first call is slower, since it allocates memory
     start = time.monotonic()
     for repeats in itertools.count(1):

@@ -22,9 +22,7 @@ class ChatArguments(ChatAgentArguments):
         "address of a running `rag-r1 serve`; its token is taken from CHAT_TOKEN", "URL", default=None
     )
     ask: list[str] = argument(
-        "question to ask instead of typed ones; may be repeated, as one conversation",
-        "TEXT",
-        default=[],
+        "question to ask instead of typed ones; may be repeated, as one conversation", "TEXT", default=[]
     )
     check_only: bool = argument(CHECK_ONLY, default=False)
 

@@ -40,11 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command. Returns 0 at the end of the chat, or 1 with a message if it could not begin or if a
     question of --ask got no answer."""
     args = read_arguments(
-        ChatArguments,
-        arguments,
-        prog="rag-r1 chat",
-        description=_DESCRIPTION,
-        check=_check_start,
+        ChatArguments, arguments, prog="rag-r1 chat", description=_DESCRIPTION, check=_check_start
     )
     set_up_logs(logging.WARNING)
     _check_start(args)

@@ -36,7 +36,7 @@ def set_learning_rate(actor: Path, rate: float) -> None:
         scheduler = extra.get("lr_scheduler") or {}
         base = max(scheduler.get("base_lrs", ()), default=0.0)
         if base <= 0:
-            text = f"{path}: the scheduler's learning rate is {base}, which no factor makes {rate:g}"
+            text = f"{path}: the scheduler's learning rate is {base}, which cannot be scaled to {rate:g}"
             raise RunError(f"{text}: start a new training from the exported model")
         factor = rate / base
         for name in ("base_lrs", "_last_lr"):
@@ -74,7 +74,8 @@ def _save(state: dict[str, Any], path: Path) -> None:
 
 @command_main(RunError)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Change the learning rate of a checkpoint. The arguments are its actor folder and the new rate."""
+    """Change the learning rate of a checkpoint. The arguments are its actor folder and the new rate. Returns
+    0."""
     folder, rate = sys.argv[1:] if arguments is None else arguments
     set_learning_rate(Path(folder), float(rate))
     return 0

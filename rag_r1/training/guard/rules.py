@@ -10,23 +10,34 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median
+from typing import NamedTuple
 
 from rag_r1.config.guard import GuardOptions
 from rag_r1.training.guard.history import History, Series, at_steps, best_window, mean
 from rag_r1.training.guard.signs import Sign, TrainingFacts, Verdict, find_fall, sign_by_right_answers
 
-#: How many times longer than `window` the second window is, in which a slow fall shows.
+#: How many times as long as `window` the window is in which a slow fall shows.
 _LONG_FACTOR = 4
-#: A smaller loss of right answers on held-out questions may be chance in validations of 100 questions or
-#: more.
+#: The smallest loss of right answers on held-out questions that counts. A smaller one may be chance, even in
+#: validations of 100 questions.
 _HELD_OUT_LOSS = 0.1
-#: The initial entropy is the median of the first steps, of which there are so many. The usual norm of a
-#: gradient is not known before as many steps have passed.
+#: Number of first steps whose median is the initial entropy, and after which the usual norm of a gradient is
+#: known.
 _START_STEPS = 4
-#: veRL's metric of how many updates the oldest weights of a trajectory are behind, at most in a step.
+#: veRL's metric of the most updates in a step by which the oldest weights of a trajectory are behind.
 _STALENESS = "training/off_policy/trajectory_staleness_worst/max"
 
 Rule = Callable[[History, GuardOptions, TrainingFacts], Iterator[Sign]]
+
+
+class _Change(NamedTuple):
+    """The change of a metric from its best window to the last one."""
+
+    #: The means in these two windows.
+    before: float
+    now: float
+    #: The first step of the last window.
+    since: int
 
 
 def right_answers_fall(history: History, options: GuardOptions, facts: TrainingFacts) -> Iterator[Sign]:
@@ -44,7 +55,8 @@ def right_answers_fall(history: History, options: GuardOptions, facts: TrainingF
 
 
 def _paying_term(history: History, facts: TrainingFacts, best_steps: Sequence[int]) -> str:
-    """Say which term of the reward rose most since the share of right answers was best."""
+    """Return the end of a sentence, which names the term of the reward that rose most since the share of
+    right answers was best."""
     gains = {}
     for term, weight in facts.terms.items():
         series = history[f"search/{term}"]
@@ -78,29 +90,27 @@ def held_out_falls(history: History, options: GuardOptions, facts: TrainingFacts
 
 def searches_vanish(history: History, options: GuardOptions, facts: TrainingFacts) -> Iterator[Sign]:
     """The policy stops searching."""
-    if change := _below_best(history["search/searches"], history, options):
-        before, now, since = change
-        if now < options.searches_left * before:
-            text = f"searches a question fell from {before:.2f} to {now:.2f}"
-            yield sign_by_right_answers("searches", text, since, history, options)
+    if change := _change_from_best(history["search/searches"], history, options):
+        if change.now < options.searches_left * change.before:
+            text = f"searches a question fell from {change.before:.2f} to {change.now:.2f}"
+            yield sign_by_right_answers("searches", text, change.since, history, options)
 
 
 def actions_become_invalid(history: History, options: GuardOptions, facts: TrainingFacts) -> Iterator[Sign]:
     """More turns than before are neither a search nor an answer."""
-    if change := _below_best(history["search/valid_actions"], history, options):
-        before, now, since = change
-        if before - now > options.valid_loss:
-            text = f"valid turns fell from {before:.0%} to {now:.0%}"
-            yield sign_by_right_answers("valid_actions", text, since, history, options)
+    if change := _change_from_best(history["search/valid_actions"], history, options):
+        if change.before - change.now > options.valid_loss:
+            text = f"valid turns fell from {change.before:.0%} to {change.now:.0%}"
+            yield sign_by_right_answers("valid_actions", text, change.since, history, options)
 
 
 def likelihood_falls(history: History, options: GuardOptions, facts: TrainingFacts) -> Iterator[Sign]:
     """The likelihood of right answers falls, which precedes a collapse (arXiv 2512.04220)."""
-    if change := _below_best(history["search/logprob_right"], history, options):
-        before, now, since = change
+    if change := _change_from_best(history["search/logprob_right"], history, options):
+        before, now = change.before, change.now
         if now < before - options.logprob_loss and now < options.logprob_factor * before:
             text = f"the mean log-prob of right answers' tokens fell from {before:.3f} to {now:.3f}"
-            yield sign_by_right_answers("logprob_right", text, since, history, options)
+            yield sign_by_right_answers("logprob_right", text, change.since, history, options)
 
 
 def entropy_explodes(history: History, options: GuardOptions, facts: TrainingFacts) -> Iterator[Sign]:
@@ -216,13 +226,14 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def _below_best(series: Series, history: History, options: GuardOptions) -> tuple[float, float, int] | None:
-    """Return the mean of the best window, the mean of the last window, and the first step of the last
-    window. Returns None if there are too few values, or if the last step has none."""
+def _change_from_best(series: Series, history: History, options: GuardOptions) -> _Change | None:
+    """Return the change of a metric from its best window to the last one, or None if there are too few
+    values, or if the last step has none."""
     window = options.window
     if len(series) < 2 * window or series.steps[-1] != history.step:
         return None
-    return best_window(series, window)[0], series.recent(window), series.since(window)
+    best_mean, _ = best_window(series, window)
+    return _Change(best_mean, series.recent(window), series.since(window))
 
 
 def _above(

@@ -22,10 +22,9 @@ from enum import IntEnum
 from rag_r1.config.guard import GuardOptions
 from rag_r1.training.guard.history import History, at_steps, best_window, mean
 
-#: For the verdicts of other signs, right answers count as fallen if this part of their best share is lost ...
-_MILD_LOSS = 0.1
-#: ... and the fall has so many standard deviations.
-_MILD_DEVIATIONS = 2.0
+#: The smallest fall of right answers that decides the verdict of another sign: this part of their best share,
+#: and this number of standard deviations.
+_MILD_LOSS, _MILD_DEVIATIONS = 0.1, 2.0
 #: Differences of shares up to this may come from rounding.
 _ROUNDING = 1e-9
 
@@ -111,9 +110,10 @@ def find_fall(history: History, window: int, loss: float, deviations: float) -> 
 
 
 def mild_fall(history: History, options: GuardOptions) -> Fall | None:
-    """Return a fall of right answers that is large enough to decide the verdict of another sign. The limits
-    are lower than those of the rule for right answers themselves. Without one over `options.window`
-    steps, a sudden one is returned: from the best single step to the last one, if it loses twice as much."""
+    """Return a fall of right answers that is large enough to decide the verdict of another sign, or None. The
+    limits are lower than those of the rule for right answers themselves. If there is no such fall of the mean
+    of `options.window` steps, a sudden one counts, from the best single step to the last step, if it loses
+    twice as much."""
     fall = find_fall(history, options.window, _MILD_LOSS, _MILD_DEVIATIONS)
     return fall or find_fall(history, 1, 2 * _MILD_LOSS, _MILD_DEVIATIONS)
 

@@ -184,13 +184,13 @@ class Supervisor:
         _print(f"{ending}; it goes on from step {step}")
 
     def _move_records(self, step: int, attempt: int) -> None:
-        """Move the trajectories after `step`, which is where the run goes back to, into the attempt's
-        folder."""
+        """Move the trajectories after `step`, to which the run goes back, into the folder of the attempt with
+        this number."""
         if self.records is None:
             return
         for path in sorted(self.records.rglob("step_*")):
-            number = path.name.split("_")[1].split("-")[0].split(".")[0]
-            if number.isdecimal() and int(number) > step:
+            record_step = path.name.split("_")[1].split("-")[0].split(".")[0]
+            if record_step.isdecimal() and int(record_step) > step:
                 target = self.folder / "attempts" / str(attempt) / path.relative_to(self.records)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.move(path, target)
