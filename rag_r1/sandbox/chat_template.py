@@ -108,7 +108,9 @@ def refuse_empty_tokenizer(tokenizer: Any) -> None:
 
 
 def refuse_endless_template(tokenizer: Any) -> None:
-    """Raise DataError if the tokenizer's template cannot render a question within its limits."""
+    """Raise DataError if the tokenizer's template cannot render a question within its limits, or is not
+    valid. A template that refuses the question passes, as does a tokenizer without one. Also raises
+    TypeError, OSError and RuntimeError as `ChatTemplate.text` does."""
     if not getattr(tokenizer, "chat_template", None):
         return
     try:
@@ -160,6 +162,6 @@ def _render(template: str, values: dict[str, Any]) -> str:
 def _as_texts(tokens: Mapping[str, Any]) -> dict[str, Any]:
     """Return special tokens as texts; some versions of transformers represent them as objects."""
     return {
-        name: [str(item) for item in value] if isinstance(value, list | tuple) else str(value)
+        name: list(map(str, value)) if isinstance(value, list | tuple) else str(value)
         for name, value in tokens.items()
     }

@@ -1,8 +1,8 @@
 """Validates the arguments of a tool call against a JSON schema in a sandbox worker.
 
-Both can be hostile. A schema of a few hundred bytes can contain so many references to itself, or such a
-regular expression, that every check takes forever. And an ordinary regular expression can take forever for
-arguments written by a policy.
+Both can be hostile. A schema of a few hundred bytes can contain references to itself, or a regular
+expression, with which every check takes forever. Even an ordinary regular expression can take forever for
+arguments that a policy has written.
 """
 
 from __future__ import annotations

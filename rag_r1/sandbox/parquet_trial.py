@@ -24,7 +24,7 @@ _MAX_EXPANSION = 1000
 
 
 def try_out(path: str, columns: Sequence[str], batch_rows: int) -> None:
-    """A job: read those of the columns that the file has, `batch_rows` rows at a time.
+    """A job: reads those of the columns that the file has, `batch_rows` rows at a time.
 
     `path` comes from `path_argument`. Raises DataError if reading takes too much. A broken file passes if its
     readable part does, since its actual reader reports what is wrong.
@@ -99,8 +99,9 @@ def _parts(arrays: Iterable[Any]) -> Iterator[Any]:
 
 
 def _referred_bytes(array: Any) -> int:
-    """Return the bytes of the texts to which the rows of a dictionary refer, each counted once for each row,
-    as Python objects have them; 0 for other arrays. Files with Arrow's schema are read as dictionaries."""
+    """Return the bytes of the texts to which the rows of a dictionary array refer; 0 for other arrays. A text
+    counts once for each row, since each row becomes a Python object. Files with Arrow's schema can have such
+    arrays."""
     import pyarrow.compute as pc
     import pyarrow.types as kinds
 

@@ -19,21 +19,21 @@ MAX_TERM_CHARS = 1 << 20
 _XML_BYTES = 1 << 16
 
 
-def read(path: str, form: str) -> list[list[Any]]:
-    """A job: returns the terms and triples of a file, in the form of `_terms_and_triples`.
+def read(path: str, file_format: str) -> list[list[Any]]:
+    """A job: returns the terms and triples of a file, as `_terms_and_triples` does.
 
-    `path` comes from `path_argument`. `form` is rdflib's name of the file format.
-    Raises ValueError, and OSError if the file cannot be opened.
+    `path` comes from `path_argument`, and `file_format` is rdflib's name of the format. Raises ValueError if
+    the file cannot be read as RDF, and OSError if it cannot be opened.
     """
     from rdflib import Graph
 
     file_name = path_of(path)
-    if form == "xml":
+    if file_format == "xml":
         _reject_doctype(file_name)
     graph = Graph()
     try:
         with open(file_name, "rb") as stream:
-            graph.parse(file=stream, format=form, publicID=Path(file_name).as_uri())
+            graph.parse(file=stream, format=file_format, publicID=Path(file_name).as_uri())
     except (OSError, MemoryError):
         raise
     except Exception as error:  # rdflib's parsers raise many kinds, also RecursionError
@@ -43,7 +43,8 @@ def read(path: str, form: str) -> list[list[Any]]:
 
 
 def _terms_and_triples(graph: Any) -> list[list[Any]]:
-    """Return the terms of a graph, and its triples as a flat list of term numbers, three for each triple.
+    """Return `[terms, triples]`: the terms of a graph, and its triples as a flat list of indices of terms,
+    three for each triple.
 
     A term is an address `[address]`, a blank node `["", 0]`, or a literal `[text, language, datatype]`.
     rdflib's names of blank nodes are random and therefore left out. Raises ValueError for a term that is too
@@ -51,27 +52,28 @@ def _terms_and_triples(graph: Any) -> list[list[Any]]:
     """
     from rdflib import Literal, URIRef
 
-    numbers: dict[Any, int] = {}
+    indices: dict[Any, int] = {}
     terms: list[list[Any]] = []
     triples: list[int] = []
     for triple in graph:
         for term in triple:
             # Terms are not used as keys: equal terms can differ in text, and typed literals compare slowly.
             key = (type(term), str(term), getattr(term, "language", None), getattr(term, "datatype", None))
-            if (number := numbers.get(key)) is None:
+            if (index := indices.get(key)) is None:
                 if len(str(term)) > MAX_TERM_CHARS:
                     raise ValueError(f"it has a text longer than {MAX_TERM_CHARS:,} characters: cut it")
-                number = numbers[key] = len(terms)
+                index = indices[key] = len(terms)
                 if isinstance(term, Literal):
                     terms.append([str(term), term.language or "", str(term.datatype or "")])
                 else:
                     terms.append([str(term)] if isinstance(term, URIRef) else ["", 0])
-            triples.append(number)
+            triples.append(index)
     return [terms, triples]
 
 
 def _reject_doctype(path: str) -> None:
-    """Raise ValueError if an XML file declares a document type, and OSError."""
+    """Raise ValueError if an XML file declares a document type, or is not XML up to its first element. Raises
+    OSError if it cannot be opened."""
 
     def refuse(*_: Any) -> None:
         raise ValueError(

@@ -51,8 +51,8 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def plain_values(path: str) -> Any:
-    """Return the plain values of a `torch.save` file. Raises ValueError if it is none, and also OSError and
-    MemoryError."""
+    """Return the plain values in a file, with placeholders for all other objects. Raises ValueError if it is
+    not a file of `torch.save`, OSError if it cannot be opened, and MemoryError."""
     try:
         with zipfile.ZipFile(path) as archive:
             name = next(name for name in archive.namelist() if name.endswith("data.pkl"))

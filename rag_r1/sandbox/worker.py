@@ -20,7 +20,7 @@ _REUSABLE_BYTES = 512 << 20
 
 
 def main() -> None:
-    """Run jobs until the parent closes the pipe, or ends."""
+    """Run jobs until the parent closes the pipe or ends, or a job requires a new process."""
     _exit_with_parent(int(sys.argv[1]))
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a job prints must not mix with answers
