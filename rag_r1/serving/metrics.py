@@ -18,8 +18,8 @@ class ChatMetrics:
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
 
-        def add(cls, name: str, text: str, labels: tuple[str, ...] = (), **options):
-            return cls(f"chat_{name}", text, labels, registry=self._registry, **options)
+        def add(metric_class, name: str, description: str, labels: tuple[str, ...] = (), **options):
+            return metric_class(f"chat_{name}", description, labels, registry=self._registry, **options)
 
         self.ended = add(Counter, "ended", "Chats that ran to an end, by how they ended.", ("status",))
         self.abandoned = add(Counter, "abandoned", "Chats whose client went away.")

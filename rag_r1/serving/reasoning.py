@@ -16,10 +16,9 @@ _ACTIONS = ("call", "answer")
 
 def turn_reasoning(text: str, protocol: Protocol) -> str:
     """Return the text of a turn without its call or answer, and without the protocol's tags."""
-    ends = [(end, i) for i, block in enumerate(protocol.acting) if (end := text.find(block.close)) >= 0]
+    ends = [(end, block) for block in protocol.acting if (end := text.find(block.close)) >= 0]
     if ends:
-        end, i = min(ends)
-        block = protocol.acting[i]
+        end, block = min(ends, key=lambda pair: pair[0])
         start = text.rfind(block.open, 0, end)
         text = text[: start if block.role in _ACTIONS and start >= 0 else end]
     return re.sub(_any_of(_tags(protocol)), "", text).strip()

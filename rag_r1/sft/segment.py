@@ -183,7 +183,7 @@ def _observation(turn: Turn, number: int, protocol: Protocol) -> str:
 def check_text(*texts: str) -> None:
     """Raise UnusableSampleError if a text has a lone surrogate, which no tokenizer and no parquet accepts."""
     if any(map(has_lone_surrogate, texts)):
-        raise UnusableSampleError("control_text", "half a character, which no tokenizer or file accepts")
+        raise UnusableSampleError("control_text", "a lone surrogate, which no tokenizer and no file accepts")
 
 
 def samples_of(trace: Trace, protocol: Protocol, layout: Layout = "cut") -> list[SftRow]:

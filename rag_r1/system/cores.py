@@ -1,6 +1,7 @@
 """Counts the CPU cores that this process may use, and chooses the number of threads for a model.
 
-A process may use fewer cores than the machine has, for example in a container.
+A process may use fewer cores than the machine has, if it is bound to some of them (`taskset`, or `docker run
+--cpuset-cpus`). A limit on the CPU time of a container (`--cpus`) is not seen.
 """
 
 from __future__ import annotations

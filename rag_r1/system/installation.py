@@ -105,8 +105,8 @@ def remedy_for(module: str, command: str) -> str | None:
 def missing_package(command: str, *modules: str) -> str | None:
     """Return a sentence about the first of these modules that is not installed, with the command that
     installs it. Returns None if all are installed, or no extra contains the module."""
-    name = next((name for name in modules if find_spec(name) is None), "")
-    remedy = remedy_for(name, command)
+    name = next((name for name in modules if find_spec(name) is None), None)
+    remedy = None if name is None else remedy_for(name, command)
     return None if remedy is None else f"{command} needs {name}, which is not installed: {remedy}"
 
 

@@ -64,8 +64,8 @@ class PageTool(FunctionTool):
         self.options, self.server = options, server
 
     async def read(self, url: str, part: int = 1) -> str | Refusal:
-        """Return the text of a part of a page, which counts from 1, or why there is none. Raises
-        HttpFailure."""
+        """Return the text of a part of a page, where parts count from 1, or a Refusal if there is no such
+        page or part. Raises HttpFailure."""
         answer = await self.server.ask("POST", f"{self.options.url.rstrip('/')}/access", json={"urls": [url]})
         pages = answer.get("result") if isinstance(answer, dict) else None
         if not isinstance(pages, list) or len(pages) != 1:

@@ -31,7 +31,8 @@ from rag_r1.tools.secret_option import Variable, bearer_header
 _MAX_CHARS = 300
 
 
-def _has_words(template: str) -> str:
+def _checked_template(template: str) -> str:
+    """Return the template. Raises ValueError if it has no place for the words."""
     if "{words}" not in template:
         raise ValueError("no {words}")
     return template
@@ -45,7 +46,8 @@ class SparqlOptions:
     url: Address
     #: A query with {words}, for policies that write words; null: the policy writes whole queries.
     template: Annotated[
-        Annotated[Text, AfterValidator(_has_words)] | None, Constraint("a query with {words} in it, or null")
+        Annotated[Text, AfterValidator(_checked_template)] | None,
+        Constraint("a query with {words} in it, or null"),
     ] = None
     #: Most rows that are shown.
     rows: PositiveCount = 20
@@ -77,8 +79,8 @@ class SparqlTool(FunctionTool):
         self._server = JsonClient({**headers, **bearer_header(options.token_env)}, options.timeout_s)
 
     async def ask(self, query: str) -> str | Refusal:
-        """Return the rows that the endpoint finds as text, or why it refuses the query. Raises
-        HttpFailure."""
+        """Return the rows that the endpoint finds as text, or a Refusal with the reason if it does not accept
+        the query. Raises HttpFailure."""
         if self.options.template is not None:
             query = self.options.template.replace("{words}", literal(query))
         try:
