@@ -52,14 +52,12 @@ def citations(trajectory: Trajectory, golds: Sequence[str] = ()) -> Citations:
     """Return the passages that contain an episode's answer, in the order in which they were shown. With
     `golds`, the accepted answers, the result also has a verdict."""
     answer = trajectory.answer
-    passages: list[CitedPassage] = []
     is_citable = bool(answer) and normalise(answer) not in _NOT_CITED
-    if is_citable:
-        passages = [
-            {"turn": turn, "call": call, "rank": rank, "id": document.id, "title": title_of(document)}
-            for turn, call, rank, document in _documents(trajectory)
-            if cover_exact_match(document.contents, [answer], ordered=True)
-        ]
+    passages: list[CitedPassage] = [
+        {"turn": turn, "call": call, "rank": rank, "id": document.id, "title": title_of(document)}
+        for turn, call, rank, document in (_documents(trajectory) if is_citable else ())
+        if cover_exact_match(document.contents, [answer], ordered=True)
+    ]
     grounded = bool(passages) if is_citable else None
     event: Citations = {"answer": answer, "passages": passages, "grounded": grounded}
     if golds:

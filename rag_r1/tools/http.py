@@ -41,15 +41,17 @@ class JsonClient:
         self._headers, self._timeout_s = dict(headers or {}), timeout_s
         self._session: aiohttp.ClientSession | None = None
 
-    async def ask(self, method: str, url: str, **request: Any) -> Any:
-        """Send a request; returns the JSON of the answer. `request` takes `json`, `data`, `params` and
-        `headers`, as aiohttp does. Raises HttpFailure, and HttpRefusal for status 400 or 422."""
+    async def ask(
+        self, method: str, url: str, *, json: Any = None, data: Mapping[str, str] | None = None
+    ) -> Any:
+        """Send a request, whose body is `json` or the form `data`; returns the JSON of the answer. Raises
+        HttpFailure, and HttpRefusal for status 400 or 422."""
         if self._session is None or self._session.closed:
             headers = {"Accept": "application/json", **self._headers}
-            jar = aiohttp.DummyCookieJar()
-            self._session = bounded_session(headers, self._timeout_s, cookie_jar=jar)
+            self._session = bounded_session(headers, self._timeout_s, cookie_jar=aiohttp.DummyCookieJar())
         try:
-            async with self._session.request(method, url, allow_redirects=False, **request) as response:
+            sent = self._session.request(method, url, json=json, data=data, allow_redirects=False)
+            async with sent as response:
                 status, body = response.status, await read_body(response, MAX_ANSWER_BYTES)
         except TooLargeError:
             raise HttpFailure(f"its answer has more than {MAX_ANSWER_BYTES >> 20} MiB") from None
