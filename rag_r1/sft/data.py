@@ -139,8 +139,8 @@ def check_start(args: SftDataArguments) -> SftTokens:
 
 
 def _check_traces(path: Path) -> None:
-    """Raise DataError if none of the first records can be used. If no line can be read as a record, the error
-    is that of the first line."""
+    """Raise DataError if none of the first records can be used. It names the first line that is not a record,
+    if there is one."""
     bad = BadRows()
     try:
         records = read_records(path, skip_broken=bad.add)
