@@ -88,7 +88,9 @@ def _trained_columns(config: DictConfig) -> tuple[str, str, str]:
 
 
 def _rate(value: Any) -> str:
-    return f"{float(value):.0e}".replace("e-0", "e-")
+    """Return a learning rate as the table shows it: `1e-6`, `2.5e-5`."""
+    mantissa, _, exponent = f"{float(value):e}".partition("e")
+    return f"{float(mantissa):g}e{int(exponent)}"
 
 
 def _memory_columns(memory: MemoryEstimate) -> tuple[str, ...]:

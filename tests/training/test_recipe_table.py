@@ -10,7 +10,7 @@ from rag_r1.config.recipes import RECIPES, shipped_names
 from rag_r1.training import recipes_command
 from rag_r1.training.preflight.memory.estimate import memory_of, sft_memory_of
 from rag_r1.training.preflight.memory.shape import SHAPES
-from rag_r1.training.recipe_table import folder_of, recipe_tables
+from rag_r1.training.recipe_table import _rate, folder_of, recipe_tables
 from tests.recipes.composed_recipes import compose_quickly, composed
 
 FOLDERS = sorted({folder_of(name) for name in shipped_names("train", "sft")})
@@ -24,6 +24,10 @@ def test_every_recipe_that_trains_is_found_and_no_fragment_is():
     assert {"rag_r1/grpo", "demo/ppo_mq", "agentic_rag/dapo_lora", "rag_r1/sft/qwen_7b"} <= set(names)
     assert not any(name.rpartition("/")[2].startswith("_") for name in names)
     assert {name.partition("/")[0] for name in names}.isdisjoint({"platform", "rag_r1_defaults"})
+
+
+def test_a_learning_rate_keeps_its_digits():
+    assert [_rate(value) for value in (1e-06, "2.5e-5", 3e-4)] == ["1e-6", "2.5e-5", "3e-4"]
 
 
 @pytest.mark.full
