@@ -165,7 +165,7 @@ class QuestionsArguments(EndpointArguments):
         )
 
     def _reader(self) -> ModelSpec | None:
-        """The model that verifies; None if the teacher does so itself."""
+        """Return the model that verifies; None if the teacher does so itself."""
         if self.reader_model is None:
             return None
         return ModelSpec(

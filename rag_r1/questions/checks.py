@@ -24,7 +24,7 @@ def check_start(spec: QuestionsSpec, *, asks_models: bool, opens_run: bool = Fal
 
     The models are asked only if `asks_models` is set and no proxy is used, which may know hosts that this
     machine does not. With `opens_run`, the settings must be those of the run in `spec.out`, if there is one.
-    Returns the corpus; None if its files are unknown. Raises StartError with all problems.
+    Returns the passages of the corpus; None if `spec.corpus` is empty. Raises StartError with all problems.
     """
     pool = None
     with StartChecks() as checks:

@@ -1,13 +1,14 @@
 """Declares drafts, their outcomes, and the reasons for which a draft is refused.
 
-A draft is a question with its answer as the teacher wrote them. Every seed leads to one `Outcome`. Its draft
-is kept, refused by a step for one of the `REASONS`, or open because a server did not answer. When the
-command is run again, it continues with the open drafts.
+A draft is a question with its answer, as the teacher wrote them. Every seed leads to one `Outcome`: its draft
+is kept, refused by a step for one of the `REASONS`, or open because a server did not answer. When the command
+is run again, it continues with the open drafts.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from rag_r1.data.answer_forms import answer_forms
 from rag_r1.questions.pair_answers import facts_in
@@ -93,6 +94,15 @@ class Draft:
         texts = [passage.contents for passage in self.passages]
         pair = facts_in(self.golds[0], texts) if self.golds else None
         return tuple(map(answer_forms, pair or ()))
+
+
+class Refusal(NamedTuple):
+    """Why a step refuses a draft."""
+
+    #: One of the REASONS.
+    reason: str
+    #: An explanation for people.
+    detail: str
 
 
 @dataclass(frozen=True)

@@ -32,22 +32,22 @@ def forecast(spec: QuestionsSpec, seeds: Sequence[Seed], prompts: Prompts) -> tu
     for seed in seeds:
         case_tokens = estimate_tokens(prompts.teacher_case(seed))
         teacher.add(Usage(1, instruction_tokens["teacher"] + case_tokens, _DRAFT_TOKENS))
-        passages_per_reading = _tokens_of_readings(seed, passage_tokens * rules.neighbours)
-        prompts_of_readings = [
-            instruction_tokens["reader"] + _QUESTION_TOKENS + tokens for tokens in passages_per_reading
+        tokens_per_prompt = [
+            instruction_tokens["reader"] + _QUESTION_TOKENS + tokens
+            for tokens in _tokens_of_readings(seed, passage_tokens * rules.neighbours)
         ]
         if rules.review:
-            prompts_of_readings.append(instruction_tokens["review"] + _QUESTION_TOKENS)
-        requests = rules.samples * len(prompts_of_readings)
-        prompt_tokens = rules.samples * sum(prompts_of_readings)
+            tokens_per_prompt.append(instruction_tokens["review"] + _QUESTION_TOKENS)
+        requests = rules.samples * len(tokens_per_prompt)
+        prompt_tokens = rules.samples * sum(tokens_per_prompt)
         reader.add(Usage(requests, prompt_tokens, requests * _ANSWER_TOKENS))
     return teacher, reader
 
 
 def _tokens_of_readings(seed: Seed, neighbour_tokens: int) -> list[int]:
-    """The tokens of the passages in each reading of a draft.
+    """Return the number of tokens of the passages in each reading of a draft.
 
-    `neighbour_tokens` are those of the neighbours that a search for the question finds. Searches for titles
+    `neighbour_tokens` is that of the neighbours that a search for the question finds. Searches for titles
     find half as many more, and the neighbours of a bridge include the passages that these lead to.
     """
     own = [estimate_tokens(truncate(passage.contents)) for passage in seed.passages]
@@ -78,6 +78,6 @@ def forecast_lines(
 
 
 def _mean_passage_tokens(seeds: Sequence[Seed]) -> int:
-    """The mean number of tokens of a passage over all seeds."""
-    texts = [estimate_tokens(truncate(passage.contents)) for seed in seeds for passage in seed.passages]
-    return sum(texts) // max(len(texts), 1)
+    """Return the mean number of tokens of a passage over all seeds, rounded down; 0 without seeds."""
+    counts = [estimate_tokens(truncate(passage.contents)) for seed in seeds for passage in seed.passages]
+    return sum(counts) // max(len(counts), 1)

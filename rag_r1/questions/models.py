@@ -19,7 +19,7 @@ from rag_r1.inference.cost_limit import CostTracker
 from rag_r1.inference.judging import request_body
 from rag_r1.inference.rate_limit import RateLimiter
 from rag_r1.inference.strict_replies import RETRY_TEMPERATURE, StrictReplies, with_own_keys
-from rag_r1.questions.drafts import Draft, Outcome
+from rag_r1.questions.drafts import Draft, Outcome, Refusal
 from rag_r1.questions.prompts import Declined, Prompts, TeacherReply, read_reader, read_teacher
 from rag_r1.questions.readings import REVIEW, Check, verdict
 from rag_r1.questions.rules import golds_of
@@ -108,31 +108,30 @@ class Reader(StrictReplies):
         super().__init__("reader", endpoint, cache)
         self.model, self.prompts, self.rules = model, prompts, rules
 
-    async def refuses(
-        self, check: Check, draft: Draft, neighbours: Sequence[str] = ()
-    ) -> tuple[str, str] | None:
-        """Apply a check to a draft; returns (reason, answers that refute it as one text), None if it passes.
+    async def refusal(self, check: Check, draft: Draft, neighbours: Sequence[str] = ()) -> Refusal | None:
+        """Apply a check to a draft. Returns the refusal, whose detail quotes the reader's answers; None if
+        the draft passes.
 
         `neighbours` are the texts of passages that a search finds beside the draft's own. In each reading the
         reader is asked until further samples cannot change the verdict. Raises EngineFailure if the endpoint
         does not answer, and RunError if the disk is full.
         """
-        for number, passages in enumerate(check.shows(draft, neighbours)):
+        for reading, passages in enumerate(check.shows(draft, neighbours)):
             answers: list[str | None] = []
             while (is_yes := self._verdict(check, draft, passages, answers)) is None:
-                name = f"{check.step}/{draft.id}/{number}/{len(answers)}"
+                name = f"{check.step}/{draft.id}/{reading}/{len(answers)}"
                 answers.append(await self._answer(name, check, draft, passages, len(answers)))
-            if is_yes == check.refuses:
-                said = ", ".join("no answer" if answer is None else answer for answer in answers)
-                return check.reason_for(answers), f"the reader: {said}"
+            if is_yes == check.refusing_verdict:
+                quoted = ", ".join("no answer" if answer is None else answer for answer in answers)
+                return Refusal(check.reason_for(answers), f"the reader: {quoted}")
         return None
 
     def _verdict(
         self, check: Check, draft: Draft, passages: Sequence[str], answers: Sequence[str | None]
     ) -> bool | None:
-        """The verdict of a reading by its answers so far; None while more answers are needed."""
+        """Return the verdict of a reading by its answers so far; None while more answers are needed."""
         samples = self.rules.samples
-        if not check.refuses:
+        if not check.refusing_verdict:
             needed = self.rules.right
         else:
             needed = samples if check.needs_all(draft) else samples // 2 + 1
@@ -141,8 +140,9 @@ class Reader(StrictReplies):
     async def _answer(
         self, name: str, check: Check, draft: Draft, passages: Sequence[str], sample: int
     ) -> str | None:
-        """Request one answer. None if the reader says that it knows none, if every reply is malformed, or if
-        the endpoint rejects the request. `sample` is the number of the answer in its reading, from 0."""
+        """Request one answer. Returns None if the reader says that it knows none, if every reply is
+        malformed, or if the endpoint rejects the request. `sample` is the index of the answer in its
+        reading."""
         if check is REVIEW:
             instructions = self.prompts.instructions("review")
             language = language_of([passage.contents for passage in draft.seed.passages])

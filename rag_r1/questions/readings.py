@@ -33,7 +33,7 @@ from rag_r1.rewards import cover_exact_match, normalise
 Answers = Sequence[str | None]
 #: Texts of the passages in a reading.
 Passages = tuple[str, ...]
-#: A right answer of the reader may have so many words more than the gold answer.
+#: A right answer of the reader may have this many more words than the longest gold answer.
 _MAX_EXTRA_WORDS = 4
 #: Words that are no part of a name, though an answer may begin with them.
 _BEFORE_NAMES = frozenset("a an the in on at by from of to near for with and it is was".split())
@@ -52,8 +52,8 @@ class Check:
     shows: Callable[[Draft, Sequence[str]], list[Passages]]
     #: (draft, texts of the reading's passages, answers) -> the number of votes for yes.
     votes: Callable[[Draft, Sequence[str], Answers], int]
-    #: The verdict with which the draft is refused.
-    refuses: bool
+    #: The verdict, yes or no, with which the draft is refused.
+    refusing_verdict: bool
     #: If the verdict yes refuses the draft: whether all samples must vote for it, and not only a majority.
     needs_all: Callable[[Draft], bool] = lambda draft: draft.is_guessable
     #: Maps answers that name another reason to this reason.
@@ -133,7 +133,7 @@ def _is_same(fact: str, forms: Sequence[str]) -> bool:
 
 
 def _has_rival(draft: Draft, facts: Sequence[str], passages: Sequence[str]) -> bool:
-    """Whether some of these facts are not the draft's, and all of those occur in the passages, but not in the
+    """Whether these facts include others than the draft's, all of which occur in the passages and not in the
     question."""
     pairs = zip(facts, draft.facts, strict=True)
     others = [fact for fact, forms in pairs if not _is_same(fact, forms)]
@@ -145,7 +145,7 @@ def _has_rival(draft: Draft, facts: Sequence[str], passages: Sequence[str]) -> b
 
 
 def verdict(votes: int, answers: int, samples: int, needed: int) -> bool | None:
-    """Whether at least `needed` of `samples` answers vote yes.
+    """Return whether at least `needed` of `samples` answers vote yes.
 
     `votes` of the first `answers` do so. Returns None while the remaining samples can change the verdict.
     """
@@ -156,17 +156,17 @@ def verdict(votes: int, answers: int, samples: int, needed: int) -> bool | None:
 
 
 def _draft_passages(draft: Draft, neighbours: Sequence[str]) -> list[Passages]:
-    """The reading with all of the draft's passages."""
+    """Return the reading with all of the draft's passages."""
     return [tuple(truncate(passage.contents) for passage in draft.passages)]
 
 
 def _no_passages(draft: Draft, neighbours: Sequence[str]) -> list[Passages]:
-    """The reading without passages."""
+    """Return the reading without passages."""
     return [()]
 
 
 def _ablated_passages(draft: Draft, neighbours: Sequence[str]) -> list[Passages]:
-    """All readings in which one of the draft's passages is left out.
+    """Return all readings in which one of the draft's passages is left out.
 
     The last passage is left out first, so that of two passages the first one is shown first.
     """
@@ -174,7 +174,7 @@ def _ablated_passages(draft: Draft, neighbours: Sequence[str]) -> list[Passages]
 
 
 def _neighbour_passages(draft: Draft, neighbours: Sequence[str]) -> list[Passages]:
-    """A reading with the neighbours, and for multi-hop drafts, readings in which they replace a passage.
+    """Return a reading with the neighbours and, for multi-hop drafts, some in which they replace a passage.
 
     A passage is replaced by the neighbours that contain its title, since they may be about a namesake.
     """
@@ -189,7 +189,7 @@ def _neighbour_passages(draft: Draft, neighbours: Sequence[str]) -> list[Passage
 
 
 def _ablations(draft: Draft) -> list[tuple[SourcePassage, Passages]]:
-    """For each passage of a multi-hop draft, the passage and the texts of the remaining ones."""
+    """Return each passage of a multi-hop draft with the texts of the others; [] for a single-hop draft."""
     if not draft.is_multi_hop:
         return []
     texts = [truncate(passage.contents) for passage in draft.passages]
@@ -197,18 +197,18 @@ def _ablations(draft: Draft) -> list[tuple[SourcePassage, Passages]]:
 
 
 def _count_right(draft: Draft, passages: Sequence[str], answers: Answers) -> int:
-    """The number of answers that agree with the draft's."""
+    """Count the answers that agree with the draft's."""
     return sum(is_right(draft, answer) for answer in answers)
 
 
 def _count_whole_and_right(draft: Draft, passages: Sequence[str], answers: Answers) -> int:
-    """The number of answers that agree with the draft's, and do not give a longer name."""
+    """Count the answers that agree with the draft's, and do not give a longer name."""
     right = [answer for answer in answers if is_right(draft, answer)]
     return sum(not any(is_part_of_name(forms, answer, passages) for forms in draft.facts) for answer in right)
 
 
 def _count_repeated_rival(draft: Draft, passages: Sequence[str], answers: Answers) -> int:
-    """The number of answers that agree on one rival.
+    """Count the answers that agree on one rival.
 
     An error seldom repeats itself, while an answer that is really a second right one does.
     """
@@ -219,7 +219,7 @@ def _count_repeated_rival(draft: Draft, passages: Sequence[str], answers: Answer
 
 
 def _count_repeated_fault(draft: Draft, passages: Sequence[str], answers: Answers) -> int:
-    """The number of answers that name the same fault of the wording, since an error seldom repeats itself."""
+    """Count the answers that name the same fault of the wording, since an error seldom repeats itself."""
     words = [normalise(answer or "") for answer in answers]
     return max(map(words.count, WORDING_FAULTS))
 
@@ -237,7 +237,7 @@ REVIEW = Check(
     "not_standalone",
     _no_passages,
     _count_repeated_fault,
-    refuses=True,
+    refusing_verdict=True,
     needs_all=lambda draft: False,
     reasons=WORDING_FAULTS,
 )
@@ -247,10 +247,10 @@ CHECKS = (
         "reader_disagrees",
         _draft_passages,
         _count_whole_and_right,
-        refuses=False,
+        refusing_verdict=False,
         needs_all=lambda draft: False,
     ),
-    Check("needs_no_search", _no_passages, _count_right, refuses=True),
-    Check("one_passage_is_enough", _ablated_passages, _count_right, refuses=True),
-    Check("another_answer", _neighbour_passages, _count_repeated_rival, refuses=True),
+    Check("needs_no_search", _no_passages, _count_right, refusing_verdict=True),
+    Check("one_passage_is_enough", _ablated_passages, _count_right, refusing_verdict=True),
+    Check("another_answer", _neighbour_passages, _count_repeated_rival, refusing_verdict=True),
 )

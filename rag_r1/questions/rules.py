@@ -92,8 +92,8 @@ def answer_in_question(draft: Draft) -> bool:
 def dangling_reference(draft: Draft) -> bool:
     """Refuse a draft that makes no sense without its passage.
 
-    Such a question refers to the passage or to the time when it was written, or it asks about somebody or
-    something without naming them.
+    Such a question refers to the passage or to the time when it was written, or it asks about a person or a
+    thing without naming it.
     """
     return refers_to_its_passage(draft.question)
 
@@ -111,8 +111,8 @@ def name_not_in_passages(draft: Draft) -> bool:
 def name_not_hidden(draft: Draft) -> bool:
     """Refuse a draft that names the first passage's subject, although it was to describe it."""
     title = base_title(draft.seed.passages[0].title)
-    hides = draft.seed.obscure and bool(normalise(title))
-    return hides and bool(cover_exact_match(draft.question, [title], ordered=True))
+    must_hide = draft.seed.obscure and bool(normalise(title))
+    return must_hide and bool(cover_exact_match(draft.question, [title], ordered=True))
 
 
 RULES: tuple[Callable[[Draft], bool], ...] = (
@@ -143,7 +143,7 @@ def unreachable(draft: Draft, question_hits: Sequence[str], title_hits: Sequence
     if not set(ids) & set(question_hits):
         return True
     hits = zip(ids, title_hits, strict=True)
-    return any(name not in question_hits and name not in own_hits for name, own_hits in hits)
+    return any(id_ not in question_hits and id_ not in own_hits for id_, own_hits in hits)
 
 
 def _is_form_of(alias: str, answer: str) -> bool:

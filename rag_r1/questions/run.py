@@ -31,7 +31,8 @@ from rag_r1.questions.passages.links import Links
 from rag_r1.questions.prompts import Prompts
 from rag_r1.questions.readings import CHECKS, REVIEW
 from rag_r1.questions.results.card import card_of, write_card
-from rag_r1.questions.results.rows import without_duplicates, write_files
+from rag_r1.questions.results.duplicates import without_duplicates
+from rag_r1.questions.results.rows import write_files
 from rag_r1.questions.rules import refused_by_rule, unreachable
 from rag_r1.questions.search import (
     QUERY_CHARS,
@@ -225,14 +226,14 @@ class QuestionsRun:
         if reason := refused_by_rule(draft):
             return replace(outcome, reason=reason)
         try:
-            if self.spec.verification.review and (refusal := await reader.refuses(REVIEW, draft)):
-                return replace(outcome, reason=refusal[0], detail=refusal[1])
+            if self.spec.verification.review and (refusal := await reader.refusal(REVIEW, draft)):
+                return replace(outcome, reason=refusal.reason, detail=refusal.detail)
             reason, neighbours = await self._search_passages(draft)
             if reason:
                 return replace(outcome, reason=reason)
             for check in CHECKS:
-                if refusal := await reader.refuses(check, draft, neighbours):
-                    return replace(outcome, reason=refusal[0], detail=refusal[1])
+                if refusal := await reader.refusal(check, draft, neighbours):
+                    return replace(outcome, reason=refusal.reason, detail=refusal.detail)
         except (EngineFailure, SearchFailedError) as error:
             return replace(outcome, detail=str(error))
         return replace(outcome, is_verified=True)
@@ -255,13 +256,13 @@ class QuestionsRun:
         return ("unreachable" if unreachable(draft, ids[0], ids[1:]) else None), texts
 
     def _linked_passages(self, ids: Sequence[str], draft: Draft) -> list[SourcePassage]:
-        """The passages to which those with these ids link by title, except these and the draft's own."""
-        passages = [self.pool.by_id[name] for name in ids if name in self.pool.by_id]
+        """Return what the passages with these ids link to by title, without these and the draft's own."""
+        passages = [self.pool.by_id[id_] for id_ in ids if id_ in self.pool.by_id]
         targets = [
             link.target for passage in passages for link in self.links.of(passage) if link.kind == "title"
         ]
         known_ids = {*ids, *(passage.id for passage in draft.passages)}
-        return [self.pool.by_id[name] for name in dict.fromkeys(targets) if name not in known_ids]
+        return [self.pool.by_id[id_] for id_ in dict.fromkeys(targets) if id_ not in known_ids]
 
     async def _similar(self, passage: SourcePassage) -> list[str]:
         """Search for similar passages; returns their ids, best first. Raises RunError if the search fails."""

@@ -25,7 +25,7 @@ from rag_r1.tools.retrieval.client import RetrievalClient, RetrieverConfig
 QUERY_CHARS = 300
 #: Number of passages that are searched for to see whether the server has this corpus.
 _PROBE_PASSAGES = 5
-#: A search returns so many passages more than the wanted neighbours, since it also finds the draft's own.
+#: Number of passages that a search returns beyond the wanted neighbours, since it also finds the draft's own.
 _EXTRA_PASSAGES = 6
 
 
@@ -87,8 +87,8 @@ def retriever_of(spec: QuestionsSpec) -> RetrieverConfig:
 
 
 async def check_corpus(search: JournaledSearch, pool: PassagePool, url: str) -> None:
-    """Raise RunError if the first passages of the pool find no passage of it, or the search fails. `url` is
-    the address of the server, for the message."""
+    """Search for the first passages of the pool. Raises RunError if no result is a passage of it, or if the
+    search fails. `url` is the address of the server, for the message."""
     probes = pool.passages[:_PROBE_PASSAGES]
     try:
         results = await search([passage.contents[:QUERY_CHARS] for passage in probes])
@@ -104,8 +104,8 @@ async def check_corpus(search: JournaledSearch, pool: PassagePool, url: str) -> 
 
 
 async def try_search(config: RetrieverConfig, pool: PassagePool | None) -> None:
-    """Search once, and if there is a corpus also for passages of it. Raises RunError if a search fails, or
-    if the server has another corpus."""
+    """Search once as a check and, if `pool` is given, also for passages of it. Raises RunError if a search
+    fails, or if the server has another corpus."""
     retriever = {"url": config.url, "wire": config.wire, "topk": config.topk}
     await try_first_search(retriever, config.url)
     if pool is not None:
@@ -131,7 +131,7 @@ def neighbours_of(
     excluded = {passage.id for passage in passages}
     texts = {document.id: document.contents for hits in (question_hits, *title_hits) for document in hits}
     excluded |= {
-        name for name, text in texts.items() if any(is_copy(passage.contents, text) for passage in passages)
+        id_ for id_, text in texts.items() if any(is_copy(passage.contents, text) for passage in passages)
     }
     by_question = {document.id: document for document in question_hits if document.id not in excluded}
     neighbours = dict(list(by_question.items())[:limit])

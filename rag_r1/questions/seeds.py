@@ -20,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from rag_r1.questions.passages.documents import SourcePassage, is_copy
 from rag_r1.questions.passages.links import Link, Links
@@ -34,7 +34,7 @@ MULTI_HOP = frozenset({"bridge", "comparison", "yes_no", "both"})
 PAIRS = frozenset({"comparison", "yes_no", "both"})
 #: Kinds with two possible answers, so that half of all guesses are right.
 GUESSABLE = frozenset({"comparison", "yes_no"})
-#: (number of passages in a chain, share of the chains that have at most that many).
+#: (number of passages in a chain, share of the chains that have at most this many).
 _LENGTHS = ((2, 0.6), (3, 0.9), (4, 1.0))
 #: Number of passages in the longest chain.
 LONGEST_CHAIN = _LENGTHS[-1][0]
@@ -74,6 +74,14 @@ class Seed:
         return "yes" if seeded_fraction(0, "wanted", self.id) < 0.5 else "no"
 
 
+class _Step(NamedTuple):
+    """A passage of a seed that is being made."""
+
+    passage: SourcePassage
+    #: How the previous passage leads to it, as in `Seed.ways`; empty for the first one.
+    way: str = ""
+
+
 @dataclass(frozen=True)
 class SeedPlan:
     """Draws the seeds from the passages of a pool and the links between them."""
@@ -96,22 +104,22 @@ class SeedPlan:
         for kind in self.kinds:
             count = _STARTS_PER_PAIR * self.per_kind if kind in PAIRS else 0
             if kind == "bridge":
-                linked = (passage for passage in self._starts(kind) if self._links(passage))
+                linked = (passage for passage in self._starts(kind) if self._links_in_split(passage))
                 count = self.per_kind - sum(1 for _ in islice(linked, self.per_kind))
             passages |= {passage.id: passage for passage in islice(self._starts(kind), count)}
         return list(passages.values())
 
     def draw(self, similar: Similar) -> list[Seed]:
         """Draw the seeds of all kinds, each once."""
-        return [seed for kind in dict.fromkeys(self.kinds) for seed in self._of_kind(kind, similar)]
+        return [seed for kind in dict.fromkeys(self.kinds) for seed in self._draw_kind(kind, similar)]
 
-    def _of_kind(self, kind: KindName, similar: Similar) -> list[Seed]:
+    def _draw_kind(self, kind: KindName, similar: Similar) -> list[Seed]:
         """Draw at most `per_kind` seeds of a kind."""
         seeds: dict[str, Seed] = {}
         for start in self._starts(kind):
             if len(seeds) == self.per_kind:
                 break
-            if seed := self._make(kind, start, similar):
+            if seed := self._seed_from(start, kind, similar):
                 seeds.setdefault(seed.id, seed)
         return list(seeds.values())
 
@@ -133,62 +141,57 @@ class SeedPlan:
         ranked.sort(key=lambda item: item[:2])  # stable, so passages of equal rank stay shuffled
         return (passage for *_, passage in ranked)
 
-    def _make(self, kind: KindName, start: SourcePassage, similar: Similar) -> Seed | None:
-        """Make the seed that begins with a passage; None if it needs a second passage and finds none."""
-        steps: list[tuple[SourcePassage, str]] = [(start, "")]
+    def _seed_from(self, start: SourcePassage, kind: KindName, similar: Similar) -> Seed | None:
+        """Return the seed that begins with a passage; None if it needs a second passage and finds none."""
+        steps = self._chain(start, similar) if kind == "bridge" else [_Step(start)]
         if kind in PAIRS:
-            steps += self._similar_passages(start, similar)[:1]
-        elif kind == "bridge":
-            steps = self._chain(start, similar)
+            steps += self._similar_steps(start, similar)[:1]
         if kind in MULTI_HOP and len(steps) < 2:
             return None
-        passages = tuple(passage for passage, _ in steps)
-        ids = sorted(p.id for p in passages) if kind in PAIRS else [p.id for p in passages]
-        name = f"{kind}-{int(seeded_fraction(0, 'seed', repr(ids)) * (1 << 48)):012x}"
-        obscure = kind == "bridge" and self._fraction("obscure", name) < self.obscure_share
-        return Seed(name, kind, passages, tuple(how for _, how in steps[1:]), obscure)
+        passages = tuple(step.passage for step in steps)
+        ids = [passage.id for passage in passages]
+        key = repr(sorted(ids) if kind in PAIRS else ids)
+        seed_id = f"{kind}-{int(seeded_fraction(0, 'seed', key) * (1 << 48)):012x}"
+        obscure = kind == "bridge" and self._fraction("obscure", seed_id) < self.obscure_share
+        return Seed(seed_id, kind, passages, tuple(step.way for step in steps[1:]), obscure)
 
-    def _chain(self, start: SourcePassage, similar: Similar) -> list[tuple[SourcePassage, str]]:
-        """Make a chain of a random length, which is shorter if the links end before.
-
-        Returns (passage, how the previous one leads to it) for each passage.
-        """
+    def _chain(self, start: SourcePassage, similar: Similar) -> list[_Step]:
+        """Return a chain of a random length, which is shorter if it runs out of links."""
         fraction = self._fraction("length", start.id)
         length = next(length for length, share in _LENGTHS if fraction < share)
-        chain = [(start, "")]
-        while len(chain) < length and (step := self._next([p for p, _ in chain], similar)):
+        chain = [_Step(start)]
+        while len(chain) < length and (step := self._next_step(chain, similar)):
             chain.append(step)
         return chain
 
-    def _next(self, chain: Sequence[SourcePassage], similar: Similar) -> tuple[SourcePassage, str] | None:
-        """Choose the next passage of a chain, from a document that is not in it; None if there is none.
+    def _next_step(self, chain: Sequence[_Step], similar: Similar) -> _Step | None:
+        """Return the next step of a chain, to a document that is not in it; None if there is none.
 
         Links by title are preferred, since the title tells what the next passage is about. Without any link,
         the first passage of a chain is followed by a similar one.
         """
-        last = chain[-1]
-        documents = {passage.document for passage in chain}
+        passages, last = self.links.pool.by_id, chain[-1].passage
+        documents = {step.passage.document for step in chain}
         links = [
-            link for link in self._links(last) if self.links.pool.by_id[link.target].document not in documents
+            link for link in self._links_in_split(last) if passages[link.target].document not in documents
         ]
         links = [link for link in links if link.kind == "title"] or links
-        if not links and len(chain) == 1:
-            return next(iter(self._similar_passages(last, similar)), None)
         if not links:
-            return None
-        link: Link = min(links, key=lambda link: self._fraction(last.id, link.target))
-        return self.links.pool.by_id[link.target], link.kind
+            return next(iter(self._similar_steps(last, similar)), None) if len(chain) == 1 else None
+        link = min(links, key=lambda link: self._fraction(last.id, link.target))
+        return _Step(passages[link.target], link.kind)
 
-    def _links(self, passage: SourcePassage) -> list[Link]:
-        """The links to passages in the same split, so that no question mixes train and test."""
+    def _links_in_split(self, passage: SourcePassage) -> list[Link]:
+        """Return the links to passages in the same split, so that no question mixes train and test."""
         links = self.links.of(passage)
         return [link for link in links if self.links.pool.by_id[link.target].split == passage.split]
 
-    def _similar_passages(self, start: SourcePassage, similar: Similar) -> list[tuple[SourcePassage, str]]:
-        """The similar passages of other documents in the same split, without copies of the start."""
+    def _similar_steps(self, start: SourcePassage, similar: Similar) -> list[_Step]:
+        """Return steps to the similar passages of other documents in the same split, without copies of the
+        start."""
         candidates = (self.links.pool.by_id.get(candidate) for candidate in similar.get(start.id, ()))
         return [
-            (candidate, "similar")
+            _Step(candidate, "similar")
             for candidate in candidates
             if candidate
             and candidate.document != start.document
@@ -197,5 +200,5 @@ class SeedPlan:
         ]
 
     def _fraction(self, purpose: str, key: str) -> float:
-        """A random number from 0 to 1 that depends on the random seed, the purpose and the key only."""
+        """Return a random number from 0 to 1 that depends only on the seed, the purpose and the key."""
         return seeded_fraction(self.seed, purpose, key)

@@ -78,13 +78,13 @@ class Verification:
     samples: int = 3
     #: How many of these answers must be right when the reader sees the draft's passages; at least one.
     right: int = 2
-    #: The draft's passages must be among so many results of a search.
+    #: The draft's passages must be among this many results of a search.
     topk: int = 10
     #: Number of other passages in which the reader looks for another answer.
     neighbours: int = 10
     #: Whether the reader also judges the wording of the question.
     review: bool = True
-    #: Similarity of wordings from which two questions are duplicates; 0: see results/rows.py.
+    #: Similarity of wordings from which two questions are duplicates; 0: see results/duplicates.py.
     similarity: float = 0.8
 
     def __post_init__(self) -> None:

@@ -124,7 +124,7 @@ def _source_passage(passage: Passage, file: str, seed: int, test_share: float) -
         url=passage.url,
         document=document,
         source=_host(passage.url) or file,
-        split=SPLITS[seeded_fraction(seed, "split", document) < test_share],
+        split="test" if seeded_fraction(seed, "split", document) < test_share else "train",
     )
 
 
@@ -154,7 +154,7 @@ def first_of_copies(passages: Sequence[SourcePassage]) -> dict[str, str]:
     for pair in sorted(pairs, key=lambda pair: pair.later):
         first[texts[pair.later]] = first[texts[pair.first]]
     id_of: dict[str, str] = {}
-    return {name: id_of.setdefault(first[key], name) for name, key in keys.items()}
+    return {id_: id_of.setdefault(first[key], id_) for id_, key in keys.items()}
 
 
 class _SmallestRanks:
@@ -174,5 +174,5 @@ class _SmallestRanks:
             heapq.heappushpop(self.items, item)
 
     def in_order(self) -> Iterator[SourcePassage]:
-        """The kept passages, in the order of the corpus."""
+        """Return the kept passages, in the order of the corpus."""
         return (passage for _, _, passage in sorted(self.items, key=lambda item: -item[1]))

@@ -39,10 +39,10 @@ def card_of(
 ) -> dict[str, Any]:
     """Return the contents of data_card.json.
 
-    `usage` maps each role (teacher, reader) to the usage of its model and the cost; `stopped` is the reason
-    why the run was stopped early. Without one, the card's `stopped` says how many drafts are open, and is
-    None if none is. The counts follow from the outcomes alone, so a run that was interrupted
-    and resumed gets the same counts as one that was not.
+    `rows` maps each split to the number of its rows, and `usage` each role (teacher, reader) to the usage of
+    its model and the cost. `stopped` is the reason why the run was stopped early; None if it was not: then
+    the card says how many drafts are open, if any are. The counts follow from the outcomes alone, so a run
+    that was interrupted and resumed gets the same counts as one that was not.
     """
     kept = Counter(outcome.seed.kind for outcome in outcomes if outcome.is_kept)
     seeds = Counter(outcome.seed.kind for outcome in outcomes)

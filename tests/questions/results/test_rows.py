@@ -13,7 +13,8 @@ from rag_r1.data.rows import QuestionRow, read_rows
 from rag_r1.protocols import load_protocol
 from rag_r1.questions.drafts import Draft, Outcome
 from rag_r1.questions.results.card import card_of, page_of
-from rag_r1.questions.results.rows import without_duplicates, write_files
+from rag_r1.questions.results.duplicates import without_duplicates
+from rag_r1.questions.results.rows import write_files
 from rag_r1.runs.response_cache import Usage
 from tests.questions.drafted import draft
 
