@@ -26,6 +26,8 @@ from rag_r1.sandbox.chat_template import ChatTemplate
 from rag_r1.tools import schemas, shared_tools
 
 Messages = Sequence[Mapping[str, Any]]
+#: The JSON schemas of tools, as a chat template lists them.
+Schemas = Sequence[Mapping[str, Any]]
 #: Encodes messages with the model's chat template, including its generation prompt. If the template is to
 #: list the tools, their schemas are passed as `tools=`.
 Chat = Callable[..., Sequence[int]]
@@ -55,7 +57,7 @@ class RowLimits:
 
 @dataclass(frozen=True)
 class AgentSetup:
-    """The parts of an episode. The docstring of the module describes them."""
+    """The parts of an episode, which the top of this module describes."""
 
     protocol: Protocol
     codec: Codec
@@ -82,10 +84,10 @@ class AgentSetup:
         chat: Chat | None = None,
         template: Mapping[str, Any] | None = None,
     ) -> AgentSetup:
-        """Build the setup of a training from the block `rag_r1:`.
+        """Build the setup of training (see `for_validation`) from the block `rag_r1:`.
 
-        `vocabulary_size` is the number of token ids that the model has, None if it is not known. `chat`
-        replaces the tokenizer's chat template, and `template` holds arguments for that template. Raises
+        `vocabulary_size` is the number of token ids that the model has; None if it is not known. `chat`
+        replaces the tokenizer's chat template, and `template` has further arguments of that template. Raises
         ValueError if a part cannot be built, e.g. for a template that the protocol cannot use, and whatever
         the factory of a tool raises.
         """
@@ -147,19 +149,20 @@ class AgentSetup:
 
 
 def tool_schemas(settings: RagR1Config) -> list[dict[str, Any]]:
-    """Return the tools' schemas for the prompt, which are none unless the protocol's turns are those of the
-    chat template. Raises ValueError for a tool that cannot be made, and whatever its factory raises."""
+    """Return the tools' schemas for the prompt; [] unless the protocol's turns are those of the chat
+    template. Raises ValueError for a tool that cannot be made, and whatever its factory raises."""
     protocol = settings.protocol
     return schemas(settings.tools, dict(protocol.queries.names)) if protocol.turns == "chat" else []
 
 
 def for_tokenizer(
-    protocol: Protocol, tokenizer: Any, tools: Messages = (), template: Mapping[str, Any] | None = None
+    protocol: Protocol, tokenizer: Any, tools: Schemas = (), template: Mapping[str, Any] | None = None
 ) -> Protocol:
-    """Return the protocol with a tokenizer's control tokens.
+    """Return the protocol as it is used with a tokenizer, whose control tokens it neutralises.
 
     If the protocol's turns are those of the chat template, it also gets the text that this template writes
-    between turns. Raises ChatTemplateError if the protocol cannot use the template.
+    between turns. `tools` are the schemas that the template lists, and `template` has its further arguments.
+    Raises ChatTemplateError if the protocol cannot use the template.
     """
     control = control_tokens(tokenizer)
     if protocol.turns == "text":
@@ -168,5 +171,6 @@ def for_tokenizer(
 
 
 def chat_template(tokenizer: Any, **arguments: Any) -> Chat:
-    """Return a Hugging Face tokenizer's chat template, which gets `arguments` with all messages."""
+    """Return the function that encodes messages with a Hugging Face tokenizer's chat template. `arguments`
+    are further arguments of the template."""
     return ChatTemplate(tokenizer, **arguments).ids

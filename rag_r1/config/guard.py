@@ -1,7 +1,8 @@
 """The keys under `rag_r1.guard`: when a training counts as going wrong, and what is done then.
 
-The thresholds are used by the rules in rag_r1/training/guard/rules.py. docs/guides/guard.md describes the
-runs from which the defaults were derived.
+A training goes wrong if it shows a sign, such as a fall of the right answers. The thresholds of the signs are
+used by the rules in rag_r1/training/guard/rules.py. docs/guides/guard.md describes the runs from which the
+defaults were derived.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Share = Annotated[float, Strict(), Field(ge=0, le=1), Constraint("a number from 
 class Rung:
     """The changed settings of one restart."""
 
-    #: A factor of the learning rate.
+    #: The factor by which the learning rate is multiplied.
     learning_rate: PositiveNumber = 1.0
     #: Overrides of the recipe, as key=value.
     set: Annotated[
@@ -33,7 +34,7 @@ class Rung:
 
 
 def _rungs(value: Any) -> Any:
-    """Convert a list of mappings to a tuple of Rungs; pydantic refuses anything else."""
+    """Convert a list of mappings to a tuple of Rungs, and leave anything else for pydantic to refuse."""
     if not isinstance(value, list):
         return value
     return tuple(options_from(Rung, rung) if isinstance(rung, Mapping) else rung for rung in value)
@@ -65,7 +66,7 @@ class GuardOptions:
     window: PositiveCount = 2
     #: The part of the best share of right answers that may be lost, in training and in validation.
     right_loss: Share = 0.25
-    #: The fall of right answers must also exceed chance by so many standard deviations of a window's mean.
+    #: The fall of right answers must also exceed this many standard deviations of a window's mean.
     right_deviations: PositiveNumber = 4.0
     #: Searches count as vanished if less than this part of the most searches per question is left.
     searches_left: Share = 0.5
@@ -97,11 +98,11 @@ class GuardOptions:
     trained_excess: PositiveNumber = 1.05
     #: With `--supervise`: the largest number of restarts.
     max_restarts: Count = 3
-    #: With `--supervise`: so many steps before a sign are also given up.
+    #: With `--supervise`: this many steps before a sign are given up, too.
     margin: Count = 2
     #: The number of checkpoints that are kept even if veRL removes them; older ones are further apart.
     kept_checkpoints: PositiveCount = 4
-    #: A training hangs if it has finished no step and no validation for so many seconds ...
+    #: A training hangs if it has finished no step and no validation for this many seconds ...
     hang_s: PositiveSeconds = 1800.0
     #: ... and for this multiple of its longest step so far.
     hang_factor: PositiveNumber = 10.0

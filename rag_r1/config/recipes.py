@@ -5,7 +5,7 @@ in a wheel. Only `recipes_folder` distinguishes the two cases.
 
 A recipe is named either by its path in that folder, such as `rag_r1/grpo` (`recipes/` before it and `.yaml`
 after it are optional), or by the path of any YAML file. To compose a recipe, in this process or by a command
-of veRL, Hydra gets the overrides of `Recipe.arguments`, which add veRL's configuration and the shipped
+of veRL, Hydra gets the overrides of `Recipe.hydra_overrides`, which add veRL's configuration and the shipped
 recipes to its search path. So a recipe need not set the search path, which Hydra accepts only in the
 outermost file, and any recipe can be built on another:
 
@@ -26,9 +26,11 @@ from rag_r1.io.bounded_yaml import YamlError, YamlLimitError, read_yaml
 from rag_r1.options.suggestions import did_you_mean
 from rag_r1.runs.errors import RunError
 
-#: A file by which the folder of the recipes is recognised.
+#: The file by which the folder of the shipped recipes is recognised.
 _DEFAULTS = "rag_r1_defaults.yaml"
+#: The beginning of an override of Hydra's search path.
 _SEARCHPATH = "hydra.searchpath="
+#: veRL's configuration, as an entry of the search path.
 _VERL = "pkg://verl.trainer.config"
 #: The fault of an override that Hydra's grammar refuses, and its remedy.
 UNREADABLE = "cannot be read as key=value"
@@ -36,6 +38,17 @@ QUOTING = (
     "close its brackets and quotes, and quote a text with spaces, commas, brackets, quotes, = or : twice, "
     """for the shell and for Hydra: 'key="a, b"'"""
 )
+#: Maps each kind of recipe to the command that takes it.
+KINDS = {
+    "train": "rag-r1 train",
+    "sft": "rag-r1 sft",
+    "retriever": "rag-r1 retriever train",
+    "iterate": "rag-r1 iterate",
+}
+#: Maps each configuration of veRL on which a recipe is built to the recipe's kind.
+_VERL_ROOTS = {"/ppo_trainer": "train", "/sft_trainer_engine": "sft"}
+#: Keys by which a recipe for `rag-r1 iterate` is recognised.
+_ITERATE_KEYS = {"agent", "server", "evaluation"}
 
 
 def recipes_folder() -> Path:
@@ -79,7 +92,7 @@ class Recipe:
         """The recipe's file."""
         return self.folder / f"{self.name}.yaml"
 
-    def arguments(self, overrides: Sequence[str]) -> list[str]:
+    def hydra_overrides(self, overrides: Sequence[str]) -> list[str]:
         """Return the overrides for Hydra: the search path, and then `overrides`. The search path begins with
         the entries of `hydra.searchpath` in an override or in the recipe. Raises RunError if these are not a
         list, and Hydra's OverrideParseException if such an override cannot be parsed."""
@@ -89,24 +102,25 @@ class Recipe:
         remaining = [override for override in overrides if not override.startswith(_SEARCHPATH)]
         return [f"{_SEARCHPATH}[{entries}]", *remaining]
 
-    def to_compose(self, overrides: Sequence[str]) -> list[str]:
-        """Return `arguments` for a process that only composes.
+    def overrides_to_compose(self, overrides: Sequence[str]) -> list[str]:
+        """Return `hydra_overrides` for a process that only composes.
 
         They name the folder of veRL's configuration instead of its package. Hydra would import the package,
         and with it all of veRL, which takes half a minute on a busy machine.
         """
-        searchpath, *remaining = self.arguments(overrides)
+        searchpath, *remaining = self.hydra_overrides(overrides)
         spec = find_spec("verl")
         folder = Path(*(spec.submodule_search_locations or ()) if spec else (), "trainer/config")
         return [searchpath.replace(_VERL, f"file://{folder}") if folder.is_dir() else searchpath, *remaining]
 
-    def words(self, overrides: Sequence[str]) -> list[str]:
+    def command_arguments(self, overrides: Sequence[str]) -> list[str]:
         """Return the arguments with which a command of veRL runs this recipe."""
-        return [f"--config-path={self.folder}", f"--config-name={self.name}", *self.arguments(overrides)]
+        recipe = (f"--config-path={self.folder}", f"--config-name={self.name}")
+        return [*recipe, *self.hydra_overrides(overrides)]
 
     def command(self, overrides: Sequence[str]) -> list[str]:
         """Return veRL's own command that trains with this recipe."""
-        return [sys.executable, "-m", "verl.trainer.main_ppo", *self.words(overrides)]
+        return [sys.executable, "-m", "verl.trainer.main_ppo", *self.command_arguments(overrides)]
 
     def _searchpath(self, overrides: Sequence[str]) -> list[str]:
         """Return the entries of `hydra.searchpath` in an override or else in the recipe. Raises RunError if
@@ -167,19 +181,6 @@ def shipped_names(*kinds: str) -> list[str]:
     """Return the sorted names of the shipped recipes of these kinds (keys of KINDS), by default of all."""
     paths = [path for path in RECIPES.rglob("*.yaml") if kind_of(path) in (kinds or KINDS)]
     return sorted(path.relative_to(RECIPES).with_suffix("").as_posix() for path in paths)
-
-
-#: Kind of a recipe -> the command that takes it.
-KINDS = {
-    "train": "rag-r1 train",
-    "sft": "rag-r1 sft",
-    "retriever": "rag-r1 retriever train",
-    "iterate": "rag-r1 iterate",
-}
-#: The configuration of veRL that a recipe is built on -> the recipe's kind.
-_VERL_ROOTS = {"/ppo_trainer": "train", "/sft_trainer_engine": "sft"}
-#: Keys by which a recipe for `rag-r1 iterate` is recognised.
-_ITERATE_KEYS = {"agent", "server", "evaluation"}
 
 
 def kind_of(path: Path) -> str | None:

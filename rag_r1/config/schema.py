@@ -30,8 +30,8 @@ _REWARD = ({"term": "em", "weight": 1.0},)
 
 
 def _reward_entries(value: Any) -> Any:
-    """Return a list as a tuple, and the default for an empty list or null; pydantic refuses anything
-    else."""
+    """Return a list as a tuple, and the default for an empty list or null. Anything else is left for pydantic
+    to refuse."""
     value = _REWARD if value in (None, [], ()) else value
     return tuple(value) if isinstance(value, list) else value
 
@@ -213,7 +213,7 @@ class FilterGroups:
 
 
 def _filter_groups(value: Any) -> Any:
-    """Convert a mapping or None to FilterGroups; pydantic refuses anything else."""
+    """Convert a mapping or None to FilterGroups, and leave anything else for pydantic to refuse."""
     value = {} if value is None else value
     return options_from(FilterGroups, value) if isinstance(value, Mapping) else value
 
@@ -260,8 +260,8 @@ def find_faults(build: Callable[[dict[str, Any]], Any], options: Mapping[str, An
 
 
 def _missing_passages(block: _RagR1Block) -> OptionFault | None:
-    """Return the fault that a probe shows passages but no file of passages is given; None if that is not
-    so."""
+    """Return the fault of a probe that shows passages although no file of passages is given; None if there
+    is none."""
     probes = [probe for probe in block.probes if probe in SHOW_PASSAGES]
     if not probes or block.probe_passages is not None:
         return None

@@ -14,7 +14,7 @@ from rag_r1.tools.registry import DEFAULT_TOOL, make_searcher
 
 
 def search_faults(settings: RagR1Config) -> list[Exception]:
-    """Return the faults of the search tool's keys for training, and those that only validation has."""
+    """Return the faults of the search tool's keys for training, then those that only validation's have."""
     training = _searcher_faults(settings.retriever)
     texts = {str(fault) for fault in training}
     validation = [str(fault) for fault in _searcher_faults(settings.validation_retriever)]

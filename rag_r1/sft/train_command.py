@@ -174,7 +174,7 @@ def training_command(
         f"--nproc-per-node={processes}",
     ]
     trainer = _CPU_TRAINER if device == "cpu" else _GPU_TRAINER
-    return [*launcher, "-m", trainer, *recipe.words(overrides)]
+    return [*launcher, "-m", trainer, *recipe.command_arguments(overrides)]
 
 
 def _too_many_nodes(nodes: int, command: Sequence[str]) -> Problem:

@@ -53,7 +53,7 @@ def compose_recipe(recipe: Recipe, overrides: Sequence[str]) -> DictConfig:
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     try:
         with initialize_config_dir(str(recipe.folder), version_base=None):
-            config = compose(recipe.name, overrides=recipe.to_compose(overrides))
+            config = compose(recipe.name, overrides=recipe.overrides_to_compose(overrides))
         if config.get("rag_r1") is not None:
             OmegaConf.to_container(config.rag_r1, resolve=True)
         return config

@@ -163,7 +163,7 @@ def test_a_search_path_of_ones_own_is_kept_beside_ours(tmp_path, place):
 
 def test_of_two_search_paths_of_ones_own_the_last_one_counts():
     overrides = [f"hydra.searchpath=[file:///{name}]" for name in ("first", "last")]
-    [searchpath] = Recipe.find("rag_r1/grpo").arguments(overrides)
+    [searchpath] = Recipe.find("rag_r1/grpo").hydra_overrides(overrides)
     assert "file:///last" in searchpath and "file:///first" not in searchpath
 
 
@@ -172,7 +172,7 @@ def test_a_search_path_that_is_no_list_is_refused(tmp_path, place):
     block = "hydra: {searchpath: mine}\n" if place == "the recipe" else ""
     (tmp_path / "mine.yaml").write_text(f"{block}defaults: [/rag_r1/grpo, _self_]\n")
     with pytest.raises(RunError, match="mine: hydra.searchpath must be a list of folders, not 'mine'"):
-        Recipe.find(tmp_path / "mine").arguments([] if block else ["hydra.searchpath=mine"])
+        Recipe.find(tmp_path / "mine").hydra_overrides([] if block else ["hydra.searchpath=mine"])
 
 
 @pytest.mark.slow

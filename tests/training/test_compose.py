@@ -32,7 +32,7 @@ def test_a_recipe_composes_to_what_a_process_of_veRL_composes(name):
     recipe = Recipe.find(name)
     composed = compose_recipe(recipe, [])
     with initialize_config_dir(str(recipe.folder), version_base=None):
-        assert composed == compose(recipe.name, overrides=recipe.arguments([]))
+        assert composed == compose(recipe.name, overrides=recipe.hydra_overrides([]))
 
 
 def test_bitsandbytes_does_not_warn_before_the_problems_of_a_recipe(caplog):
