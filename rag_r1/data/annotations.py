@@ -7,7 +7,8 @@ There are two kinds of files:
     supporting   JSON rows with `id`, and `supporting_ids` (of the corpus) or `supporting_titles`
 
 JSON rows are either one list or one row per line. Ids are those of the data set's rows
-(`hotpotqa/test/5ae0`). The id within the source (`5ae0`) is enough if only one question of the run has it.
+(`hotpotqa/test/5ae0`). Their last part, the short id (`5ae0`), is enough if only one question of the run has
+it.
 """
 
 from __future__ import annotations
@@ -42,14 +43,13 @@ class Annotations(Generic[Value]):
         self.path = path
         self._values = values
         self._has_match = False
-        #: The first question that each key of a short id was looked up for, as `SOURCE: ID`.
+        #: Maps each key with a short id to the first question for which it was looked up, as `SOURCE: ID`.
         self._first_questions: dict[tuple[str | None, str], str] = {}
         #: The part of the error message about a short id that two questions have.
         self._ambiguous: str | None = None
 
     def get(self, source: str, question_id: str) -> Value | None:
-        """Return the value of a question, by its full id or its id within the source; None if there is
-        none."""
+        """Return the value of a question, by its full id or its short id; None if there is none."""
         short_id = question_id.rpartition("/")[2]
         keys = ((source, question_id), (None, question_id), (source, short_id), (None, short_id))
         key = next((key for key in keys if key in self._values), None)
@@ -68,15 +68,15 @@ class Annotations(Generic[Value]):
         self.check()
 
     def check(self) -> None:
-        """Raise DataError if the file is about none of the questions that were looked up, or if one of its
-        ids could mean two of them."""
+        """Raise DataError if the file names none of the questions that were looked up, or if one of its ids
+        could mean two of them."""
         if not self._has_match:
             raise DataError(
                 f"{self.path} names none of the run's questions: give the file that was made for this data"
             )
         if self._ambiguous:
             raise DataError(
-                f"{self.path}: two questions of the run have the same own id ({self._ambiguous}): give the "
+                f"{self.path}: two questions of the run have the same short id ({self._ambiguous}): give the "
                 "whole ids of the data set's rows, in lists by data source if these are equal, too"
             )
 
@@ -111,10 +111,8 @@ def read_supporting(path: Path, bad: BadRows) -> Annotations[GoldEvidence]:
 
 
 def with_supporting(rows: Sequence[QuestionRow], supporting: Annotations[GoldEvidence]) -> list[QuestionRow]:
-    """Return the rows with the evidence that the file names. Other rows are unchanged.
-
-    Raises DataError if the file is about none of the questions, or if one of its ids could mean two of them.
-    """
+    """Return the rows, in order, with the evidence that the file names; rows that it does not name are
+    unchanged. Raises DataError as `Annotations.check` does."""
     supporting.check_rows(rows)
     return [_with_evidence(row, supporting.get(row.data_source, row.id)) for row in rows]
 

@@ -62,7 +62,7 @@ _ASKING = {language: frozenset(asking.split()) for language, (_, asking) in _WOR
 
 
 def is_in_another_language(question: str, texts: Sequence[str]) -> bool:
-    """Return whether a question is clearly in another language than the texts."""
+    """Return whether a question is clearly in another language than the texts, by its script or its words."""
     scripts = _scripts(question)
     text_scripts = set().union(*map(_scripts, texts))
     if any(count >= _MIN_LETTERS and script not in text_scripts for script, count in scripts.items()):
@@ -91,4 +91,4 @@ def _split_words(text: str) -> list[str]:
 def _scripts(text: str) -> Counter[str]:
     """Count the letters of each script in a text. The script of a letter is the first word of its Unicode
     name."""
-    return Counter(unicodedata.name(sign, "").split(" ")[0] for sign in text if sign.isalpha())
+    return Counter(unicodedata.name(letter, "").split(" ")[0] for letter in text if letter.isalpha())

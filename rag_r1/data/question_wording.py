@@ -30,7 +30,7 @@ _TEXT = (
 _REPORT = (
     r"(?:account|author|description|entry|list|material|narrator|page|piece|record|report|section|summary)"
 )
-#: References to a passage that whoever reads only the question does not see.
+#: References to a passage, which a reader of the question alone does not see.
 _REFERENCES = [
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
@@ -108,23 +108,23 @@ _NAME = re.compile(
 _ASIDE = re.compile(_QUOTATION + r"|[(\[{][^)\]}]+[)\]}]|https?:\S+|\b[\w\-]{3,}(?:\.[\w\-]+)*\.[a-z]{2,}\b")
 _WORD = re.compile(r"[^\W_]+")
 _POSSESSIVE = re.compile(r"[’']s\b")
-#: Shortest number, in digits, that is told apart from those of a list or of an ordinary amount.
+#: A number with fewer digits is no name: it may number an item of a list or be an ordinary amount.
 _MIN_DIGITS = 3
 
 
-def is_several(question: str) -> bool:
+def asks_several_questions(text: str) -> bool:
     """Return whether a text asks more than one question."""
-    return bool(_SECOND_QUESTION.search(_without_quotations(question)))
+    return bool(_SECOND_QUESTION.search(_without_quotations(text)))
 
 
 def refers_to_its_passage(question: str) -> bool:
-    """Return whether a question refers to a passage, to the time when that was written, or to something that
-    the question does not name."""
+    """Return whether a question refers to its passage, to the time when the passage was written, or to
+    something that the question does not name."""
     question = _EXPLETIVE.sub(r"\1 \2", _without_quotations(question))
     return (
         any(pattern.search(question) for pattern in (*_REFERENCES, _PRESENT))
         or _has_dangling_pronoun(question)
-        or _asks_about_nobody(question)
+        or _asks_about_unnamed_thing(question)
     )
 
 
@@ -158,9 +158,8 @@ def _name_words(question: str) -> list[str]:
 
 def _forms(word: str) -> set[str]:
     """Return a word without case and accents, and its first four letters unless it is a number."""
-    plain = "".join(
-        sign for sign in unicodedata.normalize("NFKD", word.casefold()) if not unicodedata.combining(sign)
-    )
+    decomposed = unicodedata.normalize("NFKD", word.casefold())
+    plain = "".join(character for character in decomposed if not unicodedata.combining(character))
     return {plain} if plain.isdigit() or len(plain) < 4 else {plain, plain[:4] + "…"}
 
 
@@ -169,7 +168,7 @@ def _without_quotations(question: str) -> str:
     return _QUOTED.sub('"Title"', question)
 
 
-def _asks_about_nobody(question: str) -> bool:
+def _asks_about_unnamed_thing(question: str) -> bool:
     """Return whether a question asks what happened to "the painter" or "the company" without naming
     anything."""
     is_unnamed = _UNNAMED.search(question) and _PAST.search(question)

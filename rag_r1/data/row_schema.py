@@ -37,14 +37,15 @@ SOURCE_METADATA: dict[str, Any] = {
 
 
 def metadata_types(metadata: Sequence[Mapping[str, Any]]) -> list[tuple[str, pa.DataType]]:
-    """Return the keys of the rows' metadata with their Arrow types. Raises DataError for a key with values of
-    several types, as rows from several files may have, since no parquet file can have both."""
+    """Return the keys of the rows' metadata, sorted, with their Arrow types; `metadata` has one mapping for
+    each row. Raises DataError for a key with values of several types, as rows from several files may have,
+    since a column has one type."""
     import pyarrow as pa
 
     types = []
-    for name in sorted({name for of_row in metadata for name in of_row}):
+    for name in sorted({name for values in metadata for name in values}):
         try:
-            types.append((name, pa.array([of_row.get(name) for of_row in metadata]).type))
+            types.append((name, pa.array([values.get(name) for values in metadata]).type))
         except (pa.ArrowException, OverflowError) as error:
             fault = f"extra_info.{name} has values of several types ({error})"
             raise DataError(f"{fault}: make them alike, or use these files separately") from error

@@ -1,8 +1,8 @@
 """Defines `QuestionRow`, a row of a question data set, and reads and writes such rows as parquet.
 
 veRL reads some columns by name and passes the others on: to the agent loop as keyword arguments, and to the
-reward manager in its non-tensor batch. No other module knows the layout of a row, but for the types of its
-columns (row_schema.py):
+reward manager in its non-tensor batch. Only this module knows the layout of a row, except for the types of
+its columns (row_schema.py):
 
     data_source                          name under which veRL reports a validation
     prompt                               chat messages (veRL renames them to `raw_prompt`)
@@ -11,8 +11,8 @@ columns (row_schema.py):
     reward_model.ground_truth.target     gold answers
     extra_info                           id, question, index, split, protocol, and metadata of the source
 
-Writing is strict: `write_rows` takes a list, and `RowWriter` rows one by one. The schema of the columns is
-fixed, so veRL can concatenate files of several sources. Reading is tolerant, because users' own files may
+Writing is strict: `write_rows` writes all rows at once, and `RowWriter` one by one. The schema of the columns
+is fixed, so veRL can concatenate files of several sources. Reading is tolerant, because users' own files may
 lack parts and veRL turns lists into numpy arrays: what is missing becomes empty; `row_fault` finds the rest.
 """
 
@@ -221,7 +221,8 @@ class RowWriter:
 
 def read_rows(path: str | Path) -> Iterator[dict[str, Any]]:
     """Yield the rows of a parquet file as plain Python values, with the columns that `row_fault` and
-    `QuestionRow.from_row` use. Raises DataError for too much data or a broken file, OSError for none."""
+    `QuestionRow.from_row` use. Raises DataError for a broken file or one that takes too much memory, and
+    OSError if there is no file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

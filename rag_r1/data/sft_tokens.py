@@ -45,11 +45,11 @@ class RowTokens:
 class SftTokens:
     """Encodes rows for one tokenizer and one protocol."""
 
-    def __init__(self, tokenizer: Any, protocol: Protocol, chat: Mapping[str, Any] | None = None):
-        """`chat` has further arguments of the chat template."""
+    def __init__(self, tokenizer: Any, protocol: Protocol, template: Mapping[str, Any] | None = None):
+        """`template` has further arguments of the tokenizer's chat template."""
         tokens = control_tokens(tokenizer)
         codec = TokenizerCodec(tokenizer)
-        template = ChatTemplate(tokenizer, **(chat or {}))
+        chat_template = ChatTemplate(tokenizer, **(template or {}))
         #: The protocol, as it is used with this tokenizer.
         self.protocol = protocol.with_special_tokens(tokens)
         self._setup = AgentSetup(
@@ -57,13 +57,13 @@ class SftTokens:
             codec=codec,
             budget=Budget(),
             tools=dict,
-            chat=template.ids,
+            chat=chat_template.ids,
             start=tuple(codec.start),
         )
         self._begin = tokenizer.decode(codec.start) if codec.start else ""
         tags = {tag for block in protocol.blocks for tag in (block.open, block.close)}
         self._control = {tokenizer.convert_tokens_to_ids(token): token for token in tokens - tags}
-        self._render = template.text
+        self._render = chat_template.text
 
     def __call__(self, row: SftRow) -> RowTokens:
         """Return the tokens of a row. Raises DataError if a piece contains a control token of this tokenizer,
@@ -82,8 +82,8 @@ class SftTokens:
         return RowTokens(ids, mask)
 
     def control_token(self, ids: Sequence[int]) -> str | None:
-        """Return the first control token among these ids that is not a tag of the protocol; None without
-        one."""
+        """Return the first control token among these ids that is not a tag of the protocol; None if there is
+        none."""
         return next((self._control[token] for token in ids if token in self._control), None)
 
     def encode(self, text: str) -> list[int]:

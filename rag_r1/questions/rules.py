@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from rag_r1.data.answer_forms import answer_forms
 from rag_r1.data.evidence import base_title
 from rag_r1.data.languages import is_in_another_language, language_of
-from rag_r1.data.question_wording import is_several, refers_to_its_passage, unknown_names
+from rag_r1.data.question_wording import asks_several_questions, refers_to_its_passage, unknown_names
 from rag_r1.questions.drafts import Draft
 from rag_r1.questions.pair_answers import pair_forms, splits
 from rag_r1.questions.passages.documents import SourcePassage
@@ -52,7 +52,7 @@ def wrong_form(draft: Draft) -> bool:
     answer = draft.golds[0] if draft.golds else ""
     if not draft.question.endswith(_QUESTION_MARKS) or not answer:
         return True
-    if is_several(draft.question):
+    if asks_several_questions(draft.question):
         return True
     if is_in_another_language(draft.question, [passage.contents for passage in draft.passages]):
         return True

@@ -24,38 +24,39 @@ LONGEST = 1 << 26
 MAX_VALUES = 500_000
 #: Most consecutive characters of white space.
 MAX_SPACE = 1 << 20
-#: An error within so many characters of the window's end may only mean that the element continues after it.
+#: An error within this many characters of the window's end may only mean that the element continues after it.
 _TAIL = 16
 _SPACE = " \t\n\r"
 
 
-def elements(text: TextIO, begin: int = 1, alone: bool = True) -> Iterator[Any]:
+def elements(text: TextIO, begin: int = 1, ends_text: bool = True) -> Iterator[Any]:
     """Yield the elements of the array whose content, after the opening bracket, begins at character `begin`.
 
-    `alone` says that nothing may follow the array. At a syntax error, raises ValueError after all earlier
-    elements have been yielded; the message has the reason and the number of the last element. Raises
+    With `ends_text`, only white space may follow the array. At a syntax error, raises ValueError after all
+    earlier elements have been yielded; the message has the reason and the number of the last element. Raises
     RecursionError for an element that is nested too deeply.
     """
     window = _TextWindow(text, begin)
     number = 0
     try:
-        char = window.next_character()
-        while char != "]":
+        character = window.next_character()
+        while character != "]":
             value = window.read_value()
             number += 1
             yield value
-            char = window.next_character()
-            if char == ",":
+            character = window.next_character()
+            if character == ",":
                 window.position += 1
-            elif char != "]":
-                raise ValueError(f"expecting a comma or the end, not {char!r}" if char else "it ends")
+            elif character != "]":
+                found = f"expecting a comma or the end, not {character!r}" if character else "it ends"
+                raise ValueError(found)
         window.position += 1
-        if alone and window.next_character():
+        if ends_text and window.next_character():
             raise ValueError("there is more text after its end")
     except ValueError as error:
         reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
-        place = f"after element {number}" if number else "at its beginning"
-        raise ValueError(f"{reason} {place}") from error
+        location = f"after element {number}" if number else "at its beginning"
+        raise ValueError(f"{reason} {location}") from error
 
 
 class _TextWindow:

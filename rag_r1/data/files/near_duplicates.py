@@ -42,7 +42,7 @@ COMPARED = 4
 #: Number of questions whose signatures are computed together.
 _BATCH = 2048
 _SEED = 0
-MISSING = (
+_MISSING = (
     "the search for nearly equal questions needs the package rensa: install the extra `data` "
     '(pip install "rag-r1[data]"), or switch the search off with --near-duplicates 0'
 )
@@ -58,21 +58,21 @@ class SimilarPair:
 
 
 def require_library() -> None:
-    """Raise DataError, which names the extra to install, if rensa is missing."""
+    """Check that rensa is installed. Raises DataError, which names the extra to install, if it is not."""
     try:
         import rensa  # noqa: F401
     except ImportError as error:
-        raise DataError(MISSING) from error
+        raise DataError(_MISSING) from error
 
 
 def bands(similarity: float) -> tuple[int, int]:
-    """Return the number of bands and the number of values per band for a similarity. The values per band are
-    as many as possible, up to `_MOST_VALUES`, provided that `RECALL` of the pairs with this similarity become
-    candidates. If even single values do not reach that, there are single values."""
-    for values in range(_MOST_VALUES, 1, -1):
-        count = VALUES // values
-        if 1 - (1 - similarity**values) ** count >= RECALL:
-            return count, values
+    """Return (number of bands, number of values per band) for a similarity. The values per band are as many
+    as possible, up to `_MOST_VALUES`, provided that `RECALL` of the pairs with this similarity become
+    candidates. If even one value per band does not reach that, there is one."""
+    for per_band in range(_MOST_VALUES, 1, -1):
+        n_bands = VALUES // per_band
+        if 1 - (1 - similarity**per_band) ** n_bands >= RECALL:
+            return n_bands, per_band
     return VALUES, 1
 
 
@@ -86,11 +86,10 @@ def near_duplicates(
     when it is iterated, DataError if rensa is missing and OSError if the hashes cannot be stored.
     """
     require_library()
-    count, values = bands(similarity)
+    n_bands, per_band = bands(similarity)
     with tempfile.TemporaryDirectory(prefix="near-duplicates-") as folder:
-        files = [Path(folder, f"band{band}") for band in range(count)]
-        n = _write_bands(questions, files, values)
-        reported = np.zeros(n, dtype=bool)
+        files = [Path(folder, f"band{band}") for band in range(n_bands)]
+        reported = np.zeros(_write_bands(questions, files, per_band), dtype=bool)
         for path in files:
             for later, first in _candidates(np.fromfile(path, dtype=np.uint64)):
                 if reported[later]:
@@ -115,27 +114,28 @@ def jaccard(first: str, second: str) -> float:
     return len(first_grams & second_grams) / len(first_grams | second_grams)
 
 
-def _write_bands(questions: Iterable[str], files: list[Path], values: int) -> int:
+def _write_bands(questions: Iterable[str], files: list[Path], per_band: int) -> int:
     """Write the hashes of all questions in each band, one file per band, and return the number of
-    questions. `values` is the number of values per band."""
+    questions. `per_band` is the number of values of a band."""
     from rensa import RMinHash
 
     remaining = iter(questions)
-    n = 0
+    n_questions = 0
     with name_in_errors(files[0].parent), ExitStack() as stack:
         opened = [stack.enter_context(path.open("wb")) for path in files]
         while batch := list(islice(remaining, _BATCH)):
-            n += len(batch)
+            n_questions += len(batch)
             matrix = RMinHash.digest_matrix_from_token_sets(list(map(trigrams, batch)), VALUES, _SEED)
             signatures = np.array(matrix.to_rows(), dtype=np.uint64)
             for band, file in enumerate(opened):
                 # Not with `tofile`, whose errors have no number, and which is silent if closing fails.
-                file.write(_hash_rows(signatures[:, band * values : (band + 1) * values]).tobytes())
-    return n
+                file.write(_hash_rows(signatures[:, band * per_band : (band + 1) * per_band]).tobytes())
+    return n_questions
 
 
 def _hash_rows(part: np.ndarray) -> np.ndarray:
-    """Return a 64-bit hash of each row of `part` (questions, values): FNV-1a over values instead of bytes."""
+    """Return a 64-bit hash of each row of `part`, which has the shape (questions, values): FNV-1a over values
+    instead of bytes."""
     hashes = np.full(len(part), 0xCBF29CE484222325, dtype=np.uint64)
     for column in part.T:
         hashes = (hashes ^ column) * np.uint64(0x100000001B3)

@@ -124,8 +124,8 @@ def make_row(
     repeated_id: bool,
     repeated_question: bool,
 ) -> QuestionRow:
-    """Return the row of a question. `repeated_id` and `repeated_question` say whether another row of the same
-    source and split has the same id or question."""
+    """Return the row of a question; `index` is its position in the file. `repeated_id` and
+    `repeated_question` say whether another row of the same source and split has the same id or question."""
     id_in_split = short_id(item, repeated_id=repeated_id, repeated_question=repeated_question)
     return QuestionRow(
         item.question,
@@ -166,9 +166,9 @@ def write_splits(
     """
     refuse_leftovers({split.name for split in splits}, folder)
     folder.mkdir(parents=True, exist_ok=True)
-    counts = {}
     rows = ((split.name, make_rows(split.questions, protocol, source_name, split.name)) for split in splits)
     write_split_files(folder, rows)
+    counts = {}
     for split in splits:
         counts[split.name] = {
             "source": split.source.name,

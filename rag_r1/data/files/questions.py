@@ -44,7 +44,8 @@ class Question:
 
 
 def parse_row(row: Any) -> Question:
-    """Parse a row. Raises ValueError with the reason if it is not a question (see also `object_of`)."""
+    """Parse a row. Raises ValueError with the reason if it is not a question; a BrokenRowError in place of a
+    row is raised itself."""
     row = object_of(row)
     if "question" not in row:
         raise ValueError(f"`question` is missing; the row has {keys_of(row)}")
@@ -58,8 +59,8 @@ def parse_row(row: Any) -> Question:
 
 
 def object_of(row: Any) -> dict[str, Any]:
-    """Return a row that is an object. Raises ValueError for any other row; a BrokenRowError in place of
-    a row is raised itself."""
+    """Return a row that is an object. Raises ValueError for any other row; a BrokenRowError in place of a row
+    is raised itself."""
     if isinstance(row, BrokenRowError):
         raise row
     if not isinstance(row, dict):
@@ -128,10 +129,10 @@ def _is_text_or_number(value: Any) -> bool:
 
 
 def columns_of(columns: Collection[str]) -> str:
-    """Return a table's columns for a message, with the remedy if another character separates them than the
-    one that is read."""
+    """Return a table's columns for a message, with the remedy if they seem to be separated by another
+    character than expected."""
     text = f"its columns are {keys_of(columns)}"
-    if len(columns) == 1 and any(mark in name for name in columns for mark in ",;|\t"):
+    if len(columns) == 1 and any(separator in name for name in columns for separator in ",;|\t"):
         text += " (separate them with commas in a .csv, and with tabs in a .tsv)"
     return text
 

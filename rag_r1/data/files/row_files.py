@@ -66,9 +66,9 @@ def open_rows(
     """Open a file, and yield the names of its columns (None for JSON) and an iterator over its rows.
 
     Only `columns` are read of a parquet file. A CSV cell in one of the columns `lists` may be a JSON list.
-    `within` is the first key of a JSON object whose value may be the array of rows. `header` has the columns
-    of a CSV file without a header, which is a file whose first line has no cell `question`. Raises DataError
-    if the file cannot be read, either at once or while its rows are read.
+    The rows of a JSON file may also be the array under the first key of an object, if that key is `within`.
+    `header` has the columns of a CSV file without a header, which is a file whose first line has no cell
+    `question`. Raises DataError if the file cannot be read, either at once or while its rows are read.
     """
     name = path.name.lower().removesuffix(".gz")
     try:
@@ -159,7 +159,8 @@ def _json_rows(path: Path, file: BinaryIO, within: str | None) -> Rows:
     file.seek(start)
     begin = wrapped.end() if wrapped else 1
     try:
-        yield from enumerate(elements(io.TextIOWrapper(file, encoding="utf-8"), begin, alone=not wrapped), 1)
+        text = io.TextIOWrapper(file, encoding="utf-8")
+        yield from enumerate(elements(text, begin, ends_text=not wrapped), 1)
     except ValueError as error:
         raise DataError(
             f"{path} begins as a JSON array but is not one: {error}. It is broken or cut: fetch it again"
@@ -175,8 +176,8 @@ def _lines(path: Path, file: Any) -> Iterator[Any]:
 
 
 def _start(file: BinaryIO) -> tuple[int, bytes]:
-    """Return the offset at which the text begins, after white space and a byte-order mark, and its first
-    bytes."""
+    """Return the offset in bytes at which the text begins, after white space and a byte-order mark, and the
+    first 101 bytes of the text."""
     byte = file.read(1)
     for _ in range(_MAX_SPACE):
         if not byte or not (byte.isspace() or byte in b"\xef\xbb\xbf"):
@@ -196,9 +197,9 @@ def parse_json_line(line: bytes) -> Any:
 
 
 def _table_rows(
-    path: Path, file: BinaryIO, delimiter: str, lists: Collection[str], names: Sequence[str] | None
+    path: Path, file: BinaryIO, delimiter: str, lists: Collection[str], default_header: Sequence[str] | None
 ) -> tuple[list[str], Rows]:
-    """Return the columns and the rows of a CSV file. `names` are the columns of a file without a header.
+    """Return the columns and the rows of a CSV file. `default_header` is that of a file without a header.
     Bytes that are not UTF-8 become lone surrogates, which `clean_question` rejects."""
     text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
     reader: Iterator[list[str]] = csv.reader(_lines(path, text), delimiter=delimiter)
@@ -206,13 +207,14 @@ def _table_rows(
         header = [name.strip() for name in next(reader, [])]
     except csv.Error as error:
         raise DataError(f"{path} has no header that can be read: {error}") from error
-    if names and header and "question" not in map(str.lower, header):
-        reader, header = chain([header], reader), list(names)
+    if default_header and header and "question" not in map(str.lower, header):
+        reader, header = chain([header], reader), list(default_header)
     return header, _cells(reader, header, lists)
 
 
 def _cells(reader: Any, header: list[str], lists: Collection[str]) -> Rows:
-    """Yield the rows as mappings without empty cells. Row 1 is the first one below the header."""
+    """Yield the rows as mappings without empty cells. Row 1 is the first one below the header. Blank lines
+    are not counted."""
     number = 0
     while True:
         number += 1
@@ -231,14 +233,14 @@ def _cells(reader: Any, header: list[str], lists: Collection[str]) -> Rows:
             continue
         row = {name: cell for name, cell in zip(header, cells, strict=False) if cell}
         try:
-            yield number, {name: _parse(cell, name) if name in lists else cell for name, cell in row.items()}
+            yield number, {name: _parsed(cell, name) if name in lists else cell for name, cell in row.items()}
         except BrokenRowError as error:
             yield number, error
 
 
-def _parse(cell: str, name: str) -> Any:
-    """Return a cell as a list if it is a JSON list, and otherwise as text. Raises BrokenRowError for a
-    broken list."""
+def _parsed(cell: str, name: str) -> Any:
+    """Return a cell of the column `name` as a list if it is a JSON list, and otherwise as text. Raises
+    BrokenRowError for a broken list."""
     if not cell.lstrip().startswith("["):
         return cell
     try:

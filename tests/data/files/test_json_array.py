@@ -91,7 +91,7 @@ def test_numbers_that_json_writes_beyond_its_standard_and_half_characters_are_ke
 
 def test_an_array_in_an_object_ends_where_it_ends():
     text = '{"Data": [1, 2], "Version": 1}'
-    assert list(elements(io.StringIO(text), text.index("[") + 1, alone=False)) == [1, 2]
+    assert list(elements(io.StringIO(text), text.index("[") + 1, ends_text=False)) == [1, 2]
 
 
 def test_a_file_of_brackets_takes_neither_the_memory_nor_the_process():

@@ -119,7 +119,7 @@ def test_an_own_id_of_two_questions_is_refused(tmp_path, text, other):
     (tmp_path / "ids").write_text(text)
     first = record(other, source=other.partition("/")[0])
     run = write_run(tmp_path / "run", [first, record("hotpotqa/test/1")])
-    with pytest.raises(DataError, match="two questions of the run have the same own id"):
+    with pytest.raises(DataError, match="two questions of the run have the same short id"):
         read_run(run, answerable=tmp_path / "ids")
 
 
