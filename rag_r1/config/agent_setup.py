@@ -25,9 +25,8 @@ from rag_r1.protocols import Protocol, control_tokens
 from rag_r1.sandbox.chat_template import ChatTemplate
 from rag_r1.tools import schemas, shared_tools
 
-Messages = Sequence[Mapping[str, Any]]
-#: The JSON schemas of tools, as a chat template lists them.
-Schemas = Sequence[Mapping[str, Any]]
+#: The messages of a chat, and the JSON schemas of the tools that its template lists.
+Messages = Schemas = Sequence[Mapping[str, Any]]
 #: Encodes messages with the model's chat template, including its generation prompt. If the template is to
 #: list the tools, their schemas are passed as `tools=`.
 Chat = Callable[..., Sequence[int]]

@@ -1,12 +1,12 @@
 """Finds all gold answers in passages, in one pass over each passage.
 
 A text is split into tokens: runs of letters and digits in lower case and in one Unicode form. In scripts
-without spaces (Chinese, Japanese, Thai) each character is a token. "1,000" is a single token, as are initials
-("J. K.", "U.S."). Articles are dropped, as in the metrics. A text contains an answer if the tokens of the
-answer occur in it one after the other.
+without spaces (Chinese, Japanese, Thai) each character is a token. "1,000" is a single token, and so are
+initials ("J. K.", "U.S."). Articles are dropped, as in the metrics. A text contains an answer if the tokens
+of the answer occur in it one after the other.
 
-All answers are in one hash table. At each token of a text, the matcher looks up only phrases of those lengths
-that answers beginning with this token have. The time is therefore linear in the length of the text and does
+All answers are in one hash table. At each token of a text, the matcher looks up only phrases of the lengths
+of answers that begin with this token. The time is therefore linear in the length of the text and does
 not grow with the number of answers.
 
 A short answer or a number occurs in many unrelated texts, so a match proves little: see `weak_reason`.
@@ -46,14 +46,14 @@ _THOUSANDS = re.compile(r",(?<=\d,)(?=\d{3}(?!\d))")
 _INITIALS = re.compile(r"\.(?<=\b[^\W\d_]\.)\s*(?=[^\W\d_]\b)")
 
 
-def joined(text: str) -> str:
-    """Return the text with thousands and initials joined as in a token: "1000", "US"."""
+def join_numbers_and_initials(text: str) -> str:
+    """Return the text without the marks inside numbers and initials, as they are in a token: "1000", "US"."""
     return _INITIALS.sub("", _THOUSANDS.sub("", text))
 
 
 def answer_tokens(text: str) -> list[str]:
-    """Return the tokens of a text; there are none if it has no letter or digit, or only articles."""
-    text = joined(text if text.isascii() else unicode_normalised(text).casefold())
+    """Return the tokens of a text, in order; [] if it has no letter or digit, or only articles."""
+    text = join_numbers_and_initials(text if text.isascii() else unicode_normalised(text).casefold())
     tokens = text.translate(_ASCII_TOKENS).split() if text.isascii() else _TOKEN.findall(text)
     return [token for token in tokens if token not in _ARTICLES]
 
@@ -78,7 +78,7 @@ class AnswerMatcher:
     """Searches texts for a growing set of answers. The key of an answer is its tokens joined by spaces."""
 
     def __init__(self, answers: Iterable[str] = ()):
-        #: Maps the key of each answer to its number, from 0.
+        #: Maps the key of each answer to its index, in the order in which the keys were added.
         self.keys: dict[str, int] = {}
         #: Maps each first token to the lengths, in tokens, of the answers that begin with it.
         self._lengths: dict[str, set[int]] = defaultdict(set)
@@ -97,7 +97,7 @@ class AnswerMatcher:
         return key
 
     def matches_in(self, text: str) -> set[int]:
-        """Return the numbers (see `keys`) of the answers that occur in a text."""
+        """Return the indices (see `keys`) of the answers that occur in a text."""
         tokens = answer_tokens(text)
         lengths = self._lengths
         starts = [start for start, token in enumerate(tokens) if token in lengths]

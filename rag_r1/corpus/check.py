@@ -48,7 +48,7 @@ _MAX_FIRST_HITS = 1000
 class CheckResult:
     """The results of a finished check."""
 
-    #: The verdict on each question, in order.
+    #: The verdict on each question, in the order of the questions.
     judged: list[QuestionVerdict]
     #: The content of summary.json.
     summary: dict[str, Any]
@@ -63,8 +63,8 @@ class CheckResult:
 def check_start(args: CheckArguments) -> CorpusInputs:
     """Check files, folder and servers, and return the content of the files.
 
-    Without --check-only, only the servers are tried of which no earlier run has left results. Raises
-    StartError with all problems.
+    A server of which an earlier run has left results is tried only with --check-only. Raises StartError with
+    all problems.
     """
     with StartChecks() as checks:
         checks.run(check_out, args.out, "rag-r1 corpus check")
@@ -79,7 +79,7 @@ def check_start(args: CheckArguments) -> CorpusInputs:
 
 
 def _try_servers(args: CheckArguments) -> None:
-    """Send one request to each server that the check asks. Raises RunError if one does not answer."""
+    """Send one request to each server that has to be tried. Raises RunError if one does not answer."""
     attempts = [
         try_server(server.config, server.flag)
         for server in args.servers()
@@ -91,7 +91,7 @@ def _try_servers(args: CheckArguments) -> None:
 def check_corpus(
     args: CheckArguments, inputs: CorpusInputs | None = None, *, save_interval: int = SAVE_INTERVAL
 ) -> CheckResult:
-    """Check a corpus and write the report into `args.out`.
+    """Check a corpus, write the report into `args.out`, and return the results.
 
     `inputs` is the result of `check_start`, which is called here if it is None. `save_interval` is the number
     of rows after which the scan saves its state. Raises DataError, with the remedy, if a file cannot be read,
@@ -147,7 +147,7 @@ def _scan(args: CheckArguments, corpus: Corpus, targets: ScanTargets, save_inter
 def _write_repaired(
     args: CheckArguments, inputs: CorpusInputs, missing: Sequence[dict[str, Any]]
 ) -> RepairResult:
-    """Write the repaired corpus: the corpus, and those supplied passages that it lacks."""
+    """Write the repaired corpus, which is the corpus and the supplied passages that it lacks."""
     return repair(
         inputs.corpus,
         inputs.supply,
@@ -167,7 +167,8 @@ def _missing_names(missing: Sequence[dict[str, Any]], key: str) -> list[str]:
 def _search(
     args: CheckArguments, questions: Sequence[CorpusQuestion], answers: AnswerMatcher
 ) -> dict[ServerName, RetrievalResults]:
-    """Return the results of each given server by its name."""
+    """Search each server whose address is given for all questions. Returns the results by its name; raises
+    RunError as `retrieve` does."""
     progress = not args.no_progress
     return {
         server.name: retrieve(questions, answers, server.config, server.results_file, progress=progress)

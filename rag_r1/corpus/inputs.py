@@ -69,15 +69,17 @@ def passages_of(corpus: Corpus, *, progress: bool = True) -> Iterator[tuple[Pass
 
 
 def check_first_rows(corpus: Corpus, skip_bad_rows: bool | None = None) -> None:
-    """Read the first row of each file. Raises DataError if a corpus has no rows at all or, unless
+    """Check the first row of each file. Raises DataError if the files have no rows at all or, unless
     `skip_bad_rows` says to leave such rows out, if a first row is not a passage. `skip_bad_rows` is None for
-    a command that has no such flag."""
+    a command without this flag, which the message then does not name."""
     has_rows = not corpus.files
-    for number in range(len(corpus.files)):
-        row, position = next(corpus.rows(CorpusPosition(number), progress=False), (None, START))
+    for index in range(len(corpus.files)):
+        # After a file without rows, this is the first row of a later one.
+        row, position = next(corpus.rows(CorpusPosition(index), progress=False), (None, START))
         if isinstance(row, ValueError) and not skip_bad_rows:
-            with open_bytes(corpus.files[number]) as file:
-                refuse_utf16(corpus.files[number], file, f"files whose names end in {', '.join(SUFFIXES)}")
+            path = corpus.files[position.file]
+            with open_bytes(path) as file:
+                refuse_utf16(path, file, f"files whose names end in {', '.join(SUFFIXES)}")
             remedy = "correct the file"
             if skip_bad_rows is not None:
                 remedy += ", or leave such rows out with --skip-bad-rows"

@@ -40,7 +40,7 @@ _MAX_TITLE_CHARACTERS = 400
 class CorpusPosition(NamedTuple):
     """A position between two rows of a corpus, from which reading can resume."""
 
-    #: Number of the file, from 0.
+    #: Index of the file.
     file: int = 0
     #: Offset in the file: bytes after decompression, or rows of a table.
     offset: int = 0
@@ -96,7 +96,7 @@ class Corpus:
 
     def location(self, position: CorpusPosition) -> str:
         """Return `FILE, line N` (or `row N`) for the row that ends at this position."""
-        unit = "row" if self.files[position.file].suffix in (".parquet", ".arrow") else "line"
+        unit = "row" if self.files[position.file].suffix.lower() in _ROWS else "line"
         return f"{self.files[position.file]}, {unit} {position.row}"
 
     def rows(
@@ -105,19 +105,19 @@ class Corpus:
         """Yield every row from `start` on. Raises DataError for a broken file."""
         sizes = [file.stat().st_size for file in self.files]
         with tqdm(total=sum(sizes), unit="B", unit_scale=True, desc=doing, disable=not progress) as bar:
-            for number in range(start.file, len(self.files)):
-                path, offset = self.files[number], sum(sizes[:number])
-                first = start if number == start.file else CorpusPosition(number)
+            for index in range(start.file, len(self.files)):
+                path, earlier_bytes = self.files[index], sum(sizes[:index])
+                first = start if index == start.file else CorpusPosition(index)
 
-                def report(read_bytes: int, offset: int = offset) -> None:
-                    bar.update(offset + read_bytes - bar.n)
+                def report(read_bytes: int, earlier_bytes: int = earlier_bytes) -> None:
+                    bar.update(earlier_bytes + read_bytes - bar.n)
 
                 reader = _ROWS.get(path.suffix.lower(), _line_rows)
                 yield from reader(path, first, self.ids, report)
-                report(sizes[number])
+                report(sizes[index])
 
 
-#: Each row as a passage, or as the reason why it is none, with the position after it.
+#: Each row as a passage, or as the ValueError that says why it is none, with the position after it.
 Rows = Iterator[tuple[Passage | ValueError, CorpusPosition]]
 #: A function that is called with the number of bytes of the current file that have been read.
 Report = Callable[[int], object]

@@ -24,7 +24,8 @@ class SeenIds:
 
     @classmethod
     def until(cls, end: CorpusPosition, corpus: Corpus, *, progress: bool) -> Self:
-        """Read again the ids of all passages up to `end`, which an earlier run has scanned."""
+        """Return the ids of all passages up to `end`, which an earlier run has scanned and which are read
+        again."""
         ids = cls()
         if end != START:
             for row, position in corpus.rows(progress=progress, doing="reading ids again"):
@@ -40,7 +41,8 @@ class SeenIds:
             self._hashes.append(_hash_of(passage_id))
 
     def repeated(self, corpus: Corpus, *, progress: bool) -> BadRows:
-        """Return the passages with the id of an earlier one, as bad rows. All ids must have been added."""
+        """Return the passages with the id of an earlier one, as bad rows. All ids must have been added.
+        Raises DataError for a broken file."""
         hashes = np.sort(np.frombuffer(self._hashes, np.uint64))
         equal_hashes = frozenset(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
         repeated = BadRows()
@@ -56,7 +58,7 @@ class SeenIds:
 
 
 def refusal(repeated: BadRows) -> str:
-    """Return the error message for a corpus with `repeated` ids."""
+    """Return the error message for a corpus with repeated ids, as `SeenIds.repeated` returns them."""
     return f"{repeated.named()}. Give each passage its own id."
 
 

@@ -27,6 +27,7 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable
 from functools import lru_cache
+from typing import NamedTuple
 
 from rag_r1.data.files.duplicates import ALIKE
 
@@ -100,6 +101,17 @@ def level_of(first: str, second: str) -> str | None:
     return "diacritics" if without_diacritics(first) == without_diacritics(second) else "suffix"
 
 
+class _PageName(NamedTuple):
+    """A name under which the page of a title may be in the corpus."""
+
+    #: The title of the questions.
+    title: str
+    #: The title itself, or another name of its page.
+    name: str
+    #: The level of a match with another name, from a redirect; None for the title itself.
+    level: str | None = None
+
+
 class TitleIndex:
     """The titles that the questions need, and the best match of each so far. Call `add_redirects` first, if
     there are redirects, and then `note` for each title of the corpus."""
@@ -109,15 +121,14 @@ class TitleIndex:
         self.titles = list(dict.fromkeys(titles))
         #: Maps each matched title to the level and to the title in the corpus.
         self.matches: dict[str, tuple[str, str]] = {}
-        #: Maps a key to (title, a name to compare, the level of a match with that name). The name is the
-        #: title itself, with None as the level, or another name of the page by a redirect.
-        self._names: dict[str, list[tuple[str, str, str | None]]] = defaultdict(list)
-        #: (title, another name of its page, "redirect" or "redirected_from").
-        self._redirects: list[tuple[str, str, str]] = []
-        #: The title that `note` got last.
+        #: Maps a key to the names with this key.
+        self._names: dict[str, list[_PageName]] = defaultdict(list)
+        #: The names that redirects add.
+        self._redirects: list[_PageName] = []
+        #: The title that `note` compared last.
         self._last_page: str | None = None
         for title in self.titles:
-            self._names[key_of(title)].append((title, title, None))
+            self._names[key_of(title)].append(_PageName(title, title))
 
     def add_redirects(self, pairs: Iterable[tuple[str, str]]) -> int:
         """Add redirects (from, to) and return how many of them concern the titles. The others are ignored, so
@@ -126,10 +137,10 @@ class TitleIndex:
             for page, alias, level in ((source, target, "redirect"), (target, source, "redirected_from")):
                 for title, name, _ in self._names.get(key_of(page), ()):
                     if level_of(name, page) in STRONG and level_of(name, alias) not in STRONG:
-                        self._redirects.append((title, alias, level))
+                        self._redirects.append(_PageName(title, alias, level))
         # Not in the loop above, where they would make chains of redirects.
-        for title, name, level in self._redirects:
-            self._names[key_of(name)].append((title, name, level))
+        for redirect in self._redirects:
+            self._names[key_of(redirect.name)].append(redirect)
         return len(self._redirects)
 
     def note(self, page: str) -> None:
@@ -138,10 +149,10 @@ class TitleIndex:
         if page == self._last_page:  # the passages of a page usually follow each other
             return
         self._last_page = page
-        for title, name, redirected in self._names.get(key_of(page), ()):
+        for title, name, redirect_level in self._names.get(key_of(page), ()):
             level = level_of(name, page)
-            if redirected is not None:
-                level = redirected if level in STRONG else None
+            if redirect_level is not None:
+                level = redirect_level if level in STRONG else None
             if level and (title not in self.matches or _RANK[level] < _RANK[self.matches[title][0]]):
                 self.matches[title] = (level, page)
 
@@ -150,6 +161,6 @@ class TitleIndex:
         return self.matches[title][0] if title in self.matches else None
 
     def names(self) -> list[list[str]]:
-        """Return [title] for each title and [title, alias, level] for each redirect, for a scan's
-        fingerprint."""
+        """Return [title] for each title and [title, name, level] for each redirect, for the fingerprint of a
+        scan."""
         return [[title] for title in self.titles] + [list(redirect) for redirect in self._redirects]

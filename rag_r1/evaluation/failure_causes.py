@@ -28,7 +28,7 @@ from functools import lru_cache
 from typing import Any
 
 from rag_r1.agent.trajectory import query_key
-from rag_r1.corpus.answer_matcher import YES_NO, AnswerMatcher, answer_tokens, joined
+from rag_r1.corpus.answer_matcher import YES_NO, AnswerMatcher, answer_tokens, join_numbers_and_initials
 from rag_r1.data.evidence import GoldEvidence
 from rag_r1.data.rows import as_golds
 from rag_r1.protocols import SEARCH, Document
@@ -161,7 +161,7 @@ class _Golds:
         if not self.answers or not isinstance(text, str):
             return set()
         if text.isascii():  # a fast check, which is exact for ASCII: most passages have none of the words
-            lowered = _lower(text) if len(text) <= _CACHED_CHARS else joined(text).lower()
+            lowered = _lower(text) if len(text) <= _CACHED_CHARS else join_numbers_and_initials(text).lower()
             if not any(word in lowered for word in self.words):
                 return set()
         return self.matcher.matches_in(text)
@@ -171,7 +171,7 @@ class _Golds:
 def _lower(text: str) -> str:
     """Return a text in lower case. The result is cached, since many trajectories of a question contain the
     same passages."""
-    return joined(text).lower()
+    return join_numbers_and_initials(text).lower()
 
 
 def evidence_of(record: Record) -> GoldEvidence | None:

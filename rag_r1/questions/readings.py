@@ -54,7 +54,8 @@ class Check:
     votes: Callable[[Draft, Sequence[str], Answers], int]
     #: The verdict, yes or no, with which the draft is refused.
     refusing_verdict: bool
-    #: If the verdict yes refuses the draft: whether all samples must vote for it, and not only a majority.
+    #: Only if the verdict yes refuses the draft: whether all samples must vote for it, and not just a
+    #: majority.
     needs_all: Callable[[Draft], bool] = lambda draft: draft.is_guessable
     #: Maps answers that name another reason to this reason.
     reasons: Mapping[str, str] = field(default_factory=dict)
@@ -243,13 +244,7 @@ REVIEW = Check(
 )
 #: The checks by the reader's answers, in their order.
 CHECKS = (
-    Check(
-        "reader_disagrees",
-        _draft_passages,
-        _count_whole_and_right,
-        refusing_verdict=False,
-        needs_all=lambda draft: False,
-    ),
+    Check("reader_disagrees", _draft_passages, _count_whole_and_right, refusing_verdict=False),
     Check("needs_no_search", _no_passages, _count_right, refusing_verdict=True),
     Check("one_passage_is_enough", _ablated_passages, _count_right, refusing_verdict=True),
     Check("another_answer", _neighbour_passages, _count_repeated_rival, refusing_verdict=True),

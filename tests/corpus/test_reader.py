@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rag_r1.corpus import reader
+from rag_r1.corpus.inputs import check_first_rows
 from rag_r1.corpus.reader import START, Corpus, Passage
 from rag_r1.io.errors import DataError
 
@@ -116,6 +117,19 @@ def test_rows_that_cannot_be_used_are_named_and_the_others_are_read(tmp_path, mo
     for number, (fault, reason) in enumerate(zip(faults(Corpus([path])), reasons, strict=True), 1):
         assert fault.startswith(f"{path}, line {number}: ") and reason in fault
     assert passages(Corpus([path])) == PASSAGES[:1]
+
+
+def test_a_row_of_a_table_is_named_as_a_row_in_any_case_of_the_suffix(tmp_path):
+    pq.write_table(pa.table({"id": ["1"], "contents": [""]}), tmp_path / "A.PARQUET")
+    [fault] = faults(Corpus([tmp_path / "A.PARQUET"]))
+    assert fault.endswith("A.PARQUET, row 1: 'contents' is empty")
+
+
+def test_a_utf16_file_after_an_empty_one_is_refused_with_the_command_that_converts_it(tmp_path):
+    (tmp_path / "a.jsonl").touch()
+    (tmp_path / "b.jsonl").write_text('{"id": "1"}\n', encoding="utf-16")
+    with pytest.raises(DataError, match="b.jsonl is not UTF-8 but UTF-16: convert it"):
+        check_first_rows(Corpus([tmp_path]))
 
 
 def test_a_supply_may_have_no_ids(tmp_path):

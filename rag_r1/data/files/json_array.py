@@ -39,17 +39,16 @@ def elements(text: TextIO, begin: int = 1, ends_text: bool = True) -> Iterator[A
     window = _TextWindow(text, begin)
     number = 0
     try:
-        character = window.next_character()
-        while character != "]":
+        char = window.next_character()
+        while char != "]":
             value = window.read_value()
             number += 1
             yield value
-            character = window.next_character()
-            if character == ",":
+            char = window.next_character()
+            if char == ",":
                 window.position += 1
-            elif character != "]":
-                found = f"expecting a comma or the end, not {character!r}" if character else "it ends"
-                raise ValueError(found)
+            elif char != "]":
+                raise ValueError(f"expecting a comma or the end, not {char!r}" if char else "it ends")
         window.position += 1
         if ends_text and window.next_character():
             raise ValueError("there is more text after its end")

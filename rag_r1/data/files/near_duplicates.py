@@ -109,8 +109,7 @@ def trigrams(question: str) -> list[str]:
 
 def jaccard(first: str, second: str) -> float:
     """Return the similarity of two questions, from 0 to 1."""
-    first_grams = set(trigrams(first))
-    second_grams = set(trigrams(second))
+    first_grams, second_grams = set(trigrams(first)), set(trigrams(second))
     return len(first_grams & second_grams) / len(first_grams | second_grams)
 
 
