@@ -64,7 +64,7 @@ async def _call(state: EpisodeState, turn: Turn, action: Search | Calls) -> Stat
         return status
     fitted = fit_observation(
         state.protocol,
-        [call.words for call in action.calls],
+        [call.text for call in action.calls],
         results,
         state.codec.encode,
         max_query_tokens=budget.max_query_observation_tokens,

@@ -158,7 +158,7 @@ class Episode:
             if room < 1:
                 return "token_limit"
             # The turn is recorded before anything in it can fail.
-            turn = Turn("", Invalid.kind, status="invalid", row=self.ledger.row_number)
+            turn = Turn("", Invalid.kind, status="invalid", row=self.ledger.row_index)
             record.turns.append(turn)
             state.emit("turn", room=room)
             action, generation = await self._generate(state, turn, room)
@@ -183,8 +183,8 @@ class Episode:
             if not generation.aborted:
                 break
         action = self.protocol.parse(text)
-        turn_number = len(state.record.turns) - 1
-        span = self.ledger.append_generated(generation.token_ids, generation.logprobs, turn_number)
+        turn_index = len(state.record.turns) - 1
+        span = self.ledger.append_generated(generation.token_ids, generation.logprobs, turn_index)
         self.memory.push("call" if isinstance(action, Search | Calls) else action.kind, span)
         turn.text = text
         turn.action = action.kind

@@ -72,7 +72,7 @@ class Tool(Interface):
 def call_tool(
     tool: Tool, arguments: Sequence[Mapping[str, Any]], context: Context | None
 ) -> Awaitable[Sequence[Sequence[Document] | Failure | Refusal]]:
-    """Call `tool.call`, with the context if the tool reads it."""
+    """Call `tool.call`, with the context if the tool reads it. Returns the awaitable of its results."""
     return tool.call(arguments, context) if getattr(tool, "reads_context", False) else tool.call(arguments)
 
 

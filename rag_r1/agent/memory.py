@@ -12,7 +12,7 @@ concatenation of spans that the engine has seen, and nothing is encoded again.
 
 The state of the memory measures how unsure the policy was of what is on the stack: the sum of -log p over the
 tokens that it sampled for these turns, in nats. TC-RAG sums the entropies of the tokens' distributions
-instead. That needs the probabilities of all tokens, while engines return that of the sampled token only; the
+instead. That needs the probabilities of all tokens, while engines return only that of the sampled token; the
 entropy is the expectation of -log p. The sum grows with the number of tokens, so TC-RAG's threshold (sigma,
 1.2) does not carry over. To choose one, run an evaluation with a `max_state` above all states, and let
 `rag-r1 eval sigma` propose it from the states of right and wrong answers in the records.
@@ -46,7 +46,7 @@ class MemoryEntry:
     spans: list[Span]
 
     @property
-    def number(self) -> int:
+    def turn(self) -> int:
         """Index of the turn in the episode."""
         return self.spans[0].turn
 
@@ -67,14 +67,14 @@ class Memory:
         self.entries[-1].spans.append(span)
 
     def backtrack(self, pops: Collection[str]) -> list[int]:
-        """Remove the turns below the top, from the last one with a role in `pops`; returns their numbers, in
-        order."""
-        return self._remove_from(self._last(pops))
+        """Remove the turns below the top, from the last one with a role in `pops`. Returns their indices in
+        the episode, in order."""
+        return self._remove_from(self._last_position(pops))
 
     def summarise(self, span: SummarySpan) -> list[int]:
         """Remove the turns below the top: all of them (`everything`), or those from the last call
-        (`last_call`). Returns their numbers, in order."""
-        return self._remove_from(0 if span == "everything" else self._last(("call",)))
+        (`last_call`). Returns their indices in the episode, in order."""
+        return self._remove_from(0 if span == "everything" else self._last_position(("call",)))
 
     def state(self) -> float | None:
         """Return the sum of -log p over the generated tokens of all turns on the stack, in nats; None if the
@@ -90,7 +90,7 @@ class Memory:
         """Yield the token ids of all turns, in order."""
         return (token for entry in self.entries for span in entry.spans for token in span.ids)
 
-    def _last(self, roles: Collection[str]) -> int | None:
+    def _last_position(self, roles: Collection[str]) -> int | None:
         """Return the position of the last turn below the top that has one of these roles and may be removed;
         None if there is none."""
         removable = set(roles) - set(LASTING)
@@ -98,11 +98,11 @@ class Memory:
         return next((i for i in positions if self.entries[i].role in removable), None)
 
     def _remove_from(self, position: int | None) -> list[int]:
-        """Remove the turns from a position up to the top, without the top and lasting turns; returns their
-        numbers, in order. None removes nothing."""
+        """Remove the turns from a position up to the top, except the top and lasting turns; None removes
+        nothing. Returns their indices in the episode, in order."""
         if position is None:
             return []
         below, top = self.entries[position:-1], self.entries[-1]
         lasting = [entry for entry in below if entry.role in LASTING]
         self.entries[position:] = [*lasting, top]
-        return [entry.number for entry in below if entry.role not in LASTING]
+        return [entry.turn for entry in below if entry.role not in LASTING]

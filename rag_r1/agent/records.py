@@ -92,8 +92,8 @@ class TrajectoryDump:
 
 
 def append_records(path: Path, *values: dict[str, Any]) -> None:
-    """Append records as lines to a file that only its owner can read: all of them, or none. Raises
-    OSError."""
+    """Append records as lines to a file that only its owner can read: all of them, or none. A file whose name
+    ends in .gz is compressed. Raises OSError."""
     data = b"".join(map(json_line, values))
     if path.suffix == ".gz":
         data = gzip.compress(data, 6, mtime=0)
@@ -117,10 +117,10 @@ def read_records(*paths: str | Path, skip_broken: bool | BadRecords = False) -> 
     instead, and is logged or, if `skip_broken` is a function, reported to it. Also raises DataError if a path
     does not exist.
     """
-    return (record for _, record in placed_records(*paths, skip_broken=skip_broken))
+    return (record for _, record in located_records(*paths, skip_broken=skip_broken))
 
 
-def placed_records(
+def located_records(
     *paths: str | Path, skip_broken: bool | BadRecords = False
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield records as `read_records` does, each with its location (file and line) for messages."""
@@ -221,7 +221,7 @@ def records_by_step(folder: str | Path) -> dict[int, list[dict[str, Any]]]:
     files = [path for path in _files_in(Path(folder)) if path.name.startswith("step_")]
     files.sort(key=lambda path: path.stat().st_mtime_ns)
     steps: dict[int, dict[str, dict[str, Any]]] = defaultdict(dict)
-    for location, record in placed_records(*files, skip_broken=True):
+    for location, record in located_records(*files, skip_broken=True):
         step, id_ = record.get("step"), record.get("id")
         if isinstance(step, int) and isinstance(id_, str):
             steps[step][id_] = record

@@ -28,21 +28,24 @@ from rag_r1.agent.trajectory import Trajectory, query_key
 async def sample_paths(
     play: Callable[[int], Awaitable[Trajectory]], paths: int, masked: Collection[str] = ()
 ) -> Trajectory:
-    """Play the paths concurrently; returns the record that `majority_vote` chooses. `play(n)` plays path
-    number n, from 0; `masked` are the kinds of failures with which an episode is not judged."""
+    """Play the paths concurrently; returns the record that `majority_vote` chooses. `play` is called with the
+    index of each path; `masked` are the kinds of failures with which an episode is not judged."""
     return majority_vote(await asyncio.gather(*map(play, range(paths))), masked)
 
 
 def majority_vote(records: Sequence[Trajectory], masked: Collection[str] = ()) -> Trajectory:
-    """Return the path whose answer has most votes, with `path` and `paths` set if there are several. A path
-    with a failure of a kind in `masked` is returned in its place: without that path, the vote would not be
-    the policy's."""
+    """Return the record of the path whose answer has most votes. If a path has a failure of a kind in
+    `masked`, the first such path is returned instead: without it, the vote would not be the policy's.
+
+    `records` has at least one path. If there are several, `path` is set in all records; the returned one also
+    gets the records of all paths, and the time of the longest.
+    """
     if len(records) == 1:
         return records[0]
-    number = next((number for number, record in enumerate(records) if record.masked(masked)), None)
-    if number is None:
-        number = _majority([record.answer for record in records])
-    best = records[number]
+    chosen = next((path for path, record in enumerate(records) if record.masked(masked)), None)
+    if chosen is None:
+        chosen = _majority([record.answer for record in records])
+    best = records[chosen]
     for path, record in enumerate(records):
         record.path = path
     best.paths = [record.to_dict() for record in records]
@@ -51,7 +54,7 @@ def majority_vote(records: Sequence[Trajectory], masked: Collection[str] = ()) -
 
 
 def _majority(answers: Sequence[str | None]) -> int:
-    """Return the number of the first path with the most frequent answer; 0 if no path has an answer."""
+    """Return the index of the first path with the most frequent answer; 0 if no path has an answer."""
     keys = [query_key((answer or "").strip()) for answer in answers]
     votes = Counter(filter(None, keys))
     winner = max(votes, key=votes.__getitem__, default=keys[0])  # the first of several

@@ -168,7 +168,8 @@ def _failure(name: str, error: Exception) -> Failure:
 
 
 def _set_sent(calls: Sequence[CallRecord], context: Context) -> None:
-    """Set `sent` of the calls whose query the tool sent in another form, unless what it noted is no text."""
+    """Set `sent` of the calls whose query the tool sent in another form, as it noted in the context. A note
+    that is not a text is ignored."""
     for call in calls if isinstance(context.sent, Mapping) else ():
         query = str(call.arguments.get("query"))
         text = context.sent.get(query, query)

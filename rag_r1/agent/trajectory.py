@@ -164,10 +164,10 @@ class Turn:
         documents of the calls."""
         self.observation = []
         start = 0
-        for number, call in enumerate(self.calls):
+        for index, call in enumerate(self.calls):
             for rank, document in enumerate(call.documents or ()):
                 if document.contents and (position := text.find(document.contents, start)) >= 0:
-                    self.observation += [text[start:position], [number, rank]]
+                    self.observation += [text[start:position], [index, rank]]
                     start = position + len(document.contents)
         self.observation.append(text[start:])
 
@@ -193,7 +193,7 @@ class Trajectory:
     #: Tokens of all training rows together.
     generated_tokens: int = 0
     observed_tokens: int = 0
-    #: Wall time from the prompt to the end.
+    #: Wall time from the prompt to the end, in seconds.
     seconds: float = 0.0
     #: The score and the value of each reward term, by name; None for a term that could not judge.
     rewards: dict[str, float | None] = field(default_factory=dict)
@@ -234,7 +234,8 @@ class Trajectory:
         return sum(turn.status == "tool_failure" for turn in self.turns)
 
     def add_failure(self, kind: str, detail: str = "") -> None:
-        """Record a failure in the latest turn. An unknown kind counts as `tool`."""
+        """Record a failure in the latest turn. An unknown kind counts as `tool`, and `detail` is cut to 200
+        characters."""
         kind = kind if kind in KINDS else "tool"
         self.failures.append(FailureRecord(kind, max(len(self.turns) - 1, 0), detail[:200]))
 

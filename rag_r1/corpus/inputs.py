@@ -77,8 +77,7 @@ def check_first_rows(corpus: Corpus, skip_bad_rows: bool | None = None) -> None:
         # After a file without rows, this is the first row of a later one.
         row, position = next(corpus.rows(CorpusPosition(index), progress=False), (None, START))
         if isinstance(row, ValueError) and not skip_bad_rows:
-            path = corpus.files[position.file]
-            with open_bytes(path) as file:
+            with open_bytes(path := corpus.files[position.file]) as file:
                 refuse_utf16(path, file, f"files whose names end in {', '.join(SUFFIXES)}")
             remedy = "correct the file"
             if skip_bad_rows is not None:

@@ -117,8 +117,9 @@ class Call:
         return self.tool == SEARCH and isinstance(query, str) and len(self.arguments) == 1
 
     @property
-    def words(self) -> str:
-        """The call as one text: the query if that is the only argument, else the arguments as JSON."""
+    def text(self) -> str:
+        """What the call asks for, as one text: the query if that is the only argument, else all arguments as
+        JSON."""
         query = self.arguments.get("query")
         if isinstance(query, str) and len(self.arguments) == 1:
             return query

@@ -35,7 +35,8 @@ class KeyReader:
         self._known_keys: list[str] = []
 
     def section(self, key: str) -> KeyReader:
-        """Take a mapping; returns its reader. The keys of a mapping that is not there are not reported."""
+        """Take a mapping; returns its reader. If the mapping is missing or wrong, that is its only fault: faults
+        of its keys are not reported."""
         n_faults = len(self.faults)
         data = self.take(key, dict)
         faults = self.faults if len(self.faults) == n_faults else []
@@ -63,7 +64,7 @@ class KeyReader:
             fault = f"must contain {' or '.join(contains)}"
         else:
             return value
-        self.add(key, fault)
+        self.add_fault(key, fault)
         return one_of[0] if one_of else kind()
 
     def take_tag(self, key: str) -> tuple[str, str]:
@@ -73,17 +74,17 @@ class KeyReader:
         if len(tag) == 2 and all(isinstance(part, str) and part.strip() for part in tag):
             return tag[0], tag[1]
         if len(self.faults) == n_faults:
-            self.add(key, f"must be [opening, closing], not {tag!r}")
+            self.add_fault(key, f"must be [opening, closing], not {tag!r}")
         return "", ""
 
     def take_subset(self, key: str, allowed: tuple[str, ...]) -> tuple[str, ...]:
-        """Take a list of some of the words in `allowed`; returns all of them if the key is missing."""
-        words = self.take(key, list, default=list(allowed))
-        if not words or not all(word in allowed for word in words):
-            self.add(key, f"must list some of {', '.join(allowed)}, not {words!r}")
-        return tuple(words)
+        """Take a list of some of the texts in `allowed`; returns all of them if the key is missing."""
+        chosen = self.take(key, list, default=list(allowed))
+        if not chosen or not all(text in allowed for text in chosen):
+            self.add_fault(key, f"must list some of {', '.join(allowed)}, not {chosen!r}")
+        return tuple(chosen)
 
-    def add(self, key: str, fault: str) -> None:
+    def add_fault(self, key: str, fault: str) -> None:
         """Add a fault of a key."""
         self.faults.append(f"{self.prefix}{key} {fault}")
 

@@ -215,7 +215,7 @@ def _tool_names(keys: KeyReader) -> tuple[tuple[str, str], ...]:
     """Return the pairs (name in calls, registered tool) of the mapping `tools:`."""
     data = {name: tool for name, tool in keys.take("tools", dict, default={}).items() if tool is not None}
     if not all(isinstance(text, str) and text.strip() for pair in data.items() for text in pair):
-        keys.add("tools", f"must be {{name in a call: registered tool}}, not {data!r}")
+        keys.add_fault("tools", f"must be {{name in a call: registered tool}}, not {data!r}")
     return tuple(data.items())
 
 
@@ -224,16 +224,16 @@ def _custom_block(name: str, data: Any, protocol_keys: KeyReader, call_format: C
     block. Faults are added to those of the protocol."""
     faults = protocol_keys.faults
     if not isinstance(data, dict):
-        protocol_keys.add(f"blocks.{name}", f"must be {{tags, role, ...}}, not {data!r}")
+        protocol_keys.add_fault(f"blocks.{name}", f"must be {{tags, role, ...}}, not {data!r}")
         data, faults = {}, []
     if name in _REQUIRED_BLOCKS:
-        protocol_keys.add(f"blocks.{name}:", "the name is already used under `tags`; choose another")
+        protocol_keys.add_fault(f"blocks.{name}:", "the name is already used under `tags`; choose another")
     keys = KeyReader(data, protocol_keys.source, f"blocks.{name}.", faults)
     tag = keys.take_tag("tags")
     role = keys.take("role", str, one_of=tuple(role for role in ROLES if role != "observation"))
     stop = keys.take("stop", bool, default=role in ACTING)
     if role in ACTING and not stop:
-        keys.add("stop:", f"a generation always ends after a {role}")
+        keys.add_fault("stop:", f"a generation always ends after a {role}")
     call = None
     if role == "call":
         syntax = keys.take("syntax", str, default="single", one_of=SYNTAXES)

@@ -194,7 +194,7 @@ class Protocol:
 
     def observation(self, queries: Sequence[str], results: Sequence[Sequence[Document] | Failure]) -> str:
         """Return the text that answers the calls of a turn, with documents neutralised. `queries` has one
-        text for each call (`Call.words`). Raises ValueError unless there is a result for each of them."""
+        text for each call (`Call.text`). Raises ValueError unless there is a result for each of them."""
         if len(queries) != len(results):
             raise ValueError(f"{len(queries)} queries but {len(results)} results")
         if self.turns == "chat":

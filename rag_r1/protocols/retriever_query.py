@@ -13,7 +13,7 @@ earlier queries h1, h2 and query q:
 
 The separator belongs to the encoder. It is in the manifest of an index, and the server reports it at `/ready`
 together with the encoder's length limit (`QueryFormat`). An encoder cuts off the end of a text that is too
-long, and there stands the query. So the part before the query is shortened here: first the oldest earlier
+long, which is where the query is. So the part before the query is shortened here: first the oldest earlier
 queries are dropped, then the question loses its last words; a thought loses its first words. The query is
 never shortened.
 

@@ -78,8 +78,7 @@ async def make_questions(args: QuestionsArguments) -> int:
 def _print_summary(out: Path, result: QuestionsResult) -> None:
     """Print what was refused and kept, the usage of the models, and what to do next."""
     card = result.card
-    for line in summary_lines(card):
-        print(line)
+    print(*summary_lines(card), sep="\n")
     print(f"{out}: data_card.md says what the questions are made of and what nobody has verified")
     if result.stopped:
         print(stop_message(result.stopped, f"{card['open']:,} drafts are open"))

@@ -50,9 +50,7 @@ def wrong_form(draft: Draft) -> bool:
     A draft is also refused if its answer is not of the form that its kind requires.
     """
     answer = draft.golds[0] if draft.golds else ""
-    if not draft.question.endswith(_QUESTION_MARKS) or not answer:
-        return True
-    if asks_several_questions(draft.question):
+    if not answer or not draft.question.endswith(_QUESTION_MARKS) or asks_several_questions(draft.question):
         return True
     if is_in_another_language(draft.question, [passage.contents for passage in draft.passages]):
         return True

@@ -62,7 +62,7 @@ def _option_faults(
     if not (_is_number(timeout_s) and timeout_s > 0):
         yield f"{key}.timeout_s must be a number of seconds above 0, not {timeout_s!r}"
     parameters = inspect.signature(function).parameters
-    keywords = {n: p for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY and n not in special}
+    keywords = {name: p for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY and name not in special}
     choices = _choices(function)
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for name, value in options.items():

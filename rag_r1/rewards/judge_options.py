@@ -76,7 +76,7 @@ def key_header(variable: str | None) -> dict[str, str]:
     """Return the header with the key from an environment variable, which must not be logged; {} for None.
 
     Raises RewardError if the variable is not set or contains no key. The message does not show the name of
-    the variable, since somebody may have written the key there by mistake.
+    the variable, since the key itself may have been given there by mistake.
     """
     if variable is None:
         return {}

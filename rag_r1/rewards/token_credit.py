@@ -57,11 +57,11 @@ def token_scores(
         credit = result.credits.get(term.name)
         if credit is None:
             continue
-        for value, token_numbers in _shares(term, credit, trajectory, offsets, turn_tokens, protocol):
-            sharing_tokens = token_numbers or range(len(offsets))
-            for number in sharing_tokens:
-                scores[number] += term.weight * value / len(sharing_tokens)
-    return [scores[numbers.start : numbers.stop] for numbers in turn_tokens]
+        for value, indices in _shares(term, credit, trajectory, offsets, turn_tokens, protocol):
+            sharing_tokens = indices or range(len(offsets))
+            for index in sharing_tokens:
+                scores[index] += term.weight * value / len(sharing_tokens)
+    return [scores[indices.start : indices.stop] for indices in turn_tokens]
 
 
 def _shares(
@@ -72,9 +72,10 @@ def _shares(
     turn_tokens: Sequence[range],
     protocol: Protocol | None,
 ) -> Sequence[tuple[float, Sequence[int]]]:
-    """Return the values that a term gives, each with the numbers of the tokens that share it; without
-    numbers, all tokens share it. `offsets` has the span of each token in the generated text, and
-    `turn_tokens` the numbers of the tokens of each turn."""
+    """Return the values that a term gives, each with the indices of the tokens that share it; without
+    indices, all tokens share it. `offsets` has the span of each token in the generated text, and
+    `turn_tokens` the indices of the tokens of each turn. Raises ValueError if the parts of the term do not
+    sum to its value."""
     parts_of = getattr(term.function, "credit_parts", None)
     if parts_of is not None:
         options = {**term.options, "protocol": term.options.get("protocol") or protocol}
@@ -90,10 +91,10 @@ def _shares(
 
 
 def _covered_tokens(spans: Sequence[Span], offsets: Sequence[Span]) -> list[int]:
-    """Return the numbers of the tokens that have a character in one of the spans."""
+    """Return the indices of the tokens that have a character in one of the spans."""
     # Spans are marked character by character: comparing each token with each span would be quadratic for a
     # text that consists of tags.
     covered = bytearray(max((last for _, last in spans), default=0))
     for first, last in spans:
         covered[first:last] = b"\1" * (last - first)
-    return [number for number, (start, end) in enumerate(offsets) if covered.find(1, start, end) >= 0]
+    return [index for index, (start, end) in enumerate(offsets) if covered.find(1, start, end) >= 0]

@@ -177,7 +177,7 @@ def _observation(turn: Turn, number: int, protocol: Protocol) -> str:
     if any(call.status != "ok" or call.documents is None for call in turn.calls):
         raise UnusableSampleError("failure", f"a call of turn {number} was not answered")
     calls = getattr(protocol.parse(turn.text), "calls", ())
-    return protocol.observation([call.words for call in calls], [call.documents or [] for call in turn.calls])
+    return protocol.observation([call.text for call in calls], [call.documents or [] for call in turn.calls])
 
 
 def check_text(*texts: str) -> None:

@@ -131,7 +131,7 @@ class Ledger:
         return self._context
 
     @property
-    def row_number(self) -> int:
+    def row_index(self) -> int:
         """Index of the open row."""
         return len(self._rows) - 1
 
@@ -145,19 +145,20 @@ class Ledger:
         return (span for row in self._rows for span in row.spans)
 
     def turn_ends(self, turns: int) -> list[tuple[int, int] | None]:
-        """Return the place of the last generated token of each of `turns` turns: the index of its row in
-        `rows`, and its position in the response there. It is None for a turn without a generated token."""
+        """Return where each of the first `turns` turns has its last generated token, as (index of the row in
+        `rows`, position in its response); None for a turn without a generated token."""
         ends: list[tuple[int, int] | None] = [None] * turns
-        for number, row in enumerate(self._trained_rows()):
+        for row_index, row in enumerate(self._trained_rows()):
             position = 0
             for span in row.spans:
                 position += len(span.ids)
                 if span.generated and span.ids and span.turn < turns:
-                    ends[span.turn] = (number, position - 1)
+                    ends[span.turn] = (row_index, position - 1)
         return ends
 
     def rows(self) -> list[TrainingRow]:
-        """Return copies of the training rows with a generated token; if no row has one, of the first row."""
+        """Return copies of the training rows with a generated token; if no row has one, a copy of the first
+        row."""
         return [row.training_row() for row in self._trained_rows()]
 
     def _trained_rows(self) -> list[_Row]:

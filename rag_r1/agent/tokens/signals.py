@@ -54,7 +54,7 @@ def part_logprobs(
 def _block_start(
     ids: Sequence[int], text: str, opening_tags: Sequence[str], decode: Callable[[Sequence[int]], str]
 ) -> int:
-    """Return the index of the first token of the last block in the text of a turn."""
+    """Return the index of the token in which the last block in the text of a turn begins."""
     start = max(text.rfind(tag) for tag in opening_tags)
     if start <= 0:
         return 0
@@ -67,7 +67,7 @@ def signals(
 ) -> dict[str, float | None]:
     """Return the signals of a trajectory, with the same names for all trajectories and None for an unknown
     value. `logprob` is the mean over all generated tokens; its negative estimates the entropy. `recall`
-    computes which share of the gold passages is among some documents."""
+    returns the share of the gold passages that is among some documents; None if they are not known."""
     totals = [sum(column) for column in zip(*trajectory.logprobs.values(), strict=True)]
     tokens = trajectory.generated_tokens + trajectory.observed_tokens
     search_turns = sum(bool(turn.queries) for turn in trajectory.turns)

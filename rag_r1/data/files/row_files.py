@@ -157,10 +157,9 @@ def _json_rows(path: Path, file: BinaryIO, within: str | None) -> Rows:
                 yield number, parse_json_line(line)
         return
     file.seek(start)
-    begin = wrapped.end() if wrapped else 1
+    text = io.TextIOWrapper(file, encoding="utf-8")
     try:
-        text = io.TextIOWrapper(file, encoding="utf-8")
-        yield from enumerate(elements(text, begin, ends_text=not wrapped), 1)
+        yield from enumerate(elements(text, wrapped.end() if wrapped else 1, ends_text=not wrapped), 1)
     except ValueError as error:
         raise DataError(
             f"{path} begins as a JSON array but is not one: {error}. It is broken or cut: fetch it again"

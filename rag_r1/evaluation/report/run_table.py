@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from rag_r1.agent.records import placed_records, trajectory_of
+from rag_r1.agent.records import located_records, trajectory_of
 from rag_r1.data.annotations import Annotations, read_answerable, read_supporting
 from rag_r1.data.evidence import GoldEvidence
 from rag_r1.data.files.bad_rows import BadRows
@@ -132,7 +132,7 @@ def read_run(
     bad = BadRows()
     answerables = read_answerable(answerable, bad) if answerable else None
     evidence = read_supporting(supporting, bad) if supporting else None
-    records = placed_records(records_path(run), skip_broken=bad.add)
+    records = located_records(records_path(run), skip_broken=bad.add)
     bar = tqdm(records, f"reading {run.name}", unit=" records", disable=None, delay=2)
     read_row = partial(_read_row, mask=masked_kinds(mask), answerables=answerables, evidence=evidence)
     episodes, replaced = _without_repeats(bar, read_row, step, bad)
@@ -163,7 +163,7 @@ def has_records(run: Path) -> bool:
     """Return whether a run's folder or file has a record, even a broken one. Also returns True for a path
     that does not exist, which `read_run` refuses with a message of its own."""
     try:
-        return next(placed_records(records_path(run)), None) is not None
+        return next(located_records(records_path(run)), None) is not None
     except DataError:
         return True
 

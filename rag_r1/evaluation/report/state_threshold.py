@@ -33,7 +33,7 @@ import numpy as np
 from pydantic import Field
 from pydantic_settings import CliPositionalArg
 
-from rag_r1.agent.records import placed_records, trajectory_of
+from rag_r1.agent.records import located_records, trajectory_of
 from rag_r1.evaluation.report.run_table import no_records, records_path
 from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
@@ -253,7 +253,7 @@ def _check_run(run: Path) -> None:
 def _trajectory_records(runs: Sequence[Path]) -> Iterator[dict[str, Any]]:
     """Yield the records of runs. Raises DataError, which names file and line, for a record that is not a
     trajectory."""
-    for location, record in placed_records(*map(records_path, runs)):
+    for location, record in located_records(*map(records_path, runs)):
         try:
             trajectory_of(record)
         except DataError as error:

@@ -37,8 +37,7 @@ def without_duplicates(outcomes: Sequence[Outcome], similarity: float) -> list[O
     final = list(outcomes)
     for later, first in _find_duplicates(drafts, similarity).items():
         outcome, earlier = outcomes[order[later]], drafts[first]
-        is_leak = earlier.seed.split != outcome.seed.split
-        reason = "in_other_split" if is_leak else "duplicate"
+        reason = "duplicate" if earlier.seed.split == outcome.seed.split else "in_other_split"
         final[order[later]] = replace(outcome, reason=reason, detail=f"{earlier.id}: {earlier.question}")
     return final
 
@@ -66,9 +65,9 @@ def _find_similar(drafts: Sequence[Draft], indices: Sequence[int], similarity: f
     """Map duplicates as `_find_duplicates` does, but only among the drafts at `indices`, and by how similar
     their wordings are."""
     texts = [drafts[index].question for index in indices]
-    pairs = sorted(near_duplicates(texts, texts.__getitem__, similarity), key=lambda pair: pair.later)
+    pairs = near_duplicates(texts, texts.__getitem__, similarity)
     duplicates: dict[int, int] = {}
-    for pair in pairs:
+    for pair in sorted(pairs, key=lambda pair: pair.later):
         if indices[pair.first] not in duplicates:
             duplicates[indices[pair.later]] = indices[pair.first]
     return duplicates

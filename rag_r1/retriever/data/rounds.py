@@ -129,8 +129,8 @@ def _observation(protocol: Protocol, turn: Turn) -> str:
     """Return the text that the policy was shown after a turn; empty for a turn without calls."""
     if not turn.calls:
         return ""
-    words = [Call(call.tool, call.arguments).words for call in turn.calls]
-    return protocol.observation(words, [call.documents or [] for call in turn.calls])
+    queries = [Call(call.tool, call.arguments).text for call in turn.calls]
+    return protocol.observation(queries, [call.documents or [] for call in turn.calls])
 
 
 def _call_values(call: CallRecord) -> list[Any]:

@@ -97,10 +97,10 @@ def closed_block(
     role: Literal["think", "plan", "call", "answer", "summary", "backtrack"] = "answer",
     protocol: Protocol | None = None,
 ) -> list[float]:
-    """Return the shares of the turns in a 1 if the policy wrote a block of this role with both of its tags,
-    else zeros. Each of several blocks earns an equal part for the turn in which it is closed.
+    """Return one number for each turn. If the policy wrote a block of this role with both of its tags, they
+    sum to 1: each of several such blocks earns an equal part for the turn in which it is closed.
 
-    In a protocol without such a block nothing is earned.
+    Otherwise all numbers are 0, as they are in a protocol without such a block.
     """
     dialect = trajectory_protocol(trajectory, protocol)
     ends = turn_ends(trajectory)
