@@ -67,19 +67,19 @@ def call_key(tool: str, arguments: Mapping[str, Any], earlier_calls: Counter[str
 def make_replay(
     engine: Engine, tools: Mapping[str, Tool], past: Sequence[ReplayTurn]
 ) -> tuple[Engine, dict[str, Any]]:
-    """Return an engine and tools for one episode, which play the past turns back before they use the given
-    ones."""
+    """Return an engine and tools for one episode, which play the past turns back before they use the engine
+    and the tools that they wrap."""
     engine_with_past = ReplayEngine(engine, past)
     return engine_with_past, {name: _ReplayTool(name, tool, engine_with_past) for name, tool in tools.items()}
 
 
 class ReplayEngine:
-    """An engine that returns the past turns one by one, then what the wrapped engine generates."""
+    """An engine that returns the past turns one by one, and then what the wrapped engine generates."""
 
     def __init__(self, engine: Engine, past: Sequence[ReplayTurn]):
         self.engine = engine
         self.past = tuple(past)
-        #: Number of turns that were played back; the calls of the last of them are made now.
+        #: Number of turns that were played back; calls that are made now are those of the last of them.
         self.played = 0
         #: How often each call was made in the turn that is being played back (see `call_key`).
         self.earlier_calls: Counter[str] = Counter()
@@ -145,8 +145,8 @@ class _ReplayTool:
         try:
             return turn.results[call_key(self._name, args, earlier_calls)]
         except KeyError:
-            number = self._engine.played - 1
+            index = self._engine.played - 1
             raise ValueError(
-                f"turn {number} of the earlier episode has no result of {self._name} for {args}: the call "
+                f"turn {index} of the earlier episode has no result of {self._name} for {args}: the call "
                 "was not made or failed; replay it with the protocol and tools it was played with"
             ) from None

@@ -93,7 +93,7 @@ def scan_corpus(
     if result.done:
         return result
     seen_ids = SeenIds.until(result.place, corpus, progress=progress)
-    answer_keys = list(targets.answers.keys)  # by the number of the answer
+    answer_keys = list(targets.answers.keys)  # by the index of the answer
     rows = corpus.rows(result.place, progress=progress, doing="scanning corpus")
     for n_rows, (row, position) in enumerate(rows, 1):
         result.place = position
@@ -122,9 +122,9 @@ def _add_matches(
         result.probe_found.add(passage.id)
     if title := passage.title:
         targets.titles.note(title)
-    for number in targets.answers.matches_in(passage.contents):
-        count, first_id = result.answers.get(answer_keys[number], (0, passage.id))
-        result.answers[answer_keys[number]] = count + 1, first_id
+    for index in targets.answers.matches_in(passage.contents):
+        count, first_id = result.answers.get(answer_keys[index], (0, passage.id))
+        result.answers[answer_keys[index]] = count + 1, first_id
 
 
 def _state(result: ScanResult, targets: ScanTargets) -> dict[str, Any]:

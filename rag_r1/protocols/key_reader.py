@@ -35,8 +35,8 @@ class KeyReader:
         self._known_keys: list[str] = []
 
     def section(self, key: str) -> KeyReader:
-        """Take a mapping; returns its reader. If the mapping is missing or wrong, that is its only fault: faults
-        of its keys are not reported."""
+        """Take a mapping; returns its reader. If the mapping is missing or wrong, faults of its keys are not
+        reported."""
         n_faults = len(self.faults)
         data = self.take(key, dict)
         faults = self.faults if len(self.faults) == n_faults else []

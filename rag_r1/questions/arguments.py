@@ -81,9 +81,7 @@ class QuestionsArguments(EndpointArguments):
     source_name: Annotated[str, Field(pattern=r"\S"), Constraint("a name that is not empty")] = argument(
         "data_source of the rows, and the prefix of their ids", "NAME", default="own"
     )
-    samples: Positive = argument(
-        "times that the reader is asked in each check", "N", default=3, rare=CHECKING
-    )
+    samples: Positive = argument("how often the reader is asked in each check", "N", default=3, rare=CHECKING)
     right: Positive = argument(
         "of the --samples answers, how many must be right with the passages", "N", default=2, rare=CHECKING
     )
@@ -111,9 +109,9 @@ class QuestionsArguments(EndpointArguments):
             raise ValueError("--reader-url needs --reader-model, the name of the model there")
         body = json_body("--reader-body", self.reader_body)
         if self.reader_model is None and (body or self.reader_price_in or self.reader_price_out):
-            raise ValueError("--reader-body and --reader-price-* need --reader-model: the teacher reads now")
+            raise ValueError("--reader-body and --reader-price-* need --reader-model: else the teacher reads")
         if self.reader_url is None and self.reader_api_key_env != READER_KEY:
-            raise ValueError("--reader-api-key-env needs --reader-url: at --base-url --api-key-env counts")
+            raise ValueError("--reader-api-key-env needs --reader-url: --base-url uses --api-key-env")
         if self.right > self.samples:
             raise ValueError(f"--right {self.right} is more than --samples {self.samples}")
         return self
