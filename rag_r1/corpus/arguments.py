@@ -46,7 +46,7 @@ class CheckArguments(Arguments):
     out: Path = argument("folder for the report, and for the results of a run that is killed", "DIR")
     retriever_url: Address | None = argument("retrieval server of this corpus", "URL", default=None)
     bm25_url: Address | None = argument("retrieval server of its BM25 index", "URL", default=None)
-    topk: Positive = argument("passages in which a server's answer is looked for", default=20)
+    topk: Positive = argument("passages of a search in which a gold answer is looked for", default=20)
     wire: Literal[tuple(WIRES)] = argument("wire format of the servers", default="retrieve")
     ids: IdsMode = argument(
         "supporting ids of the data; auto: ignore those of a source of which none is in the corpus",

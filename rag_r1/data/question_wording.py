@@ -23,10 +23,11 @@ _SECOND_QUESTION = re.compile(
     rf"|\band,? {_AUXILIARY_VERB} (?:I|you|he|she|it|we|they)\b"
     r"|\band,? (?:do|does|did) (?:the|an?|[A-Z]\w+)\b"
 )
+#: Nouns of a text.
 _TEXT = (
     r"(?:passages?|texts?|excerpts?|paragraphs?|contexts?|snippets?|documents?|articles?|sources?|sentences?)"
 )
-#: Further nouns of a text, which are one only after "according to the" or before "says".
+#: Further nouns, which mean a text only after "according to the" or before "says".
 _REPORT = (
     r"(?:account|author|description|entry|list|material|narrator|page|piece|record|report|section|summary)"
 )
@@ -67,10 +68,10 @@ _SAME_CLAUSE_PRONOUN = re.compile(
 )
 #: Pronouns that refer to a noun in another clause.
 _PERSONAL_PRONOUN = re.compile(r"\b(?:he|she|him|it|they|them)\b", re.IGNORECASE)
-#: Pronouns that never refer to what is asked for.
-_THIS = re.compile(r"\b(?:this|these|those)\b(?! (?:year|day|month|century)\b)", re.IGNORECASE)
+#: Demonstrative pronouns, which never refer to what is asked for.
+_DEMONSTRATIVE = re.compile(r"\b(?:this|these|those)\b(?! (?:year|day|month|century)\b)", re.IGNORECASE)
 #: Pronouns that refer to persons only.
-_OF_PERSONS = frozenset("he she him his her hers himself herself".split())
+_PERSON_PRONOUNS = frozenset("he she him his her hers himself herself".split())
 #: A question word with the noun of what is asked for, as in "which old river".
 _QUESTION_WORD = re.compile(r"\b(?:which|what) (?:[a-z\-]+ )*?([a-z\-]+)\b", re.IGNORECASE)
 _AUXILIARY = frozenset("is was are were be do does did has have had can could will would should may".split())
@@ -177,12 +178,12 @@ def _asks_about_unnamed_thing(question: str) -> bool:
 
 def _has_dangling_pronoun(question: str) -> bool:
     """Return whether a pronoun in the question has nothing before it to which it could refer."""
-    for pattern in (_SAME_CLAUSE_PRONOUN, _PERSONAL_PRONOUN, _THIS):
+    for pattern in (_SAME_CLAUSE_PRONOUN, _PERSONAL_PRONOUN, _DEMONSTRATIVE):
         match = pattern.search(question)
         if match is None or _NAME.search(prefix := question[: match.start()]):
             continue
         is_same_clause = pattern is _SAME_CLAUSE_PRONOUN
-        if pattern is _THIS or not _can_mean_the_answer(match[0].lower(), prefix, is_same_clause):
+        if pattern is _DEMONSTRATIVE or not _can_mean_the_answer(match[0].lower(), prefix, is_same_clause):
             return True
     return False
 
@@ -198,7 +199,7 @@ def _can_mean_the_answer(pronoun: str, prefix: str, is_same_clause: bool) -> boo
         return False
     noun = question_word[1].lower()
     between = prefix[question_word.end() :]
-    is_person = pronoun in _OF_PERSONS
+    is_person = pronoun in _PERSON_PRONOUNS
     if noun in _AUXILIARY or noun in _MEASURES or (is_person and noun in _NOT_PERSONS):
         return False
     return is_same_clause or bool(_NEW_CLAUSE.search(between))

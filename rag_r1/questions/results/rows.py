@@ -28,8 +28,8 @@ REFUSED = "refused.jsonl"
 def write_files(
     out: Path, outcomes: Sequence[Outcome], protocol: Protocol, source_name: str, seed: int
 ) -> dict[str, int]:
-    """Write the files of a run, and replace those of an interrupted one. Returns the number of rows of each
-    split. `source_name` is their `data_source`, and `seed` that of their order."""
+    """Write the files of a run, and replace those of an earlier start. Returns the number of rows of each
+    split. `source_name` is the `data_source` of the rows, and `seed` decides their order."""
     kept_drafts = [outcome.draft for outcome in outcomes if outcome.is_kept]
     kept_drafts.sort(key=lambda draft: seeded_fraction(seed, "order", draft.id))  # mixes the kinds
     counts = {}
@@ -41,33 +41,33 @@ def write_files(
             path.unlink(missing_ok=True)
             continue
         with RowWriter(path) as writer:
-            for row in make_rows(list(map(_question, drafts)), protocol, source_name, split):
+            for row in make_rows(list(map(_question_of, drafts)), protocol, source_name, split):
                 writer.add(row)
-    write_json_lines(out / QUESTIONS, map(_line, kept_drafts), private=True)
+    write_json_lines(out / QUESTIONS, map(_draft_fields, kept_drafts), private=True)
     write_json_lines(out / REFUSED, _refused_lines(outcomes), private=True)
     return counts
 
 
-def _question(draft: Draft) -> Question:
+def _question_of(draft: Draft) -> Question:
     """Convert a draft to a question with the metadata of its row."""
-    metadata = {"question_type": draft.kind, "hops": len(draft.passages), **_supporting(draft)}
+    metadata = {"question_type": draft.kind, "hops": len(draft.passages), **_supporting_fields(draft)}
     return Question(draft.question, draft.golds, draft.id, metadata=metadata)
 
 
-def _line(draft: Draft) -> dict[str, Any]:
+def _draft_fields(draft: Draft) -> dict[str, Any]:
     """Return the fields of a draft in questions.jsonl and refused.jsonl."""
     return {
         "id": draft.id,
         "question": draft.question,
         "golden_answers": list(draft.golds),
-        **_supporting(draft),
+        **_supporting_fields(draft),
         "kind": draft.kind,
         "obscure": draft.seed.obscure,
         "split": draft.seed.split,
     }
 
 
-def _supporting(draft: Draft) -> dict[str, list[str]]:
+def _supporting_fields(draft: Draft) -> dict[str, list[str]]:
     """Return the fields that name the passages which the question needs."""
     return {
         "supporting_ids": [passage.id for passage in draft.passages],
@@ -79,8 +79,9 @@ def _refused_lines(outcomes: Sequence[Outcome]) -> Iterator[dict[str, Any]]:
     """Yield the lines of refused.jsonl."""
     for outcome in outcomes:
         if outcome.reason is not None:
-            draft = {} if outcome.draft is None else _line(outcome.draft)
             seed = outcome.seed
-            fields = {"passages": [passage.id for passage in seed.passages]}
-            why = {"step": STEP_OF[outcome.reason], "reason": outcome.reason, "detail": outcome.detail}
-            yield {"id": seed.id, "kind": seed.kind, "split": seed.split, **fields, **why, **draft}
+            seed_fields = {"id": seed.id, "kind": seed.kind, "split": seed.split}
+            passages = [passage.id for passage in seed.passages]
+            refusal = {"step": STEP_OF[outcome.reason], "reason": outcome.reason, "detail": outcome.detail}
+            draft_fields = {} if outcome.draft is None else _draft_fields(outcome.draft)
+            yield {**seed_fields, "passages": passages, **refusal, **draft_fields}
