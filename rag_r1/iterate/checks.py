@@ -41,9 +41,10 @@ from rag_r1.system.child_environments import server_environment
 from rag_r1.system.child_processes import last_lines
 from rag_r1.training.composition import check_composition
 
-#: Stands for the retrieval server's address, which is not known yet.
+#: Stands for the address of the retrieval server, which need not run yet.
 _PLACEHOLDER_URL = "http://127.0.0.1:8000"
-#: Options that the loop sets for each command that plays the agent. With `check_only` none would do its work.
+#: Options that the loop sets for each command that plays the agent. A plan must not set `check_only` either,
+#: since the command would then do nothing.
 _SET_FOR_AGENT = {"data", "questions", "model", "protocol", "retriever_url", "out", "overrides", "check_only"}
 #: Options that the loop sets, by section of the plan.
 _RESERVED_OPTIONS = {
@@ -77,7 +78,8 @@ class KeyProblem(NamedTuple):
         return f"{' or '.join(filter(None, [', '.join(others), last]))}: {self.text}"
 
     def is_hidden(self, replaced: Set[str]) -> bool:
-        """Return whether each key, or its section, is wrong in the file, which is reported by itself."""
+        """Return whether the problem only follows from others: all of its keys, or their sections, are among
+        the `replaced` ones, which are wrong in the file and have problems of their own."""
         parts = [key.split(".") for key in self.keys]
         return all(replaced & {section, f"{section}.{key}"} for section, key, *_ in parts)
 
@@ -113,7 +115,7 @@ def _missing_files(plan: LoopPlan) -> Iterator[KeyProblem]:
 
 
 def _failure(key: str, check: Callable[..., object], *args: Any, **options: Any) -> Iterator[KeyProblem]:
-    """Yield the problem of what this key names, if its check raises an error."""
+    """Yield a problem of this key if `check`, called with the further arguments, raises one of FAULTS."""
     try:
         check(*args, **options)
     except FAULTS as error:
@@ -166,7 +168,7 @@ def _recipe_problems(plan: LoopPlan) -> Iterator[KeyProblem]:
     except RecipeError as error:
         yield KeyProblem(["agent.recipe"], str(error))
         return
-    accepted = [word for word in plan.agent.overrides if _refusal("agent.overrides", word) is None]
+    accepted = (each for each in plan.agent.overrides if _refusal("agent.overrides", each) is None)
     if overrides := [override.replace("{round}", "1") for override in accepted]:
         try:
             check_composition(recipe, overrides)
@@ -182,17 +184,17 @@ def _refused_options(plan: LoopPlan) -> Iterator[KeyProblem]:
     """Yield the problems of options that a command would refuse, and of the agent's protocol and keys."""
     commands = StepCommands(plan, _PLACEHOLDER_URL)
     model, query, folder = plan.agent.model, plan.index.first_query, Path("OUT")
-    playing: dict[str, Callable[..., Any]] = {"evaluation": commands.evaluation_arguments}
+    makers: dict[str, Callable[..., Any]] = {"evaluation": commands.evaluation_arguments}
     if plan.data is not None:
-        playing["data"] = commands.data_arguments
+        makers["data"] = commands.data_arguments
     # Wrong options must not hide the problems of protocol and keys.
     evaluation = replace(plan.evaluation, options={})
     without_options = StepCommands(replace(plan, evaluation=evaluation), _PLACEHOLDER_URL)
     with suppress(ArgumentsError):
         yield from _agent_problems(without_options.evaluation_arguments(model, query, folder))
-    for section, arguments in playing.items():
+    for section, make_arguments in makers.items():
         try:
-            yield from _agent_problems(arguments(model, query, folder))
+            yield from _agent_problems(make_arguments(model, query, folder))
         except ArgumentsError as error:
             yield KeyProblem([f"{section}.options"], str(error))
     if plan.retriever is None:
@@ -208,10 +210,11 @@ def _refused_options(plan: LoopPlan) -> Iterator[KeyProblem]:
 
 
 def _index_problems(plan: LoopPlan, encoder: str) -> Iterator[KeyProblem]:
-    """Yield the problem of options that `rag-r1 index build` refuses for an encoder like that of a retriever.
+    """Yield the problem of the index options if `rag-r1 index build` refuses them.
 
-    The retrieval server is another program, which is run to check them if that is on this machine. Nothing is
-    checked with an encoder that would have to be fetched.
+    The command is run with `--check-only` and `encoder`, the model from which the retriever's training
+    starts. Nothing is checked if the index is built on another machine, if the encoder would have to be
+    downloaded, or if the corpus or the options have problems that are reported anyway.
     """
     assert plan.retriever is not None  # else no index is built
     launcher, python = plan.retriever.machine
@@ -230,7 +233,8 @@ def _index_problems(plan: LoopPlan, encoder: str) -> Iterator[KeyProblem]:
 
 
 def _agent_problems(args: EvalArguments | DataArguments) -> Iterator[KeyProblem]:
-    """Yield the problem of the protocol, the keys or the prompt of arguments that play the agent."""
+    """Yield the problem of the agent's protocol, keys or prompt in the arguments of a command that plays
+    it."""
     try:
         RagR1Config.from_config(block_of(args, validation_limits(args.protocol)))
     except ValueError as error:

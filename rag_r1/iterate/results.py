@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.evaluation.judge import JUDGE_FOLDER
+from rag_r1.io.atomic_files import reason_of
 from rag_r1.io.bounded_json import read_json_object
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.folder import JOURNAL
@@ -86,5 +87,6 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 
 def _unreadable(path: Path, error: Exception) -> RunError:
-    """Return the error about a file of a step, with the remedy."""
-    return RunError(f"{path} cannot be read ({error!r}): remove its step's folder to make it again")
+    """Return the error about a step's file that cannot be read, with the remedy."""
+    reason = f"it has no {error}" if isinstance(error, KeyError) else reason_of(error)
+    return RunError(f"{path} cannot be read ({reason}): remove its step's folder to make it again")

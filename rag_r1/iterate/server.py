@@ -1,11 +1,11 @@
 """Controls the retrieval server of a loop, so that it serves the index of the current step.
 
-Which index a server serves cannot be seen from the loop's files, so it is always verified. Before the first
-step that searches, and before each step with another index, the folder of the index is sent with `POST
-/reload`. The server answers with the old index until the new one is loaded, and keeps the old one if loading
-fails, for example because the encoder does not match the index. Somebody may also restart or reload it during
-a training of hours. So before every step that searches, `/ready` is compared with the manifest in that
-folder, and a difference is an error.
+The loop's files do not tell which index a server serves, so it is always verified. Before the first step that
+searches, and before each step with another index, the folder of the index is sent with `POST /reload`. The
+server answers with the old index until the new one is loaded, and keeps the old one if loading fails, for
+example because the encoder does not match the index. It may also be restarted or reloaded by others during a
+training of hours. So before every step that searches, `/ready` is compared with the manifest in that folder,
+and a difference is an error.
 
 Either the server runs already at `server.url`, or it is started here and runs as long as the loop. It must be
 allowed to open the folder OUT. A server that is started here may open the folder that contains both OUT and
@@ -87,13 +87,21 @@ class LoopServer(ExitStack):
         return self.url
 
     def index_facts(self) -> dict[str, Any]:
-        """Return the facts about the served index that a manifest states, too. Raises RunError if the server
-        does not answer or is not ready."""
+        """Return the facts `_COMPARED_KEYS` about the served index, None for one that the server does not
+        state. Raises RunError if the server does not answer or is not ready."""
         is_named = ready_address(self.url)[1] is not None
         ready = self._named_index_facts() if is_named else describe_server(self.url)["ready"]
         if ready is None:
             raise RunError(f"the server at {self.url} is not ready: see its log, or correct server.url")
         return {name: ready.get(name) for name in _COMPARED_KEYS}
+
+    def path_on_server(self, folder: Path) -> str:
+        """Return the path that a folder of this machine has on the server's machine. Of several entries of
+        `server.paths` that contain it, the first one counts."""
+        for local, remote in self.server.paths.items():
+            if folder.is_relative_to(Path(local).resolve()):
+                return str(Path(remote) / folder.relative_to(Path(local).resolve()))
+        return str(folder)
 
     def _named_index_facts(self) -> dict[str, Any] | None:
         """Return the part of `/ready` about the index that the address names; None if the server is not
@@ -142,14 +150,6 @@ class LoopServer(ExitStack):
             fault = "does not accept the token" if token_header() else "requires a token"
             raise RunError(f"{self.url} {fault}: set the variable {TOKEN_VARIABLE} to that of the server")
 
-    def path_on_server(self, index: Path) -> str:
-        """Return the path that a folder of this machine has on the server's machine. Of several entries of
-        `server.paths` that contain it, the first one counts."""
-        for local, remote in self.server.paths.items():
-            if index.is_relative_to(Path(local).resolve()):
-                return str(Path(remote) / index.relative_to(Path(local).resolve()))
-        return str(index)
-
     def _check_served(self, index: Path) -> None:
         """Raise RunError unless the server serves this index."""
         served = self.index_facts()
@@ -166,8 +166,8 @@ class LoopServer(ExitStack):
             )
 
     def _request(self, method: str, address: str, body: Any = None) -> httpx.Response:
-        """Return the server's response. Only that to a POST, which loads an index, may take long. Raises
-        RunError if there is none."""
+        """Send a request, and return the server's response. Only a POST, which loads an index, may take long.
+        Raises RunError without a response."""
         timeout_s = _LOADING_S if method == "POST" else FIRST_ANSWER_S
         try:
             with bounded_http_client(timeout_s, token_header()) as client:
@@ -178,8 +178,8 @@ class LoopServer(ExitStack):
 
 
 def manifest_facts(index: Path) -> dict[str, Any]:
-    """Return the facts in an index's manifest that `/ready` states, too, under the names used there. Raises
-    RunError if the manifest cannot be read."""
+    """Return the facts `_COMPARED_KEYS` in an index's manifest, under the names that `/ready` gives them.
+    Raises RunError if the manifest cannot be read."""
     path = index / "manifest.json"
     try:
         manifest = read_json_file(path)

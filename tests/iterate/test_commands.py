@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.iterate.commands import StepCommands, flag_words, launch_words, query_keys
+from rag_r1.iterate.commands import StepCommands, flags_of, launch_command, query_keys
 from rag_r1.iterate.plan import read_plan
 from rag_r1.options.arguments.errors import ArgumentsError
 from rag_r1.options.command_line import read_arguments
@@ -22,20 +22,20 @@ WORDS = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"), 
 
 @given(WORDS)
 def test_a_command_for_a_shell_arrives_as_it_was(words):
-    (program, host, line) = launch_words((["ssh", "gpu1", "cd /x && {command}"], "py"), "m", words)
+    (program, host, line) = launch_command((["ssh", "gpu1", "cd /x && {command}"], "py"), "m", words)
     assert (program, host) == ("ssh", "gpu1") and line.startswith("cd /x && ")
     assert shlex.split(line.removeprefix("cd /x && ")) == ["py", "-m", "m", *words]
 
 
 @given(WORDS)
 def test_without_a_place_for_it_a_command_follows_its_launcher(words):
-    assert launch_words((["srun", "-N1"], "py"), "m", words) == ["srun", "-N1", "py", "-m", "m", *words]
+    assert launch_command((["srun", "-N1"], "py"), "m", words) == ["srun", "-N1", "py", "-m", "m", *words]
 
 
 def test_options_are_flags_with_their_values():
-    assert flag_words({"judge_url": "http://x", "lora": True}) == ["--judge-url=http://x", "--lora"]
-    assert flag_words({"logger": ["console", "wandb"]}) == ["--logger=console", "--logger=wandb"]
-    assert flag_words({"device": None, "lora": False}) == []
+    assert flags_of({"judge_url": "http://x", "lora": True}) == ["--judge-url=http://x", "--lora"]
+    assert flags_of({"logger": ["console", "wandb"]}) == ["--logger=console", "--logger=wandb"]
+    assert flags_of({"device": None, "lora": False}) == []
 
 
 @pytest.mark.parametrize(
