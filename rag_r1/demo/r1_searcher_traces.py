@@ -2,7 +2,7 @@
 
 Rewards can only teach a policy to search if it already searches now and then. A large model does so because
 its prompt says how, and because it can follow instructions about a form that it has never seen. This data
-gives the tiny policy the same ability without ever showing a search. There are four kinds of rows:
+gives the tiny policy the same ability without ever showing a search. There are six kinds of rows:
 
     read    Documents appear in the thought without a request, some of them after a few words. The policy
             reads them and answers. In some rows it first writes a note.
@@ -11,6 +11,8 @@ gives the tiny policy the same ability without ever showing a search. There are 
             policy says what it notes (some words of the question, a name, or every name) and writes it in
             that form. Since it gets no reply, it guesses.
     guess   The same prompt, but the policy guesses without a note.
+    drill   The policy compares two years that are in the question.
+    echo    The policy repeats some words, such as names of forms.
 
 The form has one of many names, so that the policy learns to copy the name from the prompt; `query` is never
 among them. When the prompt in reinforcement learning names `query`, the same habit produces a first, aimless
@@ -96,7 +98,7 @@ def no_search_tokenizer() -> TokenizerBase:
             texts.append(form_protocol(QUERY).messages(question.text)[0]["content"] + " <think>")
             texts += [s.text for s in write_reading_row(question, world, search, rng)]
             texts += [s.text for s in write_guess_row(question, world, rng, FORMS[0])]
-        texts += [s.text for s in write_copy_row(rng)[1]]
+        texts += [s.text for s in write_echo_row(rng)[1]]
     texts += [f" {word}" for word in (*FORMS, QUERY)]
     return make_tokenizer(texts, units)
 
@@ -148,7 +150,7 @@ def _search_results(words: str, search: WorldSearch, needed: Sequence[Document])
 
 
 def _document_segment(documents: Sequence[Document], rng: random.Random) -> Segment:
-    """Make a block of documents, which stands at the beginning of a thought or after some words."""
+    """Make the segment of a block of documents, at the beginning of a thought or after some words."""
     aside = aside_words(rng)
     return Segment((f" {aside}" if aside else "") + demo_protocol(NAME).observation([""], [documents]), False)
 
@@ -181,13 +183,13 @@ def draw_note(question: Question, rng: random.Random, separator: str) -> tuple[s
 
 
 def noted_contents(text: str) -> str | None:
-    """Return what the first note in a text contains (a key of NOTE_CONTENTS); None without a note."""
+    """Return what the first note in a text contains, a key of NOTE_CONTENTS; None without a note."""
     match = re.search(rf"I take a note of ({'|'.join(NOTE_CONTENTS)})\.", text)
     return match and match[1]
 
 
 def aside_words(rng: random.Random) -> str:
-    """Return some words that stand before a block of documents, or, in half of the cases, none.
+    """Draw some words that precede a block of documents; in half of the cases, return an empty text.
 
     Without them the policy would learn to read documents in one position only.
     """
@@ -202,8 +204,8 @@ def neighbouring_words(question: Question, rng: random.Random) -> str:
     return " ".join(words[start : start + length])
 
 
-def write_copy_row(rng: random.Random) -> tuple[str, list[Segment]]:
-    """Write an exercise in copying words, such as names of forms; returns (request, turn with the answer)."""
+def write_echo_row(rng: random.Random) -> tuple[str, list[Segment]]:
+    """Write an exercise in repeating words; returns (request, turn with the answer)."""
     forms = " ".join(rng.sample([*FORMS, QUERY], rng.randint(2, 4)))
     return f"Say {forms}.", [Segment(_ending("I know enough.", forms), True)]
 
@@ -261,7 +263,7 @@ def _write_row(
         # The prompt of this protocol has opened the thought already.
         text, trace = question.text, [replace(turn, text=turn.text.removeprefix("<think>"))]
     elif kind == "echo":
-        text, trace = write_copy_row(rng)
+        text, trace = write_echo_row(rng)
     else:
         trace = write_guess_row(question, world, rng, form if kind == "note" else None)
     return protocol, protocol.messages(text), trace

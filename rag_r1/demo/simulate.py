@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from transformers import DynamicCache, Qwen2ForCausalLM
@@ -34,7 +35,7 @@ class Rollout:
 
     @property
     def row(self) -> TrainingRow:
-        """The training row of the rollout. Raises ValueError if there are several (`ledger.rows()`)."""
+        """The training row of the rollout. Raises ValueError if the ledger has several."""
         return self.ledger.row()
 
     @property
@@ -43,21 +44,30 @@ class Rollout:
         return self.trajectory.answer == self.question.gold
 
 
+class WaitingTurn(NamedTuple):
+    """A turn that an episode has requested."""
+
+    context: list[int]
+    max_tokens: int
+    #: Receives the token ids of the turn, and their log probabilities.
+    future: asyncio.Future[tuple[list[int], list[float]]]
+
+
 @dataclass
 class TorchEngine:
     """Generates the turns of all waiting episodes in one batch."""
 
     model: Qwen2ForCausalLM
     tokenizer: TokenizerBase
-    #: 0 means greedy decoding.
+    #: 0 means greedy decoding. Log probabilities are always those at temperature 1.
     temperature: float
-    #: For each waiting episode: its context, the maximum number of tokens, and the future of the turn.
-    waiting: list[tuple[list[int], int, asyncio.Future]] = field(default_factory=list)
+    #: The turns that the next `flush` generates.
+    waiting: list[WaitingTurn] = field(default_factory=list)
     #: The token ids of each form in which a stop string may occur; all episodes have the same stop strings.
     stops: tuple[tuple[int, ...], ...] = ()
 
     async def generate(self, context: list[int], max_tokens: int, stop: Sequence[str]) -> Generation:
-        """Queue a turn, and wait until `flush` has generated it.
+        """Queue a turn, wait until `flush` has generated it, and return it.
 
         A stop string must be tokenized in the same way in every text, which is true of the demo's tags. Only
         a blank before it or a line break after it may be parts of its tokens.
@@ -65,7 +75,7 @@ class TorchEngine:
         texts = [prefix + s + suffix for s in stop for prefix in ("", " ") for suffix in ("", "\n")]
         self.stops = tuple(tuple(self.tokenizer(s, add_special_tokens=False).input_ids) for s in texts)
         future = asyncio.get_running_loop().create_future()
-        self.waiting.append((context, max_tokens, future))
+        self.waiting.append(WaitingTurn(context, max_tokens, future))
         ids, logprobs = await future
         return Generation(ids, logprobs)
 
@@ -73,10 +83,10 @@ class TorchEngine:
     def flush(self) -> None:
         """Generate a turn for every waiting episode."""
         waiting, self.waiting = self.waiting, []
-        tokens, mask = _left_padded([context for context, _, _ in waiting], self.tokenizer.pad_token_id)
+        tokens, mask = _left_padded([turn.context for turn in waiting], self.tokenizer.pad_token_id)
         positions = (mask.cumsum(1) - 1).clamp(min=0)
         live = torch.ones(len(waiting), dtype=torch.bool)
-        limits = torch.tensor([max_tokens for _, max_tokens, _ in waiting])
+        limits = torch.tensor([turn.max_tokens for turn in waiting])
         cache = DynamicCache()
         token_columns: list[torch.Tensor] = []
         logprob_columns: list[torch.Tensor] = []
@@ -93,30 +103,30 @@ class TorchEngine:
             token_columns.append(tokens[:, 0])
             logprob_columns.append(logprobs.gather(1, tokens)[:, 0])
             lengths += live
-            live &= ~self._are_ended(token_columns) & (lengths < limits)
+            live &= ~self._end_with_stop(token_columns) & (lengths < limits)
             positions = positions[:, -1:] + 1
             mask = torch.cat([mask, torch.ones(len(waiting), 1, dtype=mask.dtype)], 1)
         rows = torch.stack(token_columns, 1).tolist()
         logprobs = torch.stack(logprob_columns, 1).tolist()
-        futures = [future for _, _, future in waiting]
-        for future, row, values, length in zip(futures, rows, logprobs, lengths.tolist(), strict=True):
-            future.set_result((row[:length], values[:length]))
+        for turn, row, values, length in zip(waiting, rows, logprobs, lengths.tolist(), strict=True):
+            turn.future.set_result((row[:length], values[:length]))
 
-    def _are_ended(self, columns: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Whether each row ends with a stop string.
+    def _end_with_stop(self, columns: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return whether each row ends with a stop string, a tensor of the shape (rows,).
 
         `columns` has the tokens so far: for each step, a tensor with the token of each row.
         """
-        is_ended = torch.zeros_like(columns[-1], dtype=torch.bool)
+        has_ended = torch.zeros_like(columns[-1], dtype=torch.bool)
         for stop in self.stops:
             if len(stop) <= len(columns):
                 last_tokens = torch.stack(list(columns[-len(stop) :]), 1)
-                is_ended |= (last_tokens == torch.tensor(stop)).all(1)
-        return is_ended
+                has_ended |= (last_tokens == torch.tensor(stop)).all(1)
+        return has_ended
 
 
 def _left_padded(contexts: Sequence[Sequence[int]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pad contexts on the left to the same length; returns the token ids, and a mask that is 0 at padding."""
+    """Pad contexts on the left to the same length with the token `pad`. Returns the token ids, and a mask
+    that is 0 at padding, both of the shape (contexts, length)."""
     length = max(map(len, contexts))
     ids = [[pad] * (length - len(context)) + list(context) for context in contexts]
     mask = [[0] * (length - len(context)) + [1] * len(context) for context in contexts]
@@ -132,7 +142,7 @@ def run_rollouts(
     temperature: float = 0.0,
     budget: Budget = BUDGET,
 ) -> list[Rollout]:
-    """Play each question once; returns the rollouts in the order of the questions."""
+    """Play each question once, and return the rollouts in the order of the questions."""
     engine = TorchEngine(model, tokenizer, temperature)
     setup = demo_setup(tokenizer, protocol, budget, search)
     episodes = []

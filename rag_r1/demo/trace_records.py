@@ -49,7 +49,7 @@ class DemoTrace:
 
 
 def warm_traces(protocol: Protocol, mix: str, batches: int, seed: int) -> Iterator[list[DemoTrace]]:
-    """Yield batches of traces whose strategies are drawn from a mix, which is a key of `MIXES`.
+    """Yield batches of traces, each about a new world. The strategies are drawn from `mix`, a key of MIXES.
 
     The same arguments give the same traces.
     """
@@ -70,8 +70,8 @@ def warm_traces(protocol: Protocol, mix: str, batches: int, seed: int) -> Iterat
         ]
 
 
-def record_of(trace: DemoTrace, protocol: Protocol, trajectory_id: str) -> Trajectory:
-    """Convert a trace to a trajectory, whose last turn gives the answer."""
+def played_trajectory(trace: DemoTrace, protocol: Protocol, trajectory_id: str) -> Trajectory:
+    """Return the trajectory of a policy that writes the turns of a trace. Its last turn gives the answer."""
     trajectory = Trajectory(trajectory_id, trace.question.text, protocol.name, status="answered")
     for segment in trace.segments:
         if not segment.generated:
@@ -88,14 +88,14 @@ def record_of(trace: DemoTrace, protocol: Protocol, trajectory_id: str) -> Traje
 
 
 def write_records(path: Path, protocol: Protocol, mix: str, batches: int, seed: int) -> int:
-    """Write the records of `warm_traces` as JSON lines; returns their number."""
+    """Write the records of `warm_traces` as JSON lines, and return their number. Raises OSError."""
 
     def records() -> Iterator[dict[str, Any]]:
         trace_batches = warm_traces(protocol, mix, batches, seed)
         progress = tqdm(trace_batches, "traces", total=batches, unit="batch", mininterval=5)
         for step, traces in enumerate(progress):
             for trace in traces:
-                trajectory = record_of(trace, protocol, f"demo/{step}/{trace.question.id}")
+                trajectory = played_trajectory(trace, protocol, f"demo/{step}/{trace.question.id}")
                 golds = [trace.question.gold]
                 facts = {"step": step, "split": "train", "data_source": "demo", "golds": golds}
                 yield {**facts, **trajectory.to_dict()}

@@ -150,8 +150,8 @@ def test_the_simulated_engine_stops_at_stop_strings_of_several_tokens(tokenizer)
     engine.stops = (tuple(stop),)
     rows = torch.tensor([[1, *stop], [*stop, 1], [1, stop[0], 1, stop[2]]])
     taken = [rows[:, i] for i in range(rows.shape[1])]
-    assert engine._are_ended(taken).tolist() == [True, False, False]
-    assert engine._are_ended(taken[:3]).tolist() == [False, True, False]
+    assert engine._end_with_stop(taken).tolist() == [True, False, False]
+    assert engine._end_with_stop(taken[:3]).tolist() == [False, True, False]
 
 
 def test_a_warm_start_that_may_not_search_has_no_ceiling_of_right_searches(capsys, tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from rag_r1.agent.records import read_records, trajectory_of
 from rag_r1.data.sft_tokens import SftTokens
 from rag_r1.demo.policy import encode_trace, load_policy, policy_path
-from rag_r1.demo.trace_records import BATCH, record_of, warm_traces, write_records
+from rag_r1.demo.trace_records import BATCH, played_trajectory, warm_traces, write_records
 from rag_r1.demo.traces.writer import sample_kinds
 from rag_r1.demo.world import demo_protocol
 from rag_r1.sft.segment import kinds_of, samples_of, trace_of
@@ -20,8 +20,8 @@ def test_a_record_has_the_tokens_and_the_mask_of_its_trace(name):
     tokens = SftTokens(tokenizer, protocol)
     (traces,) = warm_traces(protocol, "mixed", 1, seed=3)
     for trace in traces:
-        record = record_of(trace, protocol, "1")
-        (row,) = samples_of(trace_of(record, tokens.protocol), tokens.protocol, "whole")
+        trajectory = played_trajectory(trace, protocol, "1")
+        (row,) = samples_of(trace_of(trajectory, tokens.protocol), tokens.protocol, "whole")
         ids, mask = encode_trace(tokenizer, protocol, protocol.messages(trace.question.text), trace.segments)
         assert (tokens(row).ids, tokens(row).mask) == (ids, mask)
         assert kinds_of(row) == sample_kinds(trace.segments)

@@ -92,7 +92,7 @@ def pretraining_tokenizer(protocol: Protocol) -> TokenizerBase:
                 ]
             texts += [s.text for s in write_reading_row(question, world, search, rng)]
             texts += [s.text for s in write_form_row(question, world, rng, FORMS[0])]
-        texts += [s.text for s in write_copy_row(rng)[1]]
+        texts += [s.text for s in write_echo_row(rng)[1]]
     # With the blank, a bracket at the beginning of a line does not form one token with the name after it.
     return make_tokenizer([re.sub(r"(?<! )<(?=\w)", "< ", text) for text in texts], units)
 
@@ -106,8 +106,8 @@ def write_reading_row(
         # State the first fact, too, because two steps in one thought are too hard for this policy.
         thought = f"{entity_value_text(question.lookups[0])}, {thought}"
     needed = _needed_sentences(question, world)
-    words = " ".join(lookup.entity for lookup in question.lookups)
-    others = [text for text in _search_results(words, search) if text not in needed]
+    query = " ".join(lookup.entity for lookup in question.lookups)
+    others = [text for text in _search_results(query, search) if text not in needed]
     sentences = [*needed, *others][:SENTENCES]
     if rng.random() < 0.5:
         rng.shuffle(sentences)
@@ -119,8 +119,8 @@ def write_unrelated_row(
 ) -> list[Segment]:
     """Write a row with unrequested sentences that do not answer the question, and a guess."""
     needed = _needed_sentences(question, world)
-    words = neighbouring_words(question, rng)
-    sentences = [text for text in _search_results(words, search) if text not in needed]
+    query = neighbouring_words(question, rng)
+    sentences = [text for text in _search_results(query, search) if text not in needed]
     return [_reading_segment(sentences, rng), *write_form_row(question, world, rng, None)]
 
 
@@ -139,8 +139,8 @@ def write_form_row(question: Question, world: World, rng: random.Random, form: s
     return [*segments, Segment("\n" + guess_turn if segments else guess_turn, True)]
 
 
-def write_copy_row(rng: random.Random) -> tuple[str, list[Segment]]:
-    """Write an exercise in copying words, such as names of forms; returns (request, turn with the answer)."""
+def write_echo_row(rng: random.Random) -> tuple[str, list[Segment]]:
+    """Write an exercise in repeating words; returns (request, turn with the answer)."""
     # A word at the beginning of a line is the same token as in a tag.
     forms = rng.choice((" ", "\n")).join(rng.sample([*FORMS, SEARCH], rng.randint(2, 4)))
     return f"Say {forms}.", [Segment(answer_turn("", forms), True)]
@@ -165,7 +165,7 @@ def batch(
 
 
 def name_tokens(tokenizer: TokenizerBase) -> frozenset[int]:
-    """Return the tokens of names and years within a sentence, which are what can be copied from it."""
+    """Return the ids of the tokens of names and years, which are what can be copied from a sentence."""
     words = (*NAME_WORDS, *YEARS)
     tokens = [tokenizer(f" {word}", add_special_tokens=False).input_ids for word in words]
     return frozenset(token for (token,) in tokens)
@@ -185,7 +185,7 @@ def _row(
         drill, trace = write_drill(world, rng)
         text = drill.text
     elif kind == "echo":
-        text, trace = write_copy_row(rng)
+        text, trace = write_echo_row(rng)
     else:
         trace = write_form_row(question, world, rng, form if kind == "note" else None)
     return form_prompt(protocol, form, text), trace
@@ -197,9 +197,9 @@ def _needed_sentences(question: Question, world: World) -> list[str]:
     return [by_title[f'"{lookup.entity}"'] for lookup in question.lookups]
 
 
-def _search_results(words: str, search: WorldSearch) -> list[str]:
-    """Return the sentences that a search for `words` finds, best first."""
-    return [document.text for document in search.results([words])[0]]
+def _search_results(query: str, search: WorldSearch) -> list[str]:
+    """Return the sentences that a search finds, best first."""
+    return [document.text for document in search.results([query])[0]]
 
 
 def _reading_segment(sentences: Sequence[str], rng: random.Random) -> Segment:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rag_r1.agent.records import records_by_step
 from rag_r1.demo.pipeline.evaluation import SCORES, Scores
@@ -33,15 +33,25 @@ from rag_r1.runs.steps import PipelineFolder
 
 #: The names of the models in the report, by the steps that make them.
 LABELS = {"base": "base", "sft": "SFT", "grpo": "SFT, then GRPO", "grpo_without_sft": "GRPO without SFT"}
-#: (claim, step of the model that is claimed to be better, step of the other model).
-CLAIMS = (
-    ("SFT is better than the base", "sft", "base"),
-    ("SFT, then GRPO is better than SFT alone", "grpo", "sft"),
-    ("SFT, then GRPO is better than GRPO without SFT", "grpo", "grpo_without_sft"),
-    ("GRPO without SFT is better than the base", "grpo_without_sft", "base"),
-)
-#: A difference with a smaller p counts.
+#: A difference with a smaller p-value is significant.
 _SIGNIFICANCE = 0.05
+
+
+class Claim(NamedTuple):
+    """A claim about two models, which are named by the steps that make them."""
+
+    text: str
+    #: The model that is claimed to be better.
+    better: str
+    other: str
+
+
+CLAIMS = (
+    Claim("SFT is better than the base", "sft", "base"),
+    Claim("SFT, then GRPO is better than SFT alone", "grpo", "sft"),
+    Claim("SFT, then GRPO is better than GRPO without SFT", "grpo", "grpo_without_sft"),
+    Claim("GRPO without SFT is better than the base", "grpo_without_sft", "base"),
+)
 
 
 def make_report(run: PipelineFolder, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,9 +67,7 @@ def make_report(run: PipelineFolder, settings: Mapping[str, Any]) -> dict[str, A
         "settings": dict(settings),
         "models": {name: figures(rows) for name, rows in scores.items()},
         "claims": [
-            check_claim(claim, better, other, scores)
-            for claim, better, other in CLAIMS
-            if better in scores and other in scores
+            check_claim(claim, scores) for claim in CLAIMS if {claim.better, claim.other} <= scores.keys()
         ],
         "curves": {name: curves(run.out / name / "stage1" / "trajectories") for name in trained_models},
         "steps": {name: run.facts(name) for name in steps},
@@ -86,9 +94,9 @@ def figures(scores: Scores) -> dict[str, Any]:
     }
 
 
-def check_claim(claim: str, better: str, other: str, scores: Mapping[str, Scores]) -> dict[str, Any]:
+def check_claim(claim: Claim, scores: Mapping[str, Scores]) -> dict[str, Any]:
     """Test a claim; returns its figures and its verdict: `holds`, `not shown` or `the opposite holds`."""
-    first, second = ([score["em"] for score in scores[name]] for name in (better, other))
+    first, second = ([score["em"] for score in scores[name]] for name in (claim.better, claim.other))
     pairs = list(zip(first, second, strict=True))
     n_first_alone = sum(a > b for a, b in pairs)
     n_second_alone = sum(a < b for a, b in pairs)
@@ -97,8 +105,8 @@ def check_claim(claim: str, better: str, other: str, scores: Mapping[str, Scores
     direction = "holds" if difference > 0 else "the opposite holds"
     verdict = direction if p < _SIGNIFICANCE else "not shown"
     return {
-        "claim": claim,
-        "models": [better, other],
+        "claim": claim.text,
+        "models": [claim.better, claim.other],
         "em": [mean(first), mean(second)],
         "difference": difference,
         "only_first": n_first_alone,
@@ -185,7 +193,7 @@ def _step_items(report: Mapping[str, Any]) -> list[str]:
     for name, curve in report["curves"].items():
         points = [f"{number(em, 2)} (step {step})" for step, em in curve["held_out_em"].items()]
         texts[name] = "held-out exact match in its own validations: " + (", ".join(points) or "none")
-    return [f"**{name}**{_minutes(report['seconds'].get(name))}: {words}" for name, words in texts.items()]
+    return [f"**{name}**{_minutes(report['seconds'].get(name))}: {text}" for name, text in texts.items()]
 
 
 def _minutes(seconds: float | None) -> str:

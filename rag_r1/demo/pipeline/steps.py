@@ -200,9 +200,9 @@ class Pipeline(PipelineArtifacts):
                 *args.sft_set,
             ]
             training = SftArguments(recipe="rag_r1/sft/demo", data=data, overrides=overrides)
-            words = training.to_argv()
+            arguments, log = training.to_argv(), folder / "sft.log"
             with bar:
-                run_module("rag_r1.sft.train_command", *words, log=folder / "sft.log", watch=bar.read)
+                run_module("rag_r1.sft.train_command", *arguments, log=log, watch=bar.read)
             return {"samples": samples, "epochs": args.sft_epochs, "loss": bar.loss}
 
         return Step("sft", settings, work, ("run/model",), ("base", "sft_data"))
@@ -253,8 +253,8 @@ class Pipeline(PipelineArtifacts):
                     *grpo_overrides(args),
                 ]
                 stages = StagesArguments(recipe=["demo/grpo"], out=folder, overrides=overrides)
-                words = ["-m", "rag_r1.training.stages", *stages.to_argv()]
-                train([sys.executable, *words], folder, args.timeout)
+                command = [sys.executable, "-m", "rag_r1.training.stages", *stages.to_argv()]
+                train(command, folder, args.timeout)
             return {"model": self.trained(name).relative_to(folder).as_posix()}
 
         return Step(name, settings, work, ("stage1/finished", "stage1/trajectories"), (start, questions))

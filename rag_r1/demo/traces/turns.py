@@ -47,9 +47,10 @@ def answer_turn(thought: str, answer: str) -> str:
 def conclude(
     question: Question, facts: Sequence[Lookup], rng: random.Random, fact_format: FactFormat
 ) -> tuple[str, str]:
-    """Conclude the answer from the known facts; returns (last thought, answer).
+    """Conclude the answer from the known facts, in the order of the question's lookups; returns (last
+    thought, answer).
 
-    If a comparison has only one of its facts, the answer is a guess. Raises ValueError without any fact.
+    If only one fact of a comparison is known, the answer is a guess. Raises ValueError without any fact.
     """
     if not facts:
         raise ValueError("no fact is known: `guess` answers without one")
@@ -57,8 +58,9 @@ def conclude(
     if question.kind == "comparison":
         if len(facts) < len(question.lookups):
             return recall, rng.choice(question.lookups).entity
-        earlier = min((0, 1), key=lambda i: facts[i].value)  # years, as texts of four digits
-        return recall + f"Earlier is the {('first', 'second')[earlier]}. ", facts[earlier].entity
+        earlier = min(facts, key=lambda fact: fact.value)  # years, as texts of four digits
+        ordinal = "first" if earlier == facts[0] else "second"
+        return f"{recall}Earlier is the {ordinal}. ", earlier.entity
     if question.kind == "both":
         return recall, " and ".join(fact.value for fact in facts)
     return recall, facts[-1].value

@@ -17,7 +17,7 @@ from rag_r1.demo.world.facts import Lookup, World
 KINDS = ("one_hop", "bridge", "comparison", "both")
 #: The kinds whose two facts are independent, so that both can be looked up in one turn.
 INDEPENDENT = ("comparison", "both")
-#: After so many draws in a row that are questions which it has, a world has no others.
+#: After this number of draws in a row without a new question, a world is taken to have no others.
 _MAX_MISSES = 100_000
 
 
@@ -34,7 +34,7 @@ class Question:
     lookups: tuple[Lookup, ...]
 
 
-#: (text, gold answer, facts) of a question.
+#: What the functions below return: the text of a question, its gold answer, and the facts that it needs.
 _Draw = tuple[str, str, tuple[Lookup, ...]]
 
 
@@ -63,7 +63,8 @@ def _bridge(world: World, rng: random.Random) -> _Draw:
 
 
 def _comparison(world: World, rng: random.Random) -> _Draw:
-    """Draw a question that compares the years of two persons, which must differ in some pair of the world."""
+    """Draw a question about which of two persons was born earlier. It draws until their years differ, so in
+    some pair of the world they must."""
     a, b = facts = world.draw_lookups("year", 2, rng)
     if a.value == b.value:
         return _comparison(world, rng)

@@ -49,7 +49,7 @@ def test_no_row_has_a_search_an_observation_or_a_prompt_that_names_one(rows):
 
 def test_the_name_of_the_form_of_a_search_is_a_word_of_the_exercises():
     rng = random.Random(0)
-    said = [pretraining_data.write_copy_row(rng) for _ in range(100)]
+    said = [pretraining_data.write_echo_row(rng) for _ in range(100)]
     assert any(f" {pretraining_data.SEARCH}" in trace[0].text for _, trace in said)
     assert any(f"\n{pretraining_data.SEARCH}" in trace[0].text for _, trace in said)
     for request, trace in said:
