@@ -74,14 +74,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parse = partial(read_arguments, EvalArguments, prog=COMMAND, description=_DESCRIPTION)
     faults = []
     is_run = bool(arguments) and _is_run(arguments[0])
-    words = arguments[1:] if is_run else arguments
+    remaining = arguments[1:] if is_run else arguments
     # Not among the checks of EvalArguments, because a settings file names an address beside every index.
-    if all(names_flag(words, flag) for flag in ("--serve-index", "--retriever-url")):
+    if all(names_flag(remaining, flag) for flag in ("--serve-index", "--retriever-url")):
         faults.append("--serve-index starts a retrieval server: leave out --retriever-url, or --serve-index")
     if not is_run:
-        args = parse(words, check=_check, faults=faults)
+        args = parse(remaining, check=_check, faults=faults)
         # An address on the command line replaces the index of a settings file.
-        return run(args.changed(serve_index=None) if names_flag(words, "--retriever-url") else args)
+        return run(args.changed(serve_index=None) if names_flag(remaining, "--retriever-url") else args)
     from rag_r1.evaluation.run_defaults import defaults_of
 
     try:
@@ -89,17 +89,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except RunError as error:
         hint = did_you_mean(arguments[0], _SUBCOMMANDS)
         faults.append(f"{error}; {hint}" if hint else str(error))
-        parse(words, check=_check_without_run, faults=faults)  # it ends the process
+        parse(remaining, check=_check_without_run, faults=faults)  # it ends the process
         raise
-    args = defaults.complete(parse(words, check=_check, settings=defaults.values, faults=faults), words)
+    args = parse(remaining, check=_check, settings=defaults.values, faults=faults)
+    args = defaults.complete(args, remaining)
     print("\n".join(defaults.lines(args)), flush=True)
     return run(args)
 
 
-def _is_run(word: str) -> bool:
-    """Return whether the first argument names a run's folder, rather than a flag, a settings file or a
-    key."""
-    return Path(word).is_dir() or not (word.startswith(("-", "@")) or "=" in word)
+def _is_run(argument: str) -> bool:
+    """Return whether the first argument is meant as a run's folder, rather than as a flag, a settings file or
+    a key."""
+    return Path(argument).is_dir() or not (argument.startswith(("-", "@")) or "=" in argument)
 
 
 def run(args: EvalArguments) -> int:
@@ -119,8 +120,8 @@ def _check(args: EvalArguments) -> None:
 
 
 def _check_without_run(args: EvalArguments) -> None:
-    """Run all checks as if no RUN had been named, since it cannot be read. The search is tried only if its
-    address is an argument, since otherwise it would be the run's. Raises StartError with all problems."""
+    """Run all checks that are possible if RUN cannot be read. The search is checked only if its address is an
+    argument, since otherwise it would be the run's. Raises StartError with all problems."""
     _check(args if "retriever_url" in args.model_fields_set else args.changed(baseline="no_search"))
 
 

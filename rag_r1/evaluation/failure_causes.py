@@ -64,7 +64,10 @@ DocumentPosition = tuple[int, int, int]
 
 def verdict(record: Record) -> bool | None:
     """Return whether the answer was right; None for a trajectory that was not judged, such as a masked one.
-    The record's `right` decides; without it the EM in its rewards, or else the EM with its golds."""
+
+    The record's key `right` decides if there is one, else the EM in its rewards, else the EM that is computed
+    from its golds.
+    """
     if "right" in record:
         return record["right"] if isinstance(record["right"], bool) else None
     rewards = record.get("rewards")
@@ -169,8 +172,8 @@ class _Golds:
 
 @lru_cache(maxsize=4096)
 def _lower(text: str) -> str:
-    """Return a text in lower case. The result is cached, since many trajectories of a question contain the
-    same passages."""
+    """Return a text in lower case, with thousands and initials joined. The result is cached, since many
+    trajectories of a question contain the same passages."""
     return join_numbers_and_initials(text).lower()
 
 
@@ -185,10 +188,10 @@ def evidence_of(record: Record) -> GoldEvidence | None:
 
 def _documents(record: Record) -> Iterator[tuple[DocumentPosition, Record]]:
     """Yield the documents of all calls with their positions."""
-    for turn_number, turn in enumerate(record.get("turns") or ()):
-        for call_number, call in enumerate(turn.get("calls") or ()):
-            for number, document in enumerate(call.get("documents") or ()):
-                yield (turn_number, call_number, number), document
+    for turn_index, turn in enumerate(record.get("turns") or ()):
+        for call_index, call in enumerate(turn.get("calls") or ()):
+            for document_index, document in enumerate(call.get("documents") or ()):
+                yield (turn_index, call_index, document_index), document
 
 
 def _document(document: Record) -> Document:

@@ -64,7 +64,7 @@ MODE_NAMES = {
     AFTER: "after training, with search",
 }
 #: Keys of the provenance in which the modes may differ.
-_DIFFERS = ("model", "condition", "protocol", "budget", "retriever", "corpus_sha256", "index")
+_MAY_DIFFER = ("model", "condition", "protocol", "budget", "retriever", "corpus_sha256", "index")
 #: The baselines of a model that answers without search.
 AloneBaseline = Literal["cot", "direct", "no_search"]
 COMMAND = "rag-r1 eval modes"
@@ -140,7 +140,8 @@ async def evaluate_modes(args: ModesArguments) -> int:
 async def _play_modes(
     args: ModesArguments, model_args: ModesArguments, run_setup: RunSetup, modes: Sequence[str]
 ) -> int:
-    """Play the modes of one model, the one in `model_args`, and return the exit status."""
+    """Play the modes of the model in `model_args`, with the other arguments of `args`, and return the exit
+    status. Raises the errors of `run_condition`."""
     setup = run_setup.setup
     conditions = {mode: agent_condition(setup) for mode in modes}
     if ALONE in conditions:  # made before --check-only ends, since it reads --prompt-alone
@@ -192,7 +193,7 @@ def write_modes(out: Path) -> list[str]:
         for mode in MODE_NAMES:
             card = Provenance.read(out / mode)
             tables[mode] = read_run(out / mode, mask=card.mask if card else None)
-        comparison = compare([out / mode for mode in (BEFORE, ALONE, AFTER)], _DIFFERS)
+        comparison = compare([out / mode for mode in (BEFORE, ALONE, AFTER)], _MAY_DIFFER)
     except WRONG_RUN as error:
         raise RunError(f"the runs are complete, but not the table: {error_text(error)}") from error
     modes = {mode: figures_of(run) for mode, run in tables.items()}

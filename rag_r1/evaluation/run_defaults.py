@@ -59,13 +59,13 @@ class RunDefaults:
     #: The tokenizer of the newest checkpoint, for a model that is served at --base-url.
     tokenizer: Path | None = None
 
-    def complete(self, args: EvalArguments, words: Sequence[str]) -> EvalArguments:
-        """Complete the arguments that the command line `words` and these defaults have made together. The
-        run's index is dropped if the command line names a retrieval server; the run's tokenizer is added if
-        the model is served at --base-url."""
+    def complete(self, args: EvalArguments, command_line: Sequence[str]) -> EvalArguments:
+        """Return `args`, which were read from the command line with these values as defaults, in a consistent
+        form: without the run's index if the command line or a settings file names a retrieval server, and
+        with the run's tokenizer if the model is served at --base-url."""
         # The address may also stand in a settings file.
         is_other_url = args.retriever_url != self.values.get("retriever_url", SEARCH_URL)
-        is_named = is_other_url or names_flag(words, "--retriever-url")
+        is_named = is_other_url or names_flag(command_line, "--retriever-url")
         if args.serve_index is not None and is_named:
             args = args.changed(serve_index=None)
         if args.base_url is not None and args.tokenizer is None and self.tokenizer is not None:
@@ -73,13 +73,13 @@ class RunDefaults:
         return args
 
     def lines(self, args: EvalArguments) -> list[str]:
-        """Return a line for each source, with the names and values that the arguments have taken from
-        it."""
+        """Return a line for each source, with the names and values that the arguments have taken from it.
+        Empty lists are left out."""
         used: dict[Path, list[str]] = {}
         for name, source in self.sources.items():
             texts, defaults = _texts(getattr(args, name)), _texts(self.values[name])
             # The command line may have added to a list of the run, such as its overrides.
-            if texts[: len(defaults)] == defaults:
+            if defaults and texts[: len(defaults)] == defaults:
                 used.setdefault(source, []).append(f"{name} {' '.join(defaults)}")
         return [f"from {source}: {', '.join(values)}" for source, values in used.items()]
 
@@ -120,7 +120,7 @@ def config_file(run: Path) -> Path | None:
 
 def validation_arguments(config: Any) -> dict[str, Any]:
     """Return arguments with which an evaluation plays as the validation of a training does, except for the
-    model and the output folder. `config` is the composed configuration, an OmegaConf."""
+    model and the output folder. `config` is the composed configuration, a DictConfig of OmegaConf."""
     from omegaconf import OmegaConf  # imported here, because the base installation lacks it
 
     block = config.rag_r1
@@ -191,6 +191,7 @@ def _override_text(value: Any) -> str:
 
 
 def _find_moved(file: Path, run: Path) -> Path:
-    """Return the path of a run's file, which is found even if the run's folder was moved or renamed."""
+    """Return the path of a training's file. If it is missing, return that of the same file below `run`, the
+    training's folder, which may have been moved or renamed."""
     candidate = run / file.parent.name / file.name
     return candidate if not file.exists() and candidate.exists() else file

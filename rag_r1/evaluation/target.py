@@ -38,11 +38,12 @@ def resolve_model(args: Args, *, checks_options: bool = True) -> Args:
     Without --base-url, a model on the Hub is downloaded, and the shards of a checkpoint are merged into the
     folder of the run. Both are also done with --check-only, since the checks read the files of the model.
 
-    Raises RunError if no model server answers at --base-url, or if that server does not have the model. With
-    --trust-env, which means that it may be behind a proxy, the server is not asked at all. Without
-    --base-url, raises it for flags in --vllm-options that vLLM does not take (unless `checks_options` is
-    false), and if the model cannot be downloaded or merged, is incomplete, or has no readable config.json
-    (StartError if both are wrong), and OSError if the disk is full.
+    With --base-url, raises RunError if no model server answers there, or if it does not have the model. With
+    --trust-env, which means that the server may be behind a proxy, it is not asked at all.
+
+    Without --base-url, raises RunError if the model cannot be downloaded or merged, is incomplete, or has no
+    readable config.json, and, if `checks_options`, for flags in --vllm-options that vLLM does not take.
+    Raises StartError if both are wrong, and OSError if the disk is full.
     """
     if args.base_url is not None:
         own_tokenizer = args.tokenizer or args.model
@@ -63,10 +64,12 @@ def resolve_model(args: Args, *, checks_options: bool = True) -> Args:
 
 
 def check_served_model(args: PolicyArguments, model_check: Callable[[], object]) -> None:
-    """Request a token from the model at --base-url, and load its tokenizer if that is known by the model's
-    name: a check beside other problems, since `resolve_model` only reads the server's list of models.
+    """Check the model at --base-url more closely than `resolve_model`, which only reads the server's list of
+    models: request a token from it, and load its tokenizer if the model's name is a local folder. Does
+    nothing without --base-url.
 
-    `model_check` is that of `resolve_model`. If it fails, the server is not asked again. Raises StartError.
+    `model_check` calls `resolve_model`. If it fails, no token is requested. Raises StartError with all
+    problems.
     """
     if args.base_url is None:
         return
@@ -113,7 +116,7 @@ def check_vllm_options(args: PolicyArguments) -> None:
 
 
 def _vllm_options(args: PolicyArguments) -> list[str]:
-    """Return the words of --vllm-options. Raises RunError for unbalanced quotation marks."""
+    """Return the arguments in --vllm-options. Raises RunError for unbalanced quotation marks."""
     try:
         return shlex.split(args.vllm_options)
     except ValueError as error:

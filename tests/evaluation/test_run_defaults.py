@@ -6,6 +6,7 @@ import json
 import shutil
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -14,7 +15,7 @@ from rag_r1.agent.records import read_records
 from rag_r1.demo.policy import policy_path
 from rag_r1.evaluation import command, evaluation_run
 from rag_r1.evaluation.eval_arguments import EvalArguments
-from rag_r1.evaluation.run_defaults import defaults_of
+from rag_r1.evaluation.run_defaults import RunDefaults, defaults_of
 from rag_r1.options.settings_file import read_settings
 from rag_r1.runs.errors import RunError
 from tests.evaluation.test_command import policy_of, report_of, rows_of
@@ -135,6 +136,12 @@ def test_a_run_is_known_by_its_checkpoints_too_and_may_have_been_moved(tmp_path)
         assert values["questions"] == [run / "data" / "val.parquet"]
         assert values["model"] == str(run / "checkpoints" / "global_step_7")
         assert values["out"] == run / "evaluation"
+
+
+def test_an_empty_list_of_a_run_is_not_among_the_printed_defaults(tmp_path):
+    values = {"protocol": "rag_r1_mq", "overrides": []}
+    defaults = RunDefaults(values, dict.fromkeys(values, tmp_path))
+    assert defaults.lines(SimpleNamespace(**values)) == [f"from {tmp_path}: protocol rag_r1_mq"]
 
 
 def test_a_home_that_nobody_has_hides_no_checkpoint_in_the_runs_own_folder(tmp_path):

@@ -8,7 +8,7 @@ from typing import Any
 
 from rag_r1.evaluation.probes.verdict import CONDITION_NAMES, REAL
 from rag_r1.evaluation.report.plots import dots, legend, row_names
-from rag_r1.runs.pictures import draw
+from rag_r1.runs import pictures
 
 
 def draw_search_card(card: Mapping[str, Any], out: Path) -> list[Path]:
@@ -17,7 +17,7 @@ def draw_search_card(card: Mapping[str, Any], out: Path) -> list[Path]:
     conditions = card["conditions"]
     groups = list(conditions[REAL]["groups"])
 
-    def scores(axes: Any) -> None:
+    def scores(axes: pictures.Axes) -> None:
         series = []
         for i, condition in enumerate(conditions.values()):
             points = [condition["em"], *(condition["groups"][group] for group in groups)]
@@ -27,4 +27,4 @@ def draw_search_card(card: Mapping[str, Any], out: Path) -> list[Path]:
         legend(axes.figure, series, [CONDITION_NAMES[name] for name in conditions])
 
     height = 1.2 + 0.13 * (len(groups) + 1) * max(3, len(conditions))
-    return draw(out / "search_card.png", scores, size=(7.0, height))
+    return pictures.draw(out / "search_card.png", scores, size=(7.0, height))

@@ -202,20 +202,21 @@ def write_card(
     Raises RunError if a run cannot be read, and OSError if a file cannot be written."""
     runs = {}
     try:
-        cards = {name: Provenance.read(out / name) for name in names}
-        for name, card in cards.items():
-            runs[name] = ConditionRun.of(read_run(out / name, mask=card.mask if card else None))
+        provenances = {name: Provenance.read(out / name) for name in names}
+        for name, provenance in provenances.items():
+            mask = provenance.mask if provenance else None
+            runs[name] = ConditionRun.of(read_run(out / name, mask=mask))
     except WRONG_RUN as error:
         raise RunError(f"the runs are complete, but not the card: {error_text(error)}") from error
-    real = cards[names[0]]
-    content = {
+    real = provenances[names[0]]
+    card = {
         **figures(runs, rows),
         "left_out": {name: dict(reasons) for name, reasons in left_out.items()},
         "model": real.model.model_dump() if real else None,
         "protocol": real.protocol.name if real else None,
         "corpus_sha256": real.corpus_sha256 if real else None,
     }
-    pictures = draw_search_card(content, out)
-    write_json(out / CARD_JSON, content)
-    write_text(out / CARD_MD, markdown(content, pictures) + "\n")
-    return content
+    pictures = draw_search_card(card, out)
+    write_json(out / CARD_JSON, card)
+    write_text(out / CARD_MD, markdown(card, pictures) + "\n")
+    return card

@@ -36,12 +36,13 @@ def verdict(conditions: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return the `verdict`, one of Verdict, and `sentences`: the accuracy, the verdict, and remarks, in this
     order."""
     over_half = {name: conditions[name]["over_half"] for name in WITHOUT_EVIDENCE if name in conditions}
-    word, sentence = _verdict_of(over_half)
-    return {"verdict": word, "sentences": [_accuracy(conditions), sentence, *_remarks(conditions)]}
+    name, sentence = _verdict_of(over_half)
+    return {"verdict": name, "sentences": [_accuracy(conditions), sentence, *_remarks(conditions)]}
 
 
 def _verdict_of(over_half: Mapping[str, Mapping[str, Any]]) -> tuple[Verdict, str]:
-    """Return the verdict and its sentence. `over_half` is that difference by condition without evidence."""
+    """Return the verdict and its sentence. `over_half` has that difference for each condition without
+    evidence."""
     if not over_half or any(difference["questions"] < MIN_QUESTIONS for difference in over_half.values()):
         return "open", f"Too few questions for a verdict: it takes {MIN_QUESTIONS} in each condition."
     sides = {name: _side(difference) for name, difference in over_half.items()}
@@ -101,4 +102,5 @@ def percent(figure: Mapping[str, Any]) -> str:
 
 
 def _names(names: Iterable[str]) -> str:
+    """Return the names of conditions as a list in a sentence."""
     return ", ".join(CONDITION_NAMES[name] for name in names)

@@ -35,7 +35,7 @@ from rag_r1.evaluation.report.run_table import QuestionKey, RunTable
 from rag_r1.evaluation.report.significance import bootstrap_p, holm, mcnemar, permutation
 from rag_r1.rewards.normalise import NormaliserName
 
-#: Tests run `i + 1` against the first run. Returns the entries of the test in compare.json.
+#: A method of _FigureTests that tests run `i + 1` against the first run.
 _Test = Callable[[int], dict[str, Any]]
 
 #: Figures whose differences have an interval but no test.
@@ -175,7 +175,8 @@ def _has_single_episodes(table: RunTable, questions: SharedQuestions) -> bool:
 
 @dataclass(frozen=True)
 class _FigureTests:
-    """Tests one figure of the run `i + 1` against the first run."""
+    """Tests one figure of the other runs against the first run. `i` is the index of a run among the others.
+    Each method returns the entries of its test in compare.json: `test`, `p` and those of the test."""
 
     #: The name of the figure.
     name: str
@@ -185,7 +186,7 @@ class _FigureTests:
     binary: bool
     bootstrap: Bootstrap
 
-    def of_source(self, source: str, i: int) -> dict[str, Any]:
+    def test_source(self, source: str, i: int) -> dict[str, Any]:
         """Test the questions of one source."""
         first, second = self.values[source][:, 0], self.values[source][:, i + 1]
         if not self.binary:
@@ -195,13 +196,13 @@ class _FigureTests:
         p = mcnemar(only_first, only_second)
         return {"test": "mcnemar", "only_first": only_first, "only_second": only_second, "p": _rounded_p(p)}
 
-    def of_mean(self, i: int) -> dict[str, Any]:
+    def test_mean(self, i: int) -> dict[str, Any]:
         """Test the mean over the sources."""
         sources = len(self.values)
         changes = [(array[:, i + 1] - array[:, 0]) / (len(array) * sources) for array in self.values.values()]
         return self._permutation_test("(mean)", i, np.concatenate(changes))
 
-    def of_all(self, i: int) -> dict[str, Any]:
+    def test_all(self, i: int) -> dict[str, Any]:
         """Test all questions together."""
         changes = [array[:, i + 1] - array[:, 0] for array in self.values.values()]
         return self._permutation_test("(all)", i, np.concatenate(changes))
@@ -247,9 +248,9 @@ def _figure(
         return {"values": values_of_runs, "differences": differences}
 
     groups = {
-        source: group(level, changes.by_source[source], len(values[source]), partial(tests.of_source, source))
-        for source, level in levels.by_source.items()
-        if source in values
+        name: group(level, changes.by_source[name], len(values[name]), partial(tests.test_source, name))
+        for name, level in levels.by_source.items()
+        if name in values
     }
     if tested:
         differences = [difference for entry in groups.values() for difference in entry["differences"]]
@@ -262,8 +263,8 @@ def _figure(
         "decimals": measure.decimals,
         "tested": tested,
         "sources": groups,
-        "mean": group(levels.mean, changes.mean, count, tests.of_mean),
-        "all": group(levels.overall, changes.overall, count, tests.of_all),
+        "mean": group(levels.mean, changes.mean, count, tests.test_mean),
+        "all": group(levels.overall, changes.overall, count, tests.test_all),
     }
 
 

@@ -29,7 +29,7 @@ def draw_report(report: Mapping[str, Any], table: RunTable, out: Path) -> list[P
     sources = list(report["counts"]["sources"])
     rows = [*labels(sources).values(), "mean of sources"]
 
-    def scores(axes: Any) -> None:
+    def scores(axes: pictures.Axes) -> None:
         figures = [report["figures"][name] for name in ("em", "cover_em", "f1")]
         series = []
         for i, figure in enumerate(figures):
@@ -54,7 +54,7 @@ def draw_comparison(comparison: Mapping[str, Any], name: str, out: Path) -> list
     runs = [one_line_text(run) for run in comparison["runs"]]
     rows = [*labels(sources).values(), "mean of sources"]
 
-    def values(left: Any, right: Any) -> None:
+    def values(left: pictures.Axes, right: pictures.Axes) -> None:
         groups = [*(figure["sources"][source] for source in sources), figure["mean"]]
         series = []
         for i in range(len(runs)):
@@ -73,7 +73,9 @@ def draw_comparison(comparison: Mapping[str, Any], name: str, out: Path) -> list
     return pictures.draw(out / f"compare_{name}.png", values, size=(10.0, height), panels=2)
 
 
-def dots(axes: Any, points: Sequence[Mapping[str, Any]], i: int, count: int, color: str | None = None) -> Any:
+def dots(
+    axes: pictures.Axes, points: Sequence[Mapping[str, Any]], i: int, count: int, color: str | None = None
+) -> Any:
     """Draw series `i` of `count`: a dot with its interval in each row. The dots of the series are placed
     below each other within a row, over 60 % of its height. Returns matplotlib's handle for the legend."""
     measured = [(row, point) for row, point in enumerate(points) if point["value"] is not None]
@@ -92,7 +94,7 @@ def legend(figure: Any, series: Sequence[Any], names: Sequence[str], columns: in
         text.set_parse_math(False)
 
 
-def row_names(axes: Any, names: Sequence[str]) -> None:
+def row_names(axes: pictures.Axes, names: Sequence[str]) -> None:
     """Name the rows of a panel, with the first one at the top."""
     axes.set_yticks(range(len(names)), [one_line_text(name) for name in names], parse_math=False)
     axes.set_ylim(len(names) - 0.5, -0.5)
@@ -100,7 +102,7 @@ def row_names(axes: Any, names: Sequence[str]) -> None:
     axes.set_axisbelow(True)
 
 
-def _searches(left: Any, right: Any, table: RunTable) -> None:
+def _searches(left: pictures.Axes, right: pictures.Axes, table: RunTable) -> None:
     """Draw the share and the EM of the episodes by their number of retrievals."""
     scored = ~table.failed
     retrievals = np.minimum(table.columns["retrievals"][scored], _MAX_RETRIEVALS).astype(int)

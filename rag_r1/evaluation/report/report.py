@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -182,30 +182,33 @@ def _check_start(args: ReportArguments) -> tuple[Provenance | None, RunTable]:
     """Return the run's provenance and its records. Raises StartError with all problems."""
     with StartChecks() as checks:
         card = checks.run(Provenance.read, args.run)
-        files = {"answerable": args.answerable, "supporting": args.supporting}
-        # Without a file that cannot be used, so that its problem does not hide those of the run.
-        usable = {kind: path for kind, path in files.items() if checks.run(_can_be_used, kind, path, args)}
+        # A file that cannot be used is left out, so that its problem does not hide those of the run.
+        answerable = checks.run(_usable_file, args.answerable, read_answerable, args)
+        supporting = checks.run(_usable_file, args.supporting, read_supporting, args)
         table = checks.run(
             read_run,
             args.run,
             mask=card.mask if card else None,
+            answerable=answerable,
+            supporting=supporting,
             step=args.step,
             skip_bad_rows=args.skip_bad_rows,
-            **usable,
         )
         checks.run(check_out, args.out or args.run, flag="--out" if args.out else "without --out, RUN")
     assert table is not None  # or the checks have raised
     return card, table
 
 
-def _can_be_used(kind: str, path: Path | None, args: ReportArguments) -> bool:
-    """Return whether there is a file of annotations of this kind. Raises DataError if it cannot be read, or
-    has bad rows that are not skipped."""
+def _usable_file(
+    path: Path | None, read: Callable[[Path, BadRows], object], args: ReportArguments
+) -> Path | None:
+    """Return the path of a file of annotations after reading it once. Raises DataError if it cannot be read,
+    or has bad rows that are not skipped."""
     if path is not None:
         bad = BadRows()
-        {"answerable": read_answerable, "supporting": read_supporting}[kind](path, bad)
+        read(path, bad)
         bad.refuse(args.skip_bad_rows, "nothing was written")
-    return path is not None
+    return path
 
 
 if __name__ == "__main__":
