@@ -1,4 +1,4 @@
-"""Closes idle connections that never send a complete request.
+"""Configures uvicorn with limits, and closes connections on which no request arrives.
 
 uvicorn waits for the headers of a request without a limit. So each connection is checked every `CHECK_S`
 seconds. It is closed if no request is being answered and none has arrived since the last check, so that
@@ -9,10 +9,10 @@ itself limits the size of headers; request_body.py limits the size and time of a
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Literal
+from typing import Literal
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 #: Seconds between two checks of a connection.
 CHECK_S = 15.0
@@ -23,9 +23,9 @@ _MAX_HEAD_BYTES = 64 << 10
 
 
 def uvicorn_config(app: object, *, stop_s: int, lifespan: Literal["on", "off"] = "off") -> uvicorn.Config:
-    """Return uvicorn's configuration with these limits. `stop_s` is the number of seconds after which a stop
-    cancels running requests, and `lifespan` says whether the app receives the events of the server's start
-    and end."""
+    """Return uvicorn's configuration with the limits of this module. `stop_s` is the number of seconds after
+    which a stop cancels running requests, and `lifespan` says whether the app receives the events of the
+    server's start and end."""
     return uvicorn.Config(
         app,  # type: ignore[arg-type]
         log_config=None,
@@ -57,9 +57,9 @@ class IdleTimeoutProtocol(H11Protocol):
             self._check.cancel()
         super().connection_lost(exc)
 
-    def _check_idle(self, last_cycle: Any, *, is_start: bool = False) -> None:
-        """Close the connection if it is idle, else schedule the next check. `last_cycle` is the latest
-        request (uvicorn's cycle) at the last check."""
+    def _check_idle(self, last_cycle: RequestResponseCycle | None, *, is_start: bool = False) -> None:
+        """Close the connection if it is idle, else schedule the next check. `last_cycle` is the request that
+        was the latest one at the last check. At the start of the connection, nothing is closed."""
         is_busy = self.cycle is not None and not self.cycle.response_complete
         if not is_busy and self.cycle is last_cycle and not is_start:
             self.transport.close()

@@ -1,4 +1,4 @@
-"""Opens a server's socket, determines its names and its token, and leaves signals to uvicorn."""
+"""Prepares a server before uvicorn runs it: its socket, its names and address, its token, and signals."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from rag_r1.runs.errors import RunError
 
 
 def bind_socket(host: str, port: int, flag: str = "--port") -> socket.socket:
-    """Return a listening socket. Raises RunError, which names the flag, if the port is taken or the machine
-    does not have the address."""
+    """Return a listening socket. Raises RunError if the port is taken or the machine does not have the
+    address; the message names `flag`, which sets the port, or --host."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family)
@@ -31,13 +31,13 @@ def bind_socket(host: str, port: int, flag: str = "--port") -> socket.socket:
 
 
 def check_port(host: str, port: int, flag: str = "--port") -> None:
-    """Raise RunError like `bind_socket` if the port cannot be used, and leaves it free."""
+    """Raise the errors of `bind_socket` if the port cannot be used. The port stays free."""
     bind_socket(host, port, flag).close()
 
 
 def take_token_of(variable: str) -> str | None:
-    """Return a token like `token_of`, and remove the variable, so that servers started by this process do not
-    receive it."""
+    """Return what `token_of` returns, and remove the variable, so that programs started by this process do
+    not receive the token. Raises RunError as `token_of` does."""
     token = token_of(variable)
     os.environ.pop(variable, None)
     return token
@@ -82,21 +82,21 @@ def signals_ignored() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    handlers = [(number, signal.signal(number, signal.SIG_IGN)) for number in numbers]
+    handlers = {each: signal.signal(each, signal.SIG_IGN) for each in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
-        for number, handler in handlers:
-            signal.signal(number, handler)
+        for each, handler in handlers.items():
+            signal.signal(each, handler)
 
 
 def server_names(host: str) -> set[str]:
-    """Return the names under which a server on this address can be reached, for RequestGuard."""
+    """Return the names under which a server on this address can be reached, as RequestGuard expects them: the
+    address, and the name of this machine with and without its domain."""
     name = socket.gethostname()
     return {host, name, name.partition(".")[0]}
 
 
 def server_url(host: str, port: int) -> str:
-    """Return the address of the server for a browser."""
+    """Return the URL of the server, in which an IPv6 address is put into brackets."""
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

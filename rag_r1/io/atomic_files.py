@@ -54,7 +54,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 
 def move_into_place(part: Path, path: Path) -> None:
-    """Rename a file or folder, and replace a file of that name.
+    """Rename the file or folder `part` to `path`, and replace a file of that name. Raises OSError.
 
     This is for work that continues with its part after an error, and for files that are set aside. All other
     code uses `atomic_file`.
@@ -64,8 +64,8 @@ def move_into_place(part: Path, path: Path) -> None:
 
 @contextmanager
 def name_in_errors(path: Path, part: Path | None = None) -> Iterator[None]:
-    """Add the file's name to disk errors (`is_disk_error`) in the block. Errors of writing have no name, and
-    errors of opening have the name of the part, if there is one."""
+    """Raise the disk errors (`is_disk_error`) of the block with the name of the file. By themselves, errors
+    of writing have no name, and those of opening may have the name of `part`, which is written first."""
     try:
         yield
     except OSError as error:
@@ -91,15 +91,16 @@ def error_text(error: BaseException) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the reason of an error on one line, for messages that name the file themselves: an operating
-    system error loses its number and file name."""
+    """Return the reason of an error on one line, for messages that name the file themselves. It lacks the
+    number and the file name of an operating system error."""
     if isinstance(error, UnicodeDecodeError):
         return f"it is not UTF-8 text, at byte {error.start}"
     return getattr(error, "strerror", None) or " ".join(str(error).split())
 
 
 def first_line_of(error: BaseException) -> str:
-    """Return the first line of an error of a library that explains at length, or the name of its type."""
+    """Return the first line of an error's message, or the name of its type if the message is empty. It is for
+    libraries whose messages have many lines."""
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
@@ -111,8 +112,8 @@ def write_lines(
     errors: str | None = None,
     durable: bool = False,
 ) -> int:
-    """Write a text file atomically from pieces, which need not fit into memory together, and return their
-    number. Newlines must be part of the pieces.
+    """Write the concatenation of `lines` atomically into a text file, and return their number. Lines must
+    include their newlines, and need not fit into memory together.
 
     - `private`: whether only the owner may read the file, as for all files of a run. Lone surrogates, which a
       policy can emit, are then kept.

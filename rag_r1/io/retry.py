@@ -60,8 +60,8 @@ def backoff(first_s: float, attempt: int) -> float:
 
 
 async def with_retries(policy: RetryPolicy, send: Callable[[], Awaitable[Result]]) -> Result:
-    """Return the result of `send`, which is repeated as long as it raises TransientError. After the last
-    attempt, raises its TransientError with the number of attempts in the message."""
+    """Return the result of `send`, which is repeated while it raises TransientError. After the last attempt,
+    raises TransientError with the number of attempts in the message."""
     for attempt in itertools.count():
         try:
             return await send()

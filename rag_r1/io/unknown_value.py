@@ -31,8 +31,8 @@ UNKNOWN: Any = _Unknown()
 
 
 def needs_unknown(error: BaseException | None) -> bool:
-    """Return whether this error, or one that caused it, is an UnknownValueError. An error with a list
-    `problems` is none: those that follow from an unknown value are not in it."""
+    """Return whether this error, or one that caused it, is an UnknownValueError. The causes of an error with
+    a list `problems` are not searched, since its problems do not follow from an unknown value."""
     while error is not None and not isinstance(error, UnknownValueError):
         if getattr(error, "problems", None):
             return False
