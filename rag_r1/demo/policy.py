@@ -41,9 +41,8 @@ def policy_path(protocol: str) -> Path:
     folder = POLICIES / protocol
     if not (folder / "config.json").exists():
         names = ", ".join(sorted(path.parent.name for path in POLICIES.glob("*/config.json")))
-        raise FileNotFoundError(
-            f"no demo policy for protocol {protocol!r}: there is one for {names}; choose one"
-        )
+        message = f"no demo policy for protocol {protocol!r}: there is one for {names}; choose one"
+        raise FileNotFoundError(message)
     return folder
 
 

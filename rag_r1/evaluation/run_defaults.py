@@ -155,9 +155,8 @@ def _of_training(run: Path, path: Path) -> RunDefaults:
         from omegaconf import OmegaConf
         from omegaconf.errors import OmegaConfBaseException
     except ModuleNotFoundError as error:
-        raise RunError(
-            f"{path} is read with omegaconf, which is not installed: {pip_command('cpu')}"
-        ) from error
+        message = f"{path} is read with omegaconf, which is not installed: {pip_command('cpu')}"
+        raise RunError(message) from error
     folder = path.parents[len(CONFIG.parts) - 1]
     try:
         config = OmegaConf.create(read_yaml(path))

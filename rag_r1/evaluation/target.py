@@ -120,9 +120,8 @@ def _vllm_options(args: PolicyArguments) -> list[str]:
     try:
         return shlex.split(args.vllm_options)
     except ValueError as error:
-        raise RunError(
-            f"--vllm-options {args.vllm_options!r}: {error}: correct the quotation marks"
-        ) from error
+        message = f"--vllm-options {args.vllm_options!r}: {error}: correct the quotation marks"
+        raise RunError(message) from error
 
 
 def _with_limits(args: Args, model_tokens: int | None, **updates: Any) -> Args:

@@ -38,7 +38,7 @@ from rag_r1.explorer.queries import Connection
 from rag_r1.explorer.store import Store
 from rag_r1.explorer.trajectory import trajectory
 from rag_r1.explorer.watcher import Watcher
-from rag_r1.http_server.errors import RequestError, error_response, http_error_response
+from rag_r1.http_server.errors import ErrorReply, RequestError, error_response, http_error_response
 from rag_r1.http_server.request_guard import RequestGuard
 from rag_r1.http_server.responses import disconnected, serve_files
 from rag_r1.io.errors import DataError
@@ -47,8 +47,9 @@ logger = logging.getLogger(__name__)
 
 #: The largest offset, step and trajectory number that a request may have.
 _MAX_NUMBER = 10**9
-#: The error of a request while a broken cache is being rebuilt: status, code, reason and headers.
-_REBUILDING = (503, "rebuilding", "the cache was broken and is read anew", {"Retry-After": "2"})
+#: The error of a request while a broken cache is being rebuilt, and the headers of its response.
+_REBUILDING = ErrorReply(503, "rebuilding", "the cache was broken and is read anew")
+_RETRY_HEADERS = {"Retry-After": "2"}
 #: Computes the answer to a request from the cache.
 Query = Callable[[Connection, "Parameters"], Any]
 
@@ -63,8 +64,8 @@ class _JsonResponse(JSONResponse):
 class Parameters:
     """The parameters of a request.
 
-    Parameters in `names` may occur once each. All others are `filters` if the request accepts filters;
-    otherwise they raise FilterError.
+    Parameters in `names` may occur once each. All others are `filters` if the request accepts them
+    (`has_filters`), and raise FilterError otherwise.
     """
 
     def __init__(self, items: Iterable[tuple[str, str]], names: Iterable[str], has_filters: bool):
@@ -89,7 +90,8 @@ class Parameters:
         return value
 
     def window(self, default: int) -> tuple[int, int]:
-        """Return the parameters `offset` and `limit`, whose default is `default`. Raises FilterError."""
+        """Return the parameters `offset`, by default 0, and `limit`, by default `default`. Raises
+        FilterError."""
         offset = self.number("offset", 0, _MAX_NUMBER)
         return offset or 0, self.number("limit", default, MAX_ROWS) or 0
 
@@ -213,7 +215,7 @@ async def _run_query(request: Request, store: Store, query: Callable[[Connection
             raise
         logger.warning("the cache of the explorer is broken and is read anew: %s", error)
         await asyncio.to_thread(store.rebuild, generation)
-        raise RequestError(*_REBUILDING) from error
+        raise RequestError(*_REBUILDING, _RETRY_HEADERS) from error
     finally:
         disconnection.cancel()
         if not query_task.done():
@@ -240,7 +242,8 @@ def _add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(duckdb.ConnectionException)
     async def rebuilding(_: Request, error: duckdb.ConnectionException) -> JSONResponse:
-        return error_response(*_REBUILDING)  # another request, or the watcher, has closed the cache
+        # Another request, or the watcher, has closed the cache.
+        return error_response(*_REBUILDING, _RETRY_HEADERS)
 
     @app.exception_handler(Exception)
     async def unexpected(_: Request, error: Exception) -> JSONResponse:

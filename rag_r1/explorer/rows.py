@@ -1,7 +1,7 @@
 """Converts a trajectory record to a row of the table, and collects its texts for the search.
 
-The columns of a row are declared in schema.py. Anybody may have written the file with the record, so the type
-of every value is checked.
+The columns of a row are declared in schema.py. A record may come from anywhere, so the type of every value is
+checked.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _text(value: Any) -> str:
 
 
 def _number(value: Any) -> float | None:
-    """Return a value as a number; None if it is not a number, or infinite, or too large to reckon with."""
+    """Return a value as a number; None if it is not a number, or infinite, or too large to compute with."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if is_number and abs(value) < _TOO_LARGE else None
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from rag_r1.evaluation.failure_causes import CAUSES, gold_positions
+from rag_r1.evaluation.failure_causes import CAUSES, DocumentPosition, Record, gold_positions
 from rag_r1.explorer.queries import Connection, fetch, rows
 from rag_r1.explorer.record_files.lines import Position, line_at
 from rag_r1.explorer.rows import json_row
@@ -40,7 +40,8 @@ _RECORDED = {
 
 
 def trajectory(connection: Connection, tid: int) -> dict[str, Any]:
-    """Return a trajectory with its record.
+    """Return a trajectory with all that the explorer shows of it, as JSON types: the answer of
+    `/api/trajectory/TID`.
 
     Raises DataError if there is no trajectory with this number, or its file has changed.
     """
@@ -52,7 +53,7 @@ def trajectory(connection: Connection, tid: int) -> dict[str, Any]:
         raise DataError(f"there is no trajectory {tid}: its file may have been read anew")
     *values, path, base, offset, length = matches[0]
     row = json_row(dict(zip(COLUMNS, values, strict=True)))
-    record, places = _read_record(Path(path), (base, offset), length, row["id"])
+    record, gold_passages = _read_record(Path(path), Position(base, offset), length, row["id"])
     siblings = rows(connection, f'WHERE "group" = ? ORDER BY id, tid LIMIT {_MAX_ROWS}', [row["group"]])
     clauses = f"WHERE run = ? AND question_key = ? ORDER BY step, kind, id, tid LIMIT {_MAX_ROWS}"
     history = rows(connection, clauses, [row["run"], row["question_key"]])
@@ -60,16 +61,18 @@ def trajectory(connection: Connection, tid: int) -> dict[str, Any]:
     return {
         "row": row,
         "record": record,
-        "gold_passages": places,
+        "gold_passages": gold_passages,
         "siblings": siblings,
         "group": group,
         "history": history,
         "advantage": _advantage(row, group, _recorded_advantage(Path(path), row, record)),
-        "cause": _cause(row, record, places),
+        "cause": _cause(row["cause"], record, gold_passages),
     }
 
 
-def _read_record(path: Path, position: Position, length: int, record_id: str) -> tuple[dict, list]:
+def _read_record(
+    path: Path, position: Position, length: int, record_id: str
+) -> tuple[Record, list[DocumentPosition]]:
     """Read a record; returns it with the positions of the gold passages that it was shown.
 
     Raises DataError if the record is no longer at this position of its file.
@@ -79,10 +82,10 @@ def _read_record(path: Path, position: Position, length: int, record_id: str) ->
         found = record.get("id")
         if well_formed("" if found is None else str(found)) != record_id:
             raise ValueError("it has another record at this position")
-        places = gold_positions(record)
+        gold_passages = gold_positions(record)
     except (OSError, zlib.error, ValueError, AttributeError, TypeError, RecursionError) as error:
         raise DataError(f"{path} has changed since it was read ({error}): try again") from error
-    return _without_nan(record), places
+    return _without_nan(record), gold_passages
 
 
 def _without_nan(record: Any) -> Any:
@@ -120,9 +123,7 @@ def _advantage(
     return {"value": value, "score": row["score"], **group, "recorded": False}
 
 
-def _recorded_advantage(
-    path: Path, row: Mapping[str, Any], record: Mapping[str, Any]
-) -> dict[str, Any] | None:
+def _recorded_advantage(path: Path, row: Mapping[str, Any], record: Record) -> dict[str, Any] | None:
     """Read the figures that the trainer has written beside the records, by their names in _RECORDED; None if
     there are none.
 
@@ -144,11 +145,12 @@ def _recorded_advantage(
     return None
 
 
-def _cause(row: dict[str, Any], record: dict[str, Any], places: list) -> dict[str, Any] | None:
-    """Return the cause of a wrong answer, with the queries and the positions of gold passages as evidence."""
-    if row["cause"] is None:
+def _cause(name: str | None, record: Record, gold_passages: list[DocumentPosition]) -> dict[str, Any] | None:
+    """Return the cause of a wrong answer, with the queries and the positions of gold passages as evidence;
+    None without a cause."""
+    if name is None:
         return None
     calls = [call for turn in record["turns"] for call in turn.get("calls") or ()]
     queries = [str((call.get("arguments") or {}).get("query", "")) for call in calls]
-    evidence = {"queries": queries[:_MAX_EVIDENCE], "gold_passages": places[:_MAX_EVIDENCE]}
-    return {"name": row["cause"], "sentence": CAUSES[row["cause"]], "evidence": evidence}
+    evidence = {"queries": queries[:_MAX_EVIDENCE], "gold_passages": gold_passages[:_MAX_EVIDENCE]}
+    return {"name": name, "sentence": CAUSES[name], "evidence": evidence}

@@ -31,7 +31,8 @@ class Watcher(threading.Thread):
         self._stopped = threading.Event()
         #: Why the last refresh, or the replacement of a broken cache, failed; None if it did not.
         self.problem: str | None = None
-        self._was_replaced = False  # the cache was, and no refresh has succeeded since
+        #: Whether the cache was replaced, and no refresh has succeeded since then.
+        self._was_replaced = False
 
     def run(self) -> None:
         """Refresh the store and pause, until `stop` is called."""
@@ -48,15 +49,18 @@ class Watcher(threading.Thread):
             self._stopped.wait(min(max(_MIN_PAUSE_S, 10 * seconds), _MAX_PAUSE_S))
 
     def _refresh(self) -> bool:
-        """Read what has changed; returns whether anything has. A broken cache is replaced by an empty one,
-        which the next call fills. Every other error is raised, and so is one of this replacement. If the new
-        cache breaks as well, as on a full disk, it is replaced again, and the error is raised: it is then
-        shown, and the pause before everything is read once more grows."""
+        """Read what has changed, and return whether anything has.
+
+        A broken cache is replaced by an empty one, which the next call fills. If the new cache breaks before
+        a refresh has succeeded, as on a full disk, it is replaced again and its error is raised, so that
+        `run` reports the error and pauses for longer. All other errors are raised, too, and so are those of
+        replacing the cache.
+        """
         generation = self._store.cache.generation
         try:
             has_changed = self._store.refresh(self._stopped)
         except duckdb.Error as error:
-            # It is closed if a replacement has failed.
+            # ConnectionException: the cache is closed, since an earlier replacement of it has failed.
             if not (is_broken(error) or isinstance(error, duckdb.ConnectionException)):
                 raise
             logger.warning("the cache of the explorer is broken and is read anew: %s", error)

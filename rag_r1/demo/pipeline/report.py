@@ -66,9 +66,7 @@ def make_report(run: PipelineFolder, settings: Mapping[str, Any]) -> dict[str, A
     report = {
         "settings": dict(settings),
         "models": {name: figures(rows) for name, rows in scores.items()},
-        "claims": [
-            check_claim(claim, scores) for claim in CLAIMS if {claim.better, claim.other} <= scores.keys()
-        ],
+        "claims": [check_claim(each, scores) for each in CLAIMS if {each.better, each.other} <= {*scores}],
         "curves": {name: curves(run.out / name / "stage1" / "trajectories") for name in trained_models},
         "steps": {name: run.facts(name) for name in steps},
         "seconds": {name: run.seconds(name) for name in ("world", *steps, "evaluation")},

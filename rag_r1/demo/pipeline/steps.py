@@ -105,12 +105,8 @@ class Pipeline(PipelineArtifacts):
         args = self.args
         source = args.base_folder
         if source is None:
-            settings: dict[str, Any] = {
-                "base": SCRATCH,
-                "protocol": args.protocol,
-                "seed": args.seed,
-                "steps": args.base_steps,
-            }
+            settings: dict[str, Any] = {"base": SCRATCH, "protocol": args.protocol, "seed": args.seed}
+            settings["steps"] = args.base_steps
         else:
             weights = sorted(path.name for path in source.glob("*.safetensors"))
             settings = {"base": fingerprint(source, ["config.json", "tokenizer.json", *weights])}

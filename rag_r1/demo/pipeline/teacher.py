@@ -44,7 +44,7 @@ class RuleTeacher:
     seed: int = 1
 
     def is_right(self, question: Question) -> bool:
-        """Whether the teacher answers a question correctly when its searches return the facts."""
+        """Return whether the teacher answers a question correctly when its searches return the facts."""
         return seeded_fraction(self.seed, "right", question.id) >= self.wrong
 
     def rounds(self, question: Question) -> list[list[Lookup]]:
@@ -78,9 +78,8 @@ class RuleTeacher:
         try:
             return self._by_text[text]
         except KeyError:
-            raise LookupError(
-                f"the first message does not ask a question of this world: {text[:80]!r}"
-            ) from None
+            message = f"the first message does not ask a question of this world: {text[:80]!r}"
+            raise LookupError(message) from None
 
     def wrong_answer(self, question: Question) -> str:
         """Return another name or year of the right type, which is the same in every call."""

@@ -18,10 +18,8 @@ def draw_search_card(card: Mapping[str, Any], out: Path) -> list[Path]:
     groups = list(conditions[REAL]["groups"])
 
     def scores(axes: pictures.Axes) -> None:
-        series = []
-        for i, condition in enumerate(conditions.values()):
-            points = [condition["em"], *(condition["groups"][group] for group in groups)]
-            series.append(dots(axes, points, i, len(conditions)))
+        points = [[each["em"], *(each["groups"][group] for group in groups)] for each in conditions.values()]
+        series = [dots(axes, ems, i, len(conditions)) for i, ems in enumerate(points)]
         row_names(axes, ["all questions", *groups])
         axes.set(xlim=(-0.02, 1.02), xlabel="EM")
         legend(axes.figure, series, [CONDITION_NAMES[name] for name in conditions])

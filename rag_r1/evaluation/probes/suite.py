@@ -166,10 +166,8 @@ def _condition(name: Probe, agent: ProbeAgent, evidence: Mapping[str, GoldEviden
     """Return the condition of a probe. `evidence` has the evidence of each question by its id."""
     options: dict[str, Any] = {}
     if name in probes.NEED_PASSAGES:  # a run is resumed only with the same passages
-        shown = (
-            _passages_hash({}, agent.passages.random) if name == "random" else _passages_hash(evidence, [])
-        )
-        options = {"passages_sha256": shown}
+        gold, random_ones = ({}, agent.passages.random) if name == "random" else (evidence, [])
+        options = {"passages_sha256": _passages_hash(gold, random_ones)}
     return Condition(
         name,
         lambda row: agent.under(name, row.id, evidence[row.id]),

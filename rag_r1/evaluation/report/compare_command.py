@@ -91,14 +91,12 @@ def read_runs(
     `_find_shared`)."""
     with StartChecks() as checks:
         if missing := [str(run) for run in runs if not run.exists()]:
-            checks.add(
-                RunError(f"there is no run in {', '.join(missing)}: give the folders of finished runs")
-            )
-        folders = [run for run in runs if run.exists()]
-        empty = [run for run in folders if not has_records(run)]
+            message = f"there is no run in {', '.join(missing)}: give the folders of finished runs"
+            checks.add(RunError(message))
+        empty = [run for run in runs if run.exists() and not has_records(run)]
         for run in empty:
             checks.add(no_records(run))
-        folders = [run for run in folders if run not in empty]
+        folders = [run for run in runs if run.exists() and run not in empty]
         problems_so_far = len(checks.problems)
         cards = [checks.run(Provenance.read, run) for run in folders]
         differing = None

@@ -31,10 +31,8 @@ def draw_report(report: Mapping[str, Any], table: RunTable, out: Path) -> list[P
 
     def scores(axes: pictures.Axes) -> None:
         figures = [report["figures"][name] for name in ("em", "cover_em", "f1")]
-        series = []
-        for i, figure in enumerate(figures):
-            points = [*(figure["sources"][source] for source in sources), figure["mean"]]
-            series.append(dots(axes, points, i, len(figures)))
+        points = [[*(figure["sources"][source] for source in sources), figure["mean"]] for figure in figures]
+        series = [dots(axes, group, i, len(figures)) for i, group in enumerate(points)]
         row_names(axes, rows)
         axes.set(xlim=(0, 1), xlabel="score")
         legend(axes.figure, series, [figure["label"] for figure in figures])

@@ -199,9 +199,7 @@ def _check_start(args: ReportArguments) -> tuple[Provenance | None, RunTable]:
     return card, table
 
 
-def _usable_file(
-    path: Path | None, read: Callable[[Path, BadRows], object], args: ReportArguments
-) -> Path | None:
+def _usable_file(path: Path | None, read: Callable[..., object], args: ReportArguments) -> Path | None:
     """Return the path of a file of annotations after reading it once. Raises DataError if it cannot be read,
     or has bad rows that are not skipped."""
     if path is not None:

@@ -81,11 +81,11 @@ class BatchReader:
                     yield self._take()
                     self._states[state.file_id] = state
         except OSError as error:
-            # It may pass. With its old size in the cache, the file is read again at the next start.
+            # This may pass. With its old size in the cache, the file is read again at the next start.
             self._states[state.file_id] = replace(state)
             state.add_fault(f"{path.name}: it cannot be read further ({error})")
         except zlib.error as error:
-            # It does not pass. Reading goes on behind the damage with the members that will be appended.
+            # This does not pass. Reading goes on after the damage, with the members that will be appended.
             state.add_fault(f"{path.name}: it cannot be read further ({error})")
             state.base, state.offset = status.st_size, 0
         state.size, state.head = status.st_size, head
@@ -94,14 +94,15 @@ class BatchReader:
         """Add the row of a line, if it has a record, and advance the state of its file."""
         row = _row_or_fault(line.data, state)
         state.base, state.offset = line.next
+        start, end = line.position, line.next
         # Of a gzip file only whole members count, since offsets are in unpacked bytes.
-        axis = 0 if state.path.endswith(".gz") else 1
-        self._reading.bytes_done += line.next[axis] - line.position[axis]
+        is_gzip = state.path.endswith(".gz")
+        self._reading.bytes_done += end.base - start.base if is_gzip else end.offset - start.offset
         if row is None:
             return
         length = len(line.data or b"")
         row |= {"tid": self._next_tid, "file_id": state.file_id, "length": length}
-        row["base"], row["offset"] = line.position
+        row["base"], row["offset"] = start
         self._next_tid += 1
         self._rows.append(row)
         self._n_bytes += length

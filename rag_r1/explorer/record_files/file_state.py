@@ -38,7 +38,7 @@ class FileState:
     mtime_ns: int = 0
     #: Hash of the first bytes (`head_of`) when the file had `size` bytes; empty if it was not read yet.
     head: bytes = b""
-    #: Position (lines.py) at which reading continues.
+    #: The parts of the position at which reading continues.
     base: int = 0
     offset: int = 0
     #: Number of lines that have been read, and of those that were broken.
@@ -50,7 +50,7 @@ class FileState:
     @property
     def position(self) -> Position:
         """The position at which reading continues."""
-        return self.base, self.offset
+        return Position(self.base, self.offset)
 
     def add_fault(self, text: str) -> None:
         """Count a broken line, and keep its description."""
@@ -66,10 +66,8 @@ def head_of(path: Path, size: int) -> bytes:
 
 
 def is_replaced(state: FileState, source: RecordFile | None) -> bool:
-    """Return whether a file has to be read anew.
-
-    This is so if it has disappeared, was replaced or edited, or now belongs to another run or kind.
-    """
+    """Return whether a file is no longer the one that was read: it has disappeared (`source` is None), was
+    replaced or edited, or now belongs to another run or kind."""
     if source is None or (source.run, source.kind) != (state.run, state.kind):
         return True
     try:

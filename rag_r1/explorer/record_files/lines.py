@@ -1,9 +1,7 @@
 """Reads the complete lines of a record file from a position, so that only the appended part is read again.
 
-A position is (`base`, `offset`). In a plain file `base` is 0, and `offset` counts the bytes of the file. In a
-gzip file `base` is the position in the file at which a gzip member begins, and `offset` counts the unpacked
-bytes of that member. A line can therefore be read again without unpacking the members before it. The files of
-a training have a member for each line (rag_r1/agent/records.py).
+In a gzip file a line can be read again without unpacking the members before it (`Position`). The files of a
+training have a member for each line (rag_r1/agent/records.py).
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from rag_r1.io.bounded_json import MAX_LINE_BYTES
 from rag_r1.io.ordinary_files import open_ordinary
@@ -22,9 +20,18 @@ _CHUNK_BYTES = 1 << 20
 #: `wbits` of zlib for data with a gzip header and trailer, and the largest window.
 _GZIP_WBITS = 31
 
-#: (base, offset), as the module's docstring defines them.
-Position = tuple[int, int]
-START: Position = (0, 0)
+
+class Position(NamedTuple):
+    """A position in a file. `START` is the beginning."""
+
+    #: In a gzip file, the byte of the file at which a gzip member begins; 0 in a plain file.
+    base: int
+    #: In a gzip file, the number of unpacked bytes of that member before the position; in a plain file, the
+    #: number of bytes of the file.
+    offset: int
+
+
+START = Position(0, 0)
 
 
 @dataclass(frozen=True)
@@ -52,8 +59,9 @@ def whole_lines(path: Path, start: Position) -> Iterator[Line]:
             for end in ends:
                 offset += len(end) + 1
                 line = None if is_long or len(pending) + len(end) > MAX_LINE_BYTES else pending + end
-                yield Line(position, line, (base, offset))
-                pending, position, is_long = b"", (base, offset), False
+                next_position = Position(base, offset)
+                yield Line(position, line, next_position)
+                pending, position, is_long = b"", next_position, False
             pending += tail
             if len(pending) > MAX_LINE_BYTES:
                 pending, is_long = b"", True
@@ -75,7 +83,8 @@ def line_at(path: Path, position: Position, length: int) -> bytes:
 
 
 def _chunks(file: BinaryIO, start: Position, compressed: bool) -> Iterator[tuple[int, int, bytes]]:
-    """Yield the (unpacked) bytes of a file from a position on in pieces, each as (base, offset, bytes)."""
+    """Yield the (unpacked) bytes of a file from a position on, in parts: (base, offset, bytes), with the
+    position at which the part begins."""
     base, skip = start
     if not compressed:
         file.seek(skip)

@@ -13,7 +13,6 @@ import os
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +103,7 @@ class Sources:
             return True
         if path not in self._has_records:
             try:
-                if (first := next(islice(whole_lines(path, START), 1), None)) is None:
+                if (first := next(whole_lines(path, START), None)) is None:
                     return False  # not remembered, because the file may be written later
                 text = first.data or b""
                 is_record = b'"turns"' in text and b'"question"' in text

@@ -264,13 +264,13 @@ def _count_in_file(file: Path, *patterns: bytes) -> list[int]:
     """
     counts = [0] * len(patterns)
     tail = b""  # the end of the data before, in which an occurrence may begin
-    longest = max(map(len, patterns)) - 1
+    tail_bytes = max(map(len, patterns)) - 1
     with suppress(OSError), open_ordinary(file) as content:
-        while data := content.read(1 << 20):
+        while chunk := content.read(1 << 20):
+            data = tail + chunk
             for index, pattern in enumerate(patterns):
-                overlap = tail[len(tail) - len(pattern) + 1 :] if len(pattern) > 1 else b""
-                counts[index] += (overlap + data).count(pattern)
-            tail = (tail + data)[-longest:] if longest else b""
+                counts[index] += data.count(pattern) - tail.count(pattern)
+            tail = data[max(0, len(data) - tail_bytes) :]
     return counts
 
 
