@@ -72,7 +72,8 @@ def figures(
 
 def groups_of(rows: Iterable[QuestionRow]) -> dict[str, list[QuestionKey]]:
     """Return the questions of each group: `all`, each data source in the papers' order, and each kind of
-    question. A group with the same questions as an earlier one is left out."""
+    question. A group with the same questions as an earlier one is left out, and one with the same name is
+    numbered."""
     sources: dict[str, list[QuestionKey]] = {}
     kinds: dict[str, list[QuestionKey]] = {}
     for row in rows:
@@ -85,12 +86,13 @@ def groups_of(rows: Iterable[QuestionRow]) -> dict[str, list[QuestionKey]]:
     candidates = [(names[source], sources[source]) for source in in_paper_order(sources)]
     for name, keys in [*candidates, *sorted(kinds.items())]:
         if set(keys) not in map(set, groups.values()):
-            groups[name] = keys
+            groups[f"{name} (2)" if name in groups else name] = keys
     return groups
 
 
 def kind_of(row: QuestionRow) -> str:
-    """Return the kind of question that the row's metadata name; empty if they name none."""
+    """Return the kind of question that the row's metadata name, or else `N hops` if they have the number of
+    hops; an empty text without either."""
     kind = row.metadata.get("kind") or row.metadata.get("question_type") or ""
     hops = row.metadata.get("hops")
     return f"{hops} hops" if hops and not kind else str(kind)

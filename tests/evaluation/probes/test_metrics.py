@@ -100,6 +100,12 @@ def test_kinds_that_are_the_same_as_a_source_stand_once():
     ]  # fmt: skip
 
 
+def test_a_kind_that_is_named_like_a_data_source_does_not_replace_its_group():
+    rows = [row(0, "bridge", kind="bridge"), row(1, "bridge"), row(2, "other", kind="bridge")]
+    sizes = {name: len(keys) for name, keys in groups_of(rows).items()}
+    assert sizes == {"all": 3, "bridge": 2, "other": 1, "bridge (2)": 2}
+
+
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=40))
 def test_a_difference_is_that_of_the_two_means(answers):
     real, other = ("".join(str(int(a[i])) for a in answers) for i in (0, 1))
