@@ -1,7 +1,7 @@
 """Prepares the agent of `rag-r1 serve --demo`.
 
-It serves the policy of the last demo run together with its index. If there has been no run, it serves the
-embedded warm start, for which it writes a world and indexes it.
+The agent is the policy of the last demo run, which searches the index of that run. If there has been no run,
+it is the embedded warm start, for which a world is written and indexed.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def start(args: ChatAgentArguments, stack: ExitStack) -> tuple[EvalArguments, Pa
 
 
 def _page_info(run: DemoRun, *, note: str, model: str, step: int | None, index: str) -> PageInfo:
-    """Describe the policy and its world for the page, with example questions."""
+    """Return the texts of the page about the policy of `run` and its world, with example questions."""
     questions = run.questions()
     return PageInfo(
         "an invented world",
@@ -92,7 +92,7 @@ def _page_info(run: DemoRun, *, note: str, model: str, step: int | None, index: 
 
 
 def examples_of(questions: Iterable[QuestionRow]) -> tuple[ExampleQuestion, ...]:
-    """Choose the first `_EXAMPLES` questions of each kind; they are grouped by kind."""
+    """Return the first `_EXAMPLES` questions of each kind, grouped by kind."""
     by_kind: dict[str, list[ExampleQuestion]] = {kind: [] for kind in _KINDS}
     for row in questions:
         kind = row.data_source.rpartition("/")[2]
@@ -118,9 +118,9 @@ class DemoRun:
 
 
 def last_demo_run(outputs: Path) -> DemoRun | None:
-    """Find the demo run below `outputs` with the newest policy.
+    """Return the demo run below `outputs` with the newest policy; None if there is none.
 
-    Only runs that have a policy, an index and a recipe count; returns None if there is none.
+    Only runs that have a policy, an index and a recipe count.
     """
     runs = []
     for folder in outputs.glob("*"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,18 +38,22 @@ def write_provenance(
     session: RunSession,
     model: str,
     *,
+    sampling: Mapping[str, Any],
     condition: str = "agent",
     setup: AgentSetup | None = None,
     searches: bool = True,
     index: Path | None = None,
-    **parts: Any,
+    judge: Mapping[str, Any] | None = None,
 ) -> Provenance:
     """Write the provenance of a run of `model` into its folder, and return it.
 
-    `setup` is the agent of the first question, if it is not the session's. `parts` are further arguments of
-    `make_provenance`, such as `sampling`. A resumed run keeps the time of its first start. Raises RunError if
-    something that the result depends on has changed since then or if the file of the first start cannot be
-    read, OSError if it cannot be written, and the errors of `make_provenance`."""
+    `sampling` has the parameters with which the policy is sampled, `setup` is the agent of the first
+    question if it is not the session's, and `judge` is the description of a judge (judge.py). A resumed run
+    keeps the time of its first start.
+
+    Raises RunError if something that the result depends on has changed since the first start or if the file
+    of that start cannot be read, OSError if it cannot be written, and the errors of `make_provenance`.
+    """
     setup = setup or session.run_setup.setup
     model_folder = Path(model)
     retriever = dict(session.run_setup.retriever)
@@ -65,7 +70,8 @@ def write_provenance(
         retriever=RetrieverConfig.from_config(retriever) if searches and tool == DEFAULT_TOOL else None,
         index=index if searches else None,
         data=args.questions,
-        **parts,
+        sampling=sampling,
+        judge=judge,
     )
     if model_folder.is_dir() and (name := checkpoint_name(model_folder)) is not None:
         model_part = provenance.model.model_copy(update={"name": name})
@@ -79,7 +85,8 @@ def _continue_earlier(out: Path, current: Provenance) -> Provenance:
     """Return the current provenance, with the starting time of an earlier run in `out` if there is one.
 
     Prints a line if the software or the machine has changed since that run. Raises RunError if something that
-    the result depends on has changed."""
+    the result depends on has changed.
+    """
     if (earlier := Provenance.read(out)) is None:
         return current
     # A value that is unknown in one of the two does not count as a change.

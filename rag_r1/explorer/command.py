@@ -145,9 +145,8 @@ def _check_page(path: Path) -> None:
     if path.is_file() and path.stat().st_size:
         with path.open("rb") as file:
             if file.read(len(_PAGE_START)) != _PAGE_START:
-                raise RunError(
-                    f"--export {path} exists and is not a page of this command: choose another file"
-                )
+                problem = f"--export {path} exists and is not a page of this command"
+                raise RunError(f"{problem}: choose another file")
 
 
 def _check_records(paths: Sequence[Path]) -> None:

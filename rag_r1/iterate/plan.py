@@ -8,9 +8,8 @@
     evaluation:  {questions: [data/test.parquet]}
 
 Each `options` contains flags of the step's command, with underscores: `judge_url` is `--judge-url`. Only
-those of `server` are a list of words, as on a command line. The classes below declare all keys. Words on the
-command line change or delete a key of the file: `agent.model=models/other`, `data.options.candidates=10`,
-`~agent.keys`.
+those of `server` are a list, as on a command line. The classes below declare all keys. On the command line of
+the loop, `agent.model=models/other` changes a key of the file, and `~agent.keys` deletes one.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ Start = Literal["base", "previous"]
 class Machine(NamedTuple):
     """A machine on which commands run."""
 
-    #: The words that start a command there (commands.py); empty for this machine.
+    #: The arguments before a command that start it there (commands.py); empty for this machine.
     launcher: Sequence[str]
     #: The path of its Python.
     python: str
@@ -72,7 +71,7 @@ class AgentSpec(_OnMachine):
     protocol: Text = "rag_r1_mq"
     #: Overrides of the block rag_r1 for all commands that play the agent: rag_r1.agent.max_turns=5.
     keys: Texts = ()
-    #: Words that start its commands on that machine: [ssh, gpu1, "cd /rag-r1 && {command}"] (commands.py).
+    #: Starts commands on that machine: [ssh, gpu1, "cd /rag-r1 && {command}"] (commands.py).
     launcher: Texts = ()
     #: Path of Python on that machine; null for the Python of this process.
     python: Text | None = None
@@ -173,7 +172,7 @@ _SECTIONS: dict[str, Any] = {
     for spec in (AgentSpec, DataSpec, RetrieverSpec, IndexSpec, ServerSpec, EvaluationSpec)
 }
 _OPTIONAL = ("data", "retriever")
-#: What stands for a wrong section in the further checks. Its `base_url` says that the model may be served.
+#: Placeholders for wrong sections in further checks. With the `base_url`, a missing model is no problem.
 _PLACEHOLDERS = {
     "agent": AgentSpec(model="?"),
     "index": IndexSpec(first="?"),
@@ -184,9 +183,11 @@ _OPTIONAL_PLACEHOLDERS = {"data": DataSpec(questions=("?",)), "retriever": Retri
 
 
 def read_plan(path: Path, overrides: Sequence[str] = ()) -> LoopPlan:
-    """Read the plan in a YAML file, with the changes given by words of the command line. Raises PlanError
-    with all problems and a plan for further checks, in which placeholders replace wrong keys and required
-    sections that are wrong; optional ones are absent."""
+    """Return the plan in a YAML file, after the changes `overrides`, each `key=value` or `~key`.
+
+    Raises PlanError with all problems and a plan for further checks. In that plan, placeholders replace wrong
+    keys and wrong required sections, and wrong optional sections are absent.
+    """
     sections = load_sections(path, _SECTIONS)
     problems = [problem for override in overrides if (problem := change_key(sections, override))]
     placeholders = _PLACEHOLDERS | _OPTIONAL_PLACEHOLDERS

@@ -66,6 +66,7 @@ class _LoopState:
 
     model: str
     index: Path
+    #: The form of the queries that the index expects.
     query: Mode
     agent_steps: tuple[str, ...] = ()
     index_steps: tuple[str, ...] = ()
@@ -99,18 +100,18 @@ class Loop:
         trains_agent = self.plan.agent.recipe is not None
         trains_retriever = self.plan.retriever is not None
         last_round = self.rounds + 1 if trains_agent and trains_retriever else self.rounds
-        for number in range(1, last_round + 1):
+        for round_number in range(1, last_round + 1):
             if trains_agent:
-                steps.append(self._agent(number, state))
-                steps.append(self._evaluation(f"round{number}/agent_evaluation", state))
-            if trains_retriever and number <= self.rounds:
-                steps += self._new_retriever(number, state)
-                steps.append(self._evaluation(f"round{number}/evaluation", state))
+                steps.append(self._agent(round_number, state))
+                steps.append(self._evaluation(f"round{round_number}/agent_evaluation", state))
+            if trains_retriever and round_number <= self.rounds:
+                steps += self._new_retriever(round_number, state)
+                steps.append(self._evaluation(f"round{round_number}/evaluation", state))
         return steps
 
-    def _agent(self, number: int, state: _LoopState) -> LoopStep:
+    def _agent(self, round_number: int, state: _LoopState) -> LoopStep:
         """Return the step that trains a round's agent, and put the new model into `state`."""
-        plan, agent, name = self.plan, self.plan.agent, f"round{number}/agent"
+        plan, agent, name = self.plan, self.plan.agent, f"round{round_number}/agent"
         assert agent.recipe is not None  # else there is no such step
         continues = agent.start == "previous"
         start = state.model if continues else self._initial.model
@@ -130,7 +131,7 @@ class Loop:
             results=("model",),
             needs=needs,
             index=state.index,
-            command=lambda url: StepCommands(plan, url).agent(start, query, number, training),
+            command=lambda url: StepCommands(plan, url).agent(start, query, round_number, training),
         )
 
     def _evaluation(self, name: str, state: _LoopState) -> LoopStep:
@@ -169,17 +170,17 @@ class Loop:
             command=lambda url: command(StepCommands(plan, url), model, query, run),
         )
 
-    def _new_retriever(self, number: int, state: _LoopState) -> list[LoopStep]:
+    def _new_retriever(self, round_number: int, state: _LoopState) -> list[LoopStep]:
         """Return the steps data, retriever, index and reload of a round, and put the new retriever and its
         index into `state`."""
         plan, spec = self.plan, self.plan.retriever
         assert plan.data is not None and spec is not None  # else there are no such steps
-        data, retriever = f"round{number}/data", f"round{number}/retriever"
+        data, retriever = f"round{round_number}/data", f"round{round_number}/retriever"
         results = ("run/train.jsonl", "run/passages.jsonl")
         data_step = self._play(data, plan.data, data_metrics, results, state, StepCommands.data)
         start = state.retriever if spec.start == "previous" else None
         needs = (data, *(state.retriever_steps if start else ()))
-        rows, run = self.out / data / "run", self.out / retriever / "run"
+        data_run, run = self.out / data / "run", self.out / retriever / "run"
         state.retriever, state.retriever_steps = run / "model", (retriever,)
         training_step = LoopStep(
             retriever,
@@ -187,13 +188,13 @@ class Loop:
             work=_no_facts,
             results=("run/model",),
             needs=needs,
-            command=lambda url: StepCommands(plan, url).retriever(rows, start, run),
+            command=lambda url: StepCommands(plan, url).retriever(data_run, start, run),
         )
-        return [data_step, training_step, *self._new_index(number, run / "model", spec.query, state)]
+        return [data_step, training_step, *self._new_index(round_number, run / "model", spec.query, state)]
 
-    def _new_index(self, number: int, encoder: Path, query: Mode, state: _LoopState) -> list[LoopStep]:
+    def _new_index(self, round_number: int, encoder: Path, query: Mode, state: _LoopState) -> list[LoopStep]:
         """Return the steps index and reload of a round, and put the new index into `state`."""
-        plan, name = self.plan, f"round{number}/index"
+        plan, name = self.plan, f"round{round_number}/index"
         folder = self.out / name / "index"
         state.index, state.index_steps, state.query = folder, (name,), query
         return [
@@ -206,7 +207,7 @@ class Loop:
                 command=lambda url: StepCommands(plan, url).index(encoder, folder),
                 product="index/manifest.json",  # the command refuses to write over a finished index
             ),
-            LoopStep(f"round{number}/reload", {}, _no_facts, (SERVED,), needs=(name,), index=folder),
+            LoopStep(f"round{round_number}/reload", {}, _no_facts, (SERVED,), needs=(name,), index=folder),
         ]
 
     @property
@@ -236,7 +237,7 @@ def _index_settings(spec: IndexSpec) -> dict[str, Any]:
 
 
 def _no_facts(folder: Path) -> dict[str, Any]:
-    """Return no facts, as the work of a step whose command does everything."""
+    """Return no facts: the work of a step whose command does everything."""
     return {}
 
 

@@ -260,7 +260,7 @@ def _table(episodes: list[_EpisodeRow], bad: BadRows, replaced: int) -> RunTable
     """Return the table of these rows."""
     names = dict.fromkeys(name for episode in episodes for name in episode.numbers)
     columns = {  # None becomes nan
-        name: np.array([row.numbers.get(name) for row in episodes], dtype=float) for name in names
+        name: np.array([each.numbers.get(name) for each in episodes], dtype=float) for name in names
     }
     _fill_answerable(columns["answerable"], [episode.key[0] for episode in episodes])
     return RunTable(

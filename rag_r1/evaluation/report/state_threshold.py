@@ -149,10 +149,8 @@ def report(states: AnswerStates, share: float) -> list[str]:
     lines += [f"left out: {integer(count)} records {reason}" for reason, count in states.excluded.items()]
     thresholds = thresholds_of(states)
     if not thresholds:
-        return [
-            *lines,
-            "no max_state is proposed: play questions until there are right and wrong answers with a state",
-        ]
+        remedy = "play questions until there are right and wrong answers with a state"
+        return [*lines, f"no max_state is proposed: {remedy}"]
     lines += _proposals(thresholds, share)
     area = roc_area(states)
     lines += ["", f"chance that a wrong answer has a higher state than a right one: {area:.3f}"]
