@@ -32,7 +32,7 @@ from rag_r1.explorer import queries
 from rag_r1.explorer.cache import is_broken
 from rag_r1.explorer.charts import charts
 from rag_r1.explorer.export import export_page
-from rag_r1.explorer.filters import MAX_ROWS, FilterError, column, selection_of, whole_number
+from rag_r1.explorer.filters import MAX_ROWS, FilterError, selection_of, sortable_column, whole_number
 from rag_r1.explorer.page import PAGE_FILES
 from rag_r1.explorer.queries import Connection
 from rag_r1.explorer.store import Store
@@ -175,7 +175,7 @@ def _charts(cache: Connection, parameters: Parameters) -> Any:
 
 
 def _trajectories(cache: Connection, parameters: Parameters) -> Any:
-    sort = column("sort", parameters.text("sort", "tid"))
+    sort = sortable_column("sort", parameters.text("sort", "tid"))
     order = parameters.text("order", "asc")
     if order not in ("asc", "desc"):
         raise FilterError(f"order must be asc or desc, not {order[:50]!r}")
@@ -185,7 +185,7 @@ def _trajectories(cache: Connection, parameters: Parameters) -> Any:
 
 
 def _histogram(cache: Connection, parameters: Parameters) -> Any:
-    name = column("column", parameters.text("column"))
+    name = sortable_column("column", parameters.text("column"))
     return queries.histogram(cache, selection_of(parameters.filters), name)
 
 

@@ -2,7 +2,8 @@
 
 Column names and operators come from the tables below; values reach DuckDB only as parameters. If a filter is
 repeated, one of its values must match (`status=cut&status=answered`); different filters must all match.
-Unknown filters and impossible values raise FilterError.
+Unknown filters and impossible values raise FilterError. `whole_number` and `sortable_column` check the other
+parameters of a request in the same way.
 """
 
 from __future__ import annotations
@@ -90,18 +91,18 @@ def _with_filter(selection: Selection, name: str, values: list[str]) -> Selectio
     if len(values) > 1:
         raise FilterError(f"{name} may be given only once")
     sign = ">=" if end == "min" else "<="
-    return selection.and_(f'"{RANGES[range_name]}" {sign} ?', number(name, values[0]))
+    return selection.and_(f'"{RANGES[range_name]}" {sign} ?', _number(name, values[0]))
 
 
 def _choice(name: str, value: str, values: dict[str, Any]) -> Any:
-    """Look up a value of a filter in `values`. Raises FilterError if the filter cannot have it."""
+    """Return what a filter's value stands for in `values`. Raises FilterError if it is not among them."""
     if value not in values:
         raise FilterError(f"{name}: must be one of {', '.join(values)}, not {value[:50]!r}")
     return values[value]
 
 
-def number(name: str, text: str) -> float:
-    """Parse a finite number. Raises FilterError, which names the parameter."""
+def _number(name: str, text: str) -> float:
+    """Return the finite number in a text. Raises FilterError, which names the parameter."""
     try:
         value = float(text)
     except ValueError:
@@ -112,15 +113,17 @@ def number(name: str, text: str) -> float:
 
 
 def whole_number(name: str, text: str, minimum: int, maximum: int) -> int:
-    """Parse a whole number from `minimum` to `maximum`. Raises FilterError, which names the parameter."""
+    """Return the whole number in a text if it is from `minimum` to `maximum`. Raises FilterError, which names
+    the parameter, otherwise."""
     # Longer texts are refused first, since Python refuses to convert thousands of digits.
     if not (text.isascii() and text.isdigit() and len(text) < 16 and minimum <= int(text) <= maximum):
         raise FilterError(f"{name}: must be a whole number from {minimum} to {maximum}, not {text[:50]!r}")
     return int(text)
 
 
-def column(name: str, text: str) -> str:
-    """Return `text` if it is the name of a column that can be sorted. Raises FilterError otherwise."""
+def sortable_column(name: str, text: str) -> str:
+    """Return `text` if it is the name of a column that can be sorted. Raises FilterError, which names the
+    parameter, otherwise."""
     if text not in COLUMNS or text in ("golds", "reward_terms"):
         raise FilterError(f"{name}: there is no such column: {text[:50]!r}")
     return text
