@@ -53,8 +53,8 @@ class PhaseTrainer:
 
     def __init__(self, model: Qwen2ForCausalLM, phase: TrainingPhase):
         self.model, self.phase = model, phase
-        matrices = [w for name, w in model.named_parameters() if w.ndim == 2 and "embed" not in name]
-        others = [w for name, w in model.named_parameters() if w.ndim != 2 or "embed" in name]
+        matrices = [each for name, each in model.named_parameters() if each.ndim == 2 and "embed" not in name]
+        others = [each for name, each in model.named_parameters() if each.ndim != 2 or "embed" in name]
         self.optimizers = [
             torch.optim.Muon(matrices, lr=phase.matrix_lr, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
             torch.optim.AdamW(others, lr=phase.lr, betas=(0.9, 0.98), weight_decay=0.01),

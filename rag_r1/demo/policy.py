@@ -65,7 +65,8 @@ def demo_tokenizer() -> TokenizerBase:
             for question in world.make_questions(small, 16, seed):
                 texts.append(protocol.messages(question.text)[0]["content"])
                 for strategy in get_args(Strategy):
-                    texts += [s.text for s in write_trace(question, strategy, small, protocol, search, rng)]
+                    trace = write_trace(question, strategy, small, protocol, search, rng)
+                    texts += [segment.text for segment in trace]
     return make_tokenizer(texts, units)
 
 

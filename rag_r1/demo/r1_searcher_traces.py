@@ -96,9 +96,9 @@ def no_search_tokenizer() -> TokenizerBase:
         search = WorldSearch(world.passages, TOPK)
         for question in make_questions(world, 16, rng.randrange(1 << 48)):
             texts.append(form_protocol(QUERY).messages(question.text)[0]["content"] + " <think>")
-            texts += [s.text for s in write_reading_row(question, world, search, rng)]
-            texts += [s.text for s in write_guess_row(question, world, rng, FORMS[0])]
-        texts += [s.text for s in write_echo_row(rng)[1]]
+            texts += [segment.text for segment in write_reading_row(question, world, search, rng)]
+            texts += [segment.text for segment in write_guess_row(question, world, rng, FORMS[0])]
+        texts += [segment.text for segment in write_echo_row(rng)[1]]
     texts += [f" {word}" for word in (*FORMS, QUERY)]
     return make_tokenizer(texts, units)
 

@@ -42,7 +42,7 @@ def _row(record: Any, run: str, kind: str | None) -> dict[str, Any]:
     question = _text(record.get("question"))
     answer = record.get("answer")
     calls = [call for turn in turns for call in turn.get("calls") or ()]
-    rewards = {str(k): _number(v) for k, v in (record.get("rewards") or {}).items()}
+    rewards = {str(name): _number(value) for name, value in (record.get("rewards") or {}).items()}
     split = _text(record.get("split"))
     step = _whole_number(record.get("step"))
     kind = _kind(split, step) if kind is None else kind

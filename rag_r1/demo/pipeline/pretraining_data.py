@@ -87,12 +87,11 @@ def pretraining_tokenizer(protocol: Protocol) -> TokenizerBase:
         for question in make_questions(world, 16, rng.randrange(1 << 48)):
             texts.append(protocol.messages(question.text)[0]["content"])
             for strategy in ("guess", "sequential", "parallel"):
-                texts += [
-                    s.text for s in write_trace(question, strategy, world, protocol, search.results, rng)
-                ]
-            texts += [s.text for s in write_reading_row(question, world, search, rng)]
-            texts += [s.text for s in write_form_row(question, world, rng, FORMS[0])]
-        texts += [s.text for s in write_echo_row(rng)[1]]
+                trace = write_trace(question, strategy, world, protocol, search.results, rng)
+                texts += [segment.text for segment in trace]
+            texts += [segment.text for segment in write_reading_row(question, world, search, rng)]
+            texts += [segment.text for segment in write_form_row(question, world, rng, FORMS[0])]
+        texts += [segment.text for segment in write_echo_row(rng)[1]]
     # With the blank, a bracket at the beginning of a line does not form one token with the name after it.
     return make_tokenizer([re.sub(r"(?<! )<(?=\w)", "< ", text) for text in texts], units)
 
