@@ -34,13 +34,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from renames import Renames
 
-#: File, class (dotted, empty for a function of the module), name.
-Key = tuple[str, str, str]
 _RAISES = {"raises", "warns", "deprecated_call", "fail"}
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+#: The name of a key for the assertions outside functions.
+_OUTSIDE = "<module>"
+
+
+class Key(NamedTuple):
+    """A function of the tests."""
+
+    file: str
+    #: The dotted name of its class; empty for a function of the module.
+    class_name: str
+    name: str
 
 
 @dataclass(frozen=True)
@@ -110,51 +120,58 @@ def assertions_of(source: str, path: str, renames: Renames) -> dict[Key, Asserti
     canonical = _Canonical(renames, _imported(tree, renames))
     by_function: dict[Key, Assertions] = {}
 
-    def visit(body: Sequence[ast.stmt], inside: str) -> None:
+    def visit(body: Sequence[ast.stmt], class_name: str) -> None:
         for node in body:
             if isinstance(node, ast.ClassDef):
-                visit(node.body, f"{inside}.{node.name}".lstrip("."))
-            elif isinstance(node, _FUNCTIONS):
-                by_function.setdefault((path, inside, node.name), Counter()).update(_in(node, canonical))
-            else:
-                by_function.setdefault((path, inside, "<module>"), Counter()).update(_in(node, canonical))
+                visit(node.body, f"{class_name}.{node.name}".lstrip("."))
+                continue
+            key = Key(path, class_name, node.name if isinstance(node, _FUNCTIONS) else _OUTSIDE)
+            by_function.setdefault(key, Counter()).update(_assertions_in(node, canonical))
 
     visit(tree.body, "")
-    return {key: several for key, several in by_function.items() if several or _is_test(key)}
+    return {key: found for key, found in by_function.items() if found or key.name.startswith("test")}
 
 
-def _is_test(key: Key) -> bool:
-    return key[2].startswith("test")
-
-
-def _in(node: ast.AST, canonical: _Canonical) -> Iterator[Assertion]:
+def _assertions_in(node: ast.AST, canonical: _Canonical) -> Iterator[Assertion]:
     """Yield the canonical assertions inside a node."""
     for child in ast.walk(node):
         if isinstance(child, ast.Assert):
-            yield _normalised(child, canonical)
+            yield _canonical_assertion(child, canonical)
         elif isinstance(child, ast.Call) and isinstance(child.func, ast.Attribute | ast.Name):
             name = child.func.attr if isinstance(child.func, ast.Attribute) else child.func.id
             if name in _RAISES or name.startswith("assert_") or name == "parametrize":
-                yield _normalised(child, canonical)
+                yield _canonical_assertion(child, canonical)
 
 
-def _normalised(node: ast.AST, canonical: _Canonical) -> Assertion:
-    same = canonical.visit(deepcopy(node))
-    return Assertion(ast.dump(same), ast.unparse(same))
+def _canonical_assertion(node: ast.AST, canonical: _Canonical) -> Assertion:
+    """Return the assertion with canonical names; the node itself is not changed."""
+    renamed = canonical.visit(deepcopy(node))
+    return Assertion(ast.dump(renamed), ast.unparse(renamed))
 
 
 def sources_at(revision: str, folder: str = "tests") -> dict[str, str]:
-    """Return path -> text of the Python files below a folder, at a revision of this repository."""
-    done = subprocess.run(
+    """Return path -> text of the Python files below a folder, at a revision of this repository.
+
+    Raises SystemExit if git does not know the revision or the folder.
+    """
+    archiving = subprocess.run(
         ["git", "archive", "--format=tar", revision, folder], capture_output=True, check=False
     )
-    if done.returncode:
-        raise SystemExit(f"{revision}: {done.stderr.decode(errors='replace').strip()}")
-    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
+    if archiving.returncode:
+        raise SystemExit(f"{revision}: {archiving.stderr.decode(errors='replace').strip()}")
+    with tarfile.open(fileobj=io.BytesIO(archiving.stdout)) as archive:
         members = [
             member for member in archive.getmembers() if member.isfile() and member.name.endswith(".py")
         ]
         return {member.name: archive.extractfile(member).read().decode("utf-8") for member in members}  # type: ignore[union-attr]
+
+
+class ChangedFunction(NamedTuple):
+    """A function whose assertions differ."""
+
+    key: Key
+    removed: Assertions
+    added: Assertions
 
 
 @dataclass
@@ -165,11 +182,10 @@ class Comparison:
     equal: int = 0
     #: Number of compared assertions.
     assertions: int = 0
-    #: (old key, new key)
+    #: Pairs of the old and the new key.
     moved: list[tuple[Key, Key]] = field(default_factory=list)
     renamed: list[tuple[Key, Key]] = field(default_factory=list)
-    #: (key, removed assertions, added assertions)
-    changed: list[tuple[Key, Assertions, Assertions]] = field(default_factory=list)
+    changed: list[ChangedFunction] = field(default_factory=list)
     lost: list[Key] = field(default_factory=list)
     added: list[Key] = field(default_factory=list)
 
@@ -181,52 +197,60 @@ class Comparison:
 
 def compare(old: Mapping[str, str], new: Mapping[str, str], renames: Renames) -> Comparison:
     """Compare the tests of two revisions, each given as path -> text."""
-    before = {
-        key: value for path, text in old.items() for key, value in assertions_of(text, path, renames).items()
-    }
-    after = {
-        key: value for path, text in new.items() for key, value in assertions_of(text, path, renames).items()
-    }
+    before, after = (
+        {
+            key: found
+            for path, text in files.items()
+            for key, found in assertions_of(text, path, renames).items()
+        }
+        for files in (old, new)
+    )
     result = Comparison()
     missing = []
-    here = Renames(names=renames.names)
-    places = {_place(key, here): key for key in after}
-    for key, asserted in before.items():
-        place = _place(key, renames)
-        if place in places:
-            _matched(result, key, asserted, after.pop(places[place]))
+    in_new = Renames(names=renames.names)  # files of the new revision already have their new paths
+    new_keys = {_canonical_key(key, in_new): key for key in after}
+    for key, assertions in before.items():
+        expected = _canonical_key(key, renames)
+        if (new_key := new_keys.get(expected)) in after:  # unless another test has become the same one
+            _record(result, key, assertions, after.pop(new_key))
         else:
-            missing.append((key, place, asserted))
-    for key, place, asserted in missing:
-        elsewhere = [
-            other for other in after if _place(other, here)[1:] == place[1:] and place[2] != "<module>"
+            missing.append((key, expected, assertions))
+    for key, expected, assertions in missing:
+        moved = [
+            other
+            for other in after
+            if _canonical_key(other, in_new)[1:] == expected[1:] and expected.name != _OUTSIDE
         ]
-        alike = [other for other in after if other[0] == place[0] and asserted and after[other] == asserted]
-        if len(elsewhere) == 1:
-            result.moved.append((key, elsewhere[0]))
-            _matched(result, key, asserted, after.pop(elsewhere[0]))
-        elif len(alike) == 1:
-            result.renamed.append((key, alike[0]))
-            _matched(result, key, asserted, after.pop(alike[0]))
+        renamed = [
+            other
+            for other in after
+            if other.file == expected.file and assertions and after[other] == assertions
+        ]
+        if len(moved) == 1:
+            result.moved.append((key, moved[0]))
+            _record(result, key, assertions, after.pop(moved[0]))
+        elif len(renamed) == 1:
+            result.renamed.append((key, renamed[0]))
+            _record(result, key, assertions, after.pop(renamed[0]))
         else:
             result.lost.append(key)
     result.added = sorted(after)
     return result
 
 
-def _place(key: Key, renames: Renames) -> Key:
-    """Return where a function should be after the renames, in canonical names."""
-    path, inside, name = key
-    return renames.file(path), ".".join(map(renames.name, inside.split("."))), renames.name(name)
+def _canonical_key(key: Key, renames: Renames) -> Key:
+    """Return the key that a function has after the renames, in canonical names."""
+    class_name = ".".join(map(renames.name, key.class_name.split(".")))
+    return Key(renames.file(key.file), class_name, renames.name(key.name))
 
 
-def _matched(result: Comparison, key: Key, before: Assertions, after: Assertions) -> None:
+def _record(result: Comparison, key: Key, before: Assertions, after: Assertions) -> None:
     """Record whether the assertions of a function are equal in both revisions."""
     result.assertions += before.total()
     if before == after:
         result.equal += 1
     else:
-        result.changed.append((key, before - after, after - before))
+        result.changed.append(ChangedFunction(key, before - after, after - before))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -247,8 +271,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"added: {_label(key)}")
     for key, removed, added in result.changed:
         print(f"CHANGED: {_label(key)}")
-        for sign, several in (("-", removed), ("+", added)):
-            for assertion, count in several.items():
+        for sign, assertions in (("-", removed), ("+", added)):
+            for assertion, count in assertions.items():
                 print(f"    {sign} {count} x {' '.join(assertion.text.split())}")
     for key in result.lost:
         print(f"LOST: {_label(key)}")
@@ -261,6 +285,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _label(key: Key) -> str:
+    """Return a key in the form of a test's id in pytest."""
     return "::".join(filter(None, key))
 
 

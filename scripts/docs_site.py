@@ -5,7 +5,7 @@
 
 The pages are stored where they are read on a code host: in docs, and as READMEs beside recipes and server.
 The site has all of them in one tree: docs/X becomes X, and a README keeps its path. A link between two pages
-is rewritten to their places in that tree; a link to a source file, which is not on the site, is replaced by
+is rewritten to their paths in that tree; a link to a source file, which is not on the site, is replaced by
 its text. The page of the Python API gets the signatures and docstrings of the package's public names.
 
 Diagrams are drawn in the reader's browser by Mermaid, which Zensical's script loads from a CDN unless the
@@ -40,10 +40,10 @@ READMES = (
     "examples/**/README.md",
     "tests/README.md",
 )
-#: The script that draws diagrams: its npm package, its file there and in the site, and its SHA-256.
+#: The script that draws diagrams: its npm package, its path there and on the site, and its SHA-256.
 MERMAID = "mermaid@12.3.0"
 MERMAID_FILE = "package/dist/mermaid.min.js"
-MERMAID_PLACE = Path("mermaid.min.js")
+MERMAID_SITE_PATH = Path("mermaid.min.js")
 MERMAID_SHA256 = "336df803d87a38b70a01e736e666c8f7601d2ce42f5e47c8fafe5d721074b9a3"
 #: An inline link or picture, whose target is not an external address.
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|mailto:)([^)#\s]*)(#[^)\s]*)?\)")
@@ -51,19 +51,19 @@ _FENCE = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
 
 
 def pages(root: Path = ROOT) -> dict[Path, Path]:
-    """Return the pages and pictures below `root`, each with its place on the site, as relative paths."""
+    """Return the pages and pictures below `root`, each with its path on the site; all paths are relative."""
     docs = [path for path in (root / "docs").rglob("*") if path.suffix in (".md", ".png")]
     docs.remove(root / "docs" / "package.md")  # the page for the package index
-    places = {path.relative_to(root): path.relative_to(root / "docs") for path in sorted(docs)}
+    site_paths = {path.relative_to(root): path.relative_to(root / "docs") for path in sorted(docs)}
     for pattern in READMES:
-        places |= {path.relative_to(root): path.relative_to(root) for path in sorted(root.glob(pattern))}
-    return places
+        site_paths |= {path.relative_to(root): path.relative_to(root) for path in sorted(root.glob(pattern))}
+    return site_paths
 
 
-def rewrite_links(text: str, page: Path, places: dict[Path, Path]) -> str:
+def rewrite_links(text: str, page: Path, site_paths: dict[Path, Path]) -> str:
     """Return the text of a page with the links of the site; code is not changed.
 
-    `page` is the path of the page from the root.
+    `page` is the path of the page from the root, and `site_paths` is what `pages` returns.
     """
 
     def link(match: re.Match[str]) -> str:
@@ -74,10 +74,10 @@ def rewrite_links(text: str, page: Path, places: dict[Path, Path]) -> str:
         path = Path(os.path.normpath(page.parent / target))
         if path == Path("README.md"):  # the site's index has other sections
             path, heading = Path("docs/index.md"), ""
-        linked = next((choice for choice in (path, path / "README.md") if choice in places), None)
+        linked = next((choice for choice in (path, path / "README.md") if choice in site_paths), None)
         if linked is None:
             return label
-        return f"{picture}[{label}]({os.path.relpath(places[linked], places[page].parent)}{heading})"
+        return f"{picture}[{label}]({os.path.relpath(site_paths[linked], site_paths[page].parent)}{heading})"
 
     parts = _FENCE.split(text)
     return "".join(part if part.startswith("```") else _LINK.sub(link, part) for part in parts)
@@ -94,7 +94,9 @@ def api_reference() -> str:
         if inspect.isclass(item):
             methods = [pair for pair in vars(item).items() if not pair[0].startswith("_")]
             sections += [
-                _entry("####", f"{name}.{method}", f) for method, f in methods if inspect.isfunction(f)
+                _entry("####", f"{name}.{method}", function)
+                for method, function in methods
+                if inspect.isfunction(function)
             ]
     return "\n".join(sections)
 
@@ -111,18 +113,18 @@ def _entry(level: str, name: str, item: object) -> str:
 def collect(out: Path = BUILD, root: Path = ROOT) -> int:
     """Write all files of the site below `out`, which is emptied first, and return their number."""
     shutil.rmtree(out, ignore_errors=True)
-    places = pages(root)
-    for source, place in places.items():
-        target = out / place
+    site_paths = pages(root)
+    for source, site_path in site_paths.items():
+        target = out / site_path
         target.parent.mkdir(parents=True, exist_ok=True)
         if source.suffix == ".png":
             shutil.copyfile(root / source, target)
             continue
-        text = rewrite_links((root / source).read_text(encoding="utf-8"), source, places)
+        text = rewrite_links((root / source).read_text(encoding="utf-8"), source, site_paths)
         if "\n```mermaid\n" in text:
-            text += f'\n<script src="{os.path.relpath(MERMAID_PLACE, place.parent)}"></script>\n'
-        target.write_text(text + (api_reference() if place == Path("api.md") else ""), encoding="utf-8")
-    return len(places)
+            text += f'\n<script src="{os.path.relpath(MERMAID_SITE_PATH, site_path.parent)}"></script>\n'
+        target.write_text(text + (api_reference() if site_path == Path("api.md") else ""), encoding="utf-8")
+    return len(site_paths)
 
 
 def fetch_mermaid(target: Path, sha256: str = MERMAID_SHA256) -> None:
@@ -154,7 +156,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print('error: zensical is not installed: pip install ".[docs]"', file=sys.stderr)
         return 1
     try:
-        fetch_mermaid(BUILD / MERMAID_PLACE)
+        fetch_mermaid(BUILD / MERMAID_SITE_PATH)
     except OSError as error:
         print(f"warning: the diagrams need a CDN: {error}", file=sys.stderr)
     command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean"]

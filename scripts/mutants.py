@@ -44,7 +44,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("rag_r1", "data_process", "retrieval_server")
 #: The tests of `tests/run.sh unit`.
 UNIT = "not slow and not e2e and not full and not nightly"
-TESTS_AT_MOST = 40
+#: The largest number of tests that decide about a mutant.
+MAX_TESTS = 40
 #: Seconds that are added to ten times the usual duration of the tests, for their time limit.
 MARGIN = 20.0
 #: Verdicts that count as killed.
@@ -83,10 +84,7 @@ class Mutant:
     tests: list[str]
 
     def verdict(self, base: Path, packages: Sequence[str]) -> dict[str, Any]:
-        """Run the tests in a copy of `base`, and return the verdict.
-
-        Raises SessionError if they cannot be run.
-        """
+        """Run the tests in a copy of `base`; returns the verdict. Raises SessionError if they cannot run."""
         verdict = {key: self.drawn[key] for key in ("id", "kind", "before", "after")}
         verdict["place"] = f"{self.path}:{self.site.lines.start}"
         if not self.tests:
@@ -136,12 +134,12 @@ def run(tree: Path, mutants: Path, out: Path, renames: Renames, processes: int) 
 
     Raises SessionError if the tests cannot be run.
     """
-    file = json.loads(mutants.read_text(encoding="utf-8"))
-    packages = sorted({*file["packages"], *(renames.modules.get(name, name) for name in file["packages"])})
+    sample = json.loads(mutants.read_text(encoding="utf-8"))
+    packages = sorted({name for old in sample["packages"] for name in (old, renames.modules.get(old, old))})
     verdicts = read_verdicts(out)
-    left = [drawn for drawn in file["mutants"] if drawn["id"] not in verdicts]
+    undecided = [drawn for drawn in sample["mutants"] if drawn["id"] not in verdicts]
     with copied(tree, packages) as base:
-        present, problems = _present(base, packages, left, renames)
+        present, problems = _find_mutants(base, packages, undecided, renames)
         with ThreadPoolExecutor(processes) as pool, open(out, "a", encoding="utf-8") as written:
             jobs = [pool.submit(mutant.verdict, base, packages) for mutant in present]
             try:
@@ -162,32 +160,28 @@ def run(tree: Path, mutants: Path, out: Path, renames: Renames, processes: int) 
     return not problems
 
 
-def _present(
-    base: Path, packages: Sequence[str], left: Sequence[dict[str, Any]], renames: Renames
+def _find_mutants(
+    base: Path, packages: Sequence[str], sample: Sequence[dict[str, Any]], renames: Renames
 ) -> tuple[list[Mutant], list[str]]:
     """Return the mutants whose place and tests are in this tree, and the problems of the others."""
-    places = {drawn["id"]: found_again(base, drawn, renames) for drawn in left}
-    tests = {test for mutant in places.values() if isinstance(mutant, Mutant) for test in mutant.tests}
+    results = [found_again(base, drawn, renames) for drawn in sample]
+    tests = {test for result in results if isinstance(result, Mutant) for test in result.tests}
     files = sorted(file for file in {test.partition("::")[0] for test in tests} if (base / file).is_file())
     known = set(_result(base, packages, ["--collect-only", *files])["tests"] if files else ())
     present, problems = [], []
-    for drawn in left:
-        mutant = places[drawn["id"]]
-        if isinstance(mutant, Mutant) and known.issuperset(mutant.tests):
-            present.append(mutant)
-            continue
-        problem = mutant
-        if isinstance(mutant, Mutant):
-            problem = f"no test {', '.join(sorted({*mutant.tests} - known))}"
+    for drawn, result in zip(sample, results, strict=True):
+        problem = result
+        if isinstance(result, Mutant):
+            if known.issuperset(result.tests):
+                present.append(result)
+                continue
+            problem = f"no test {', '.join(sorted({*result.tests} - known))}"
         problems.append(f"{drawn['id']} ({drawn['path']}:{drawn['line']}): {problem}")
     return present, problems
 
 
 def _result(base: Path, packages: Sequence[str], arguments: Sequence[str]) -> dict[str, Any]:
-    """Run pytest without a mutant and return the result of its plugin.
-
-    Raises SessionError if there is none.
-    """
+    """Return the result that the plugin wrote without a mutant. Raises SessionError if it wrote none."""
     session = pytest_in(base, packages, ["-q", *arguments])
     if not session.result:
         raise SessionError(f"pytest fails without a mutant:\n{session.output}")
@@ -206,18 +200,15 @@ def read_verdicts(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def compare(before: Mapping[str, dict[str, Any]], after: Mapping[str, dict[str, Any]]) -> bool:
-    """Print the counts and every mutant whose verdict differs.
-
-    Returns whether all mutants that were killed are still killed.
-    """
+    """Print the counts and every changed verdict; returns whether all killed mutants are still killed."""
     _print_table({"before": before, "after": after})
     lost = 0
-    for number in sorted({*before, *after}):
-        old, new = ((verdicts.get(number) or {}).get("verdict", "no verdict") for verdicts in (before, after))
+    for mutant_id in sorted({*before, *after}):
+        old, new = (verdicts.get(mutant_id, {}).get("verdict", "no verdict") for verdicts in (before, after))
         if old != new:
             weaker = old in KILLED and new not in KILLED
             lost += weaker
-            line = _line(after.get(number) or before[number])
+            line = _line(after.get(mutant_id) or before[mutant_id])
             print(f"{'error: ' if weaker else ''}{old} -> {new}  {line}")
     return not lost
 
@@ -237,7 +228,7 @@ def _line(verdict: Mapping[str, Any]) -> str:
     return f"{verdict['id']}  {verdict['place']}  {verdict['kind']}: {change}"
 
 
-def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the arguments of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
@@ -263,7 +254,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parsers["draw"].add_argument("--seed", type=int, required=True)
     parsers["draw"].add_argument("--count", type=int, default=100)
     parsers["draw"].add_argument(
-        "--tests", type=int, default=TESTS_AT_MOST, help="most tests of a mutant; the fastest are taken"
+        "--tests", type=int, default=MAX_TESTS, help="tests of a mutant at most, the fastest first"
     )
     parsers["run"].add_argument("--mutants", type=Path, required=True, help="the file that `draw` wrote")
     parsers["run"].add_argument(
@@ -274,12 +265,12 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parsers["run"].add_argument("--processes", type=int, default=1)
     parsers["compare"].add_argument("before", type=Path)
     parsers["compare"].add_argument("after", type=Path)
-    return parser.parse_args(words)
+    return parser.parse_args(argv)
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run one of the four commands; returns the exit status."""
-    args = _arguments(words)
+    args = _arguments(argv)
     match args.command:
         case "cover":
             cover(args.tree, args.packages, args.out)

@@ -28,7 +28,9 @@ class Renames:
         self._modules = _classes(self.modules.items())
         longest = sorted(self._modules, key=len, reverse=True)
         self._paths = [
-            _any_of([path.replace(".", sign) for path in longest], sign) for sign in "./" if longest
+            _path_pattern([path.replace(".", separator) for path in longest], separator)
+            for separator in "./"
+            if longest
         ]
 
     @classmethod
@@ -51,10 +53,12 @@ class Renames:
 
     def text(self, text: str) -> str:
         """Return a string with words in place of module paths and of the names directly after a path."""
-        for sign, path in zip("./", self._paths, strict=False):
-            text = path.sub(
-                lambda match, s=sign: self._modules[match[0].replace(s, ".")].replace(".", s), text
-            )
+        for separator, pattern in zip("./", self._paths, strict=False):  # without modules no pattern
+
+            def word(match: re.Match[str], separator: str = separator) -> str:
+                return self._modules[match[0].replace(separator, ".")].replace(".", separator)
+
+            text = pattern.sub(word, text)
         return re.sub(r"(?<=[\w])([.:])(\w+)", lambda match: match[1] + self.name(match[2]), text)
 
     def file(self, path: str) -> str:
@@ -62,9 +66,9 @@ class Renames:
         return self.tests.get(path, path)
 
 
-def _any_of(words: Sequence[str], sign: str) -> re.Pattern[str]:
-    """Return a pattern for each of these paths, alone or followed by a further part."""
-    return re.compile(rf"(?<![\w{re.escape(sign)}])(?:{'|'.join(map(re.escape, words))})(?!\w)")
+def _path_pattern(paths: Sequence[str], separator: str) -> re.Pattern[str]:
+    """Return a pattern that matches any of these paths, alone or before a further part."""
+    return re.compile(rf"(?<![\w{re.escape(separator)}])(?:{'|'.join(map(re.escape, paths))})(?!\w)")
 
 
 def _classes(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:

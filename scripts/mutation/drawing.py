@@ -37,20 +37,20 @@ def draw(
 
     Raises ValueError if the coverage was measured in another state of the sources.
     """
-    lines = Lines(json.loads(coverage.read_text(encoding="utf-8")), sources_of(tree, packages))
-    if lines.coverage["digest"] != digest_of(tree, packages):
+    covered = CoveredLines(json.loads(coverage.read_text(encoding="utf-8")), sources_of(tree, packages))
+    if covered.coverage["digest"] != digest_of(tree, packages):
         raise ValueError(f"{coverage} is of another state of the sources: run `cover` again")
-    places = [(path, site) for path, source in lines.sources.items() for site in sites(source)]
+    places = [(path, site) for path, source in covered.sources.items() for site in sites(source)]
     drawn: list[dict[str, Any]] = []
     for path, site in random.Random(seed).sample(places, len(places)):
         if len(drawn) == count:
             break
         try:
-            ast.parse(site.mutated(lines.sources[path]))
+            ast.parse(site.mutated(covered.sources[path]))
         except (SyntaxError, ValueError):  # ast cannot write it, e.g. because of nested quotation marks
             continue
-        before, after = site.statements(lines.sources[path])
-        fastest, seconds = lines.fastest_tests(path, site, tests)
+        before, after = site.statements(covered.sources[path])
+        fastest, seconds = covered.fastest_tests(path, site, tests)
         mutant = {
             "path": path,
             "name": site.name,
@@ -62,13 +62,13 @@ def draw(
             "before": before,
             "after": after,
         }
-        number = hashlib.sha256(json.dumps(mutant).encode()).hexdigest()[:10]
-        drawn.append({"id": number, **mutant, "seconds": seconds, "tests": fastest})
+        mutant_id = hashlib.sha256(json.dumps(mutant).encode()).hexdigest()[:10]
+        drawn.append({"id": mutant_id, **mutant, "seconds": seconds, "tests": fastest})
     return {"seed": seed, "count": count, "places": len(places), "packages": [*packages], "mutants": drawn}
 
 
 @dataclass
-class Lines:
+class CoveredLines:
     """The tests that execute each line of the sources."""
 
     #: The contents of the file that `cover` wrote.
@@ -78,20 +78,21 @@ class Lines:
 
     def fastest_tests(self, path: str, site: Site, count: int) -> tuple[list[str], float]:
         """Return the ids of the fastest tests that execute a place, and the sum of their seconds."""
-        covered: set[int] = set()
-        for lines in self._lines_that_show(path, site):
-            covered = {test for file, line in lines for test in self._tests(file, line)}
-            if covered:
-                break
-        seconds = self.coverage["seconds"]
-        fastest = sorted(covered, key=lambda test: (seconds[test], self.coverage["tests"][test]))[:count]
-        return [self.coverage["tests"][test] for test in fastest], round(sum(seconds[t] for t in fastest), 3)
+        groups = (
+            {test for file, line in lines for test in self._tests(file, line)}
+            for lines in self._line_groups(path, site)
+        )
+        executing = next(filter(None, groups), set())
+        ids, seconds = self.coverage["tests"], self.coverage["seconds"]
+        fastest = sorted(executing, key=lambda test: (seconds[test], ids[test]))[:count]
+        return [ids[test] for test in fastest], round(sum(seconds[test] for test in fastest), 3)
 
     def _tests(self, path: str, line: int) -> Sequence[int]:
+        """Return the tests that execute a line, as indexes of `coverage["tests"]`."""
         group = self.coverage["lines"].get(path, {}).get(str(line))
         return [] if group is None else self.coverage["groups"][group]
 
-    def _lines_that_show(self, path: str, site: Site) -> Iterator[Iterable[tuple[str, int]]]:
+    def _line_groups(self, path: str, site: Site) -> Iterator[Iterable[tuple[str, int]]]:
         """Yield groups of lines whose tests would notice the mutant, the most specific group first.
 
         Code that runs at import is executed by no test. For such code the groups are the function whose

@@ -33,9 +33,11 @@ class Renames:
             dotted = ".".join([module, *parts[:end]])
             if dotted in self.names:
                 new = [*self.names[dotted].split("."), *(self.names.get(part, part) for part in parts[end:])]
-                length = max((n for n in range(1, len(new)) if file_of(tree, ".".join(new[:n]))), default=1)
+                lengths = range(1, len(new))  # of the module's part; the rest is the name in it
+                length = max((n for n in lengths if file_of(tree, ".".join(new[:n]))), default=1)
                 return ".".join(new[:length]), ".".join(new[length:])
-        return _prefix_replaced(module, self.modules, "."), ".".join(self.names.get(p, p) for p in parts)
+        new_name = ".".join(self.names.get(part, part) for part in parts)
+        return _replace_prefix(module, self.modules, "."), new_name
 
     def test(self, test: str) -> str:
         """Return the new id of a test, `path::name[parameters]`."""
@@ -46,14 +48,15 @@ class Renames:
         for end in range(len(names), 0, -1):
             if (known := "::".join([path, *names[:end]])) in self.tests:
                 return "::".join([self.tests[known], *names[end:]]) + bracket + parameters
-        return "::".join([_prefix_replaced(path, self.tests, "/"), *names]) + bracket + parameters
+        return "::".join([_replace_prefix(path, self.tests, "/"), *names]) + bracket + parameters
 
 
-def _prefix_replaced(path: str, replaced: Mapping[str, str], separator: str) -> str:
+def _replace_prefix(path: str, renames: Mapping[str, str], separator: str) -> str:
+    """Return a path with the new name of its longest renamed beginning, or unchanged without one."""
     parts = path.split(separator)
     for end in range(len(parts), 0, -1):
-        if (prefix := separator.join(parts[:end])) in replaced:
-            return separator.join([replaced[prefix], *parts[end:]])
+        if (prefix := separator.join(parts[:end])) in renames:
+            return separator.join([renames[prefix], *parts[end:]])
     return path
 
 
@@ -75,8 +78,8 @@ def find(
     before, or else the only place there of that kind and shape.
     """
     candidates = [site for site in places if site.name == name]
-    same = [site for site in candidates if site.kind == kind and site.shape == shape]
+    alike = [site for site in candidates if site.kind == kind and site.shape == shape]
     if ordinal < len(candidates) and (site := candidates[ordinal]).kind == kind:
         if site.shape == shape or len(candidates) == siblings:
             return site
-    return same[0] if len(same) == 1 else None
+    return alike[0] if len(alike) == 1 else None

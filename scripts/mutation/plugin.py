@@ -30,6 +30,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _write(**result: object) -> None:
+    """Write the result of the session, and the modules that were not imported from the copy."""
     Path(_SESSION["result"]).write_text(json.dumps({"elsewhere": _elsewhere(), **result}), encoding="utf-8")
 
 
@@ -101,14 +102,14 @@ class Cover:
         self.coverage.stop()
         data = self.coverage.get_data()
         tests = sorted(self.passed - self.failed)
-        numbers = {test: number for number, test in enumerate(tests)}
+        indexes = {test: index for index, test in enumerate(tests)}
         # Many lines are executed by the same tests, so each set of tests is written only once.
         groups: dict[tuple[int, ...], int] = {}
         lines = {}
         for file in sorted(data.measured_files()):
             result = {}
             for line, contexts in sorted(data.contexts_by_lineno(file).items()):
-                if group := tuple(sorted(numbers[test] for test in contexts if test in numbers)):
+                if group := tuple(sorted(indexes[test] for test in contexts if test in indexes)):
                     result[line] = groups.setdefault(group, len(groups))
             lines[Path(file).relative_to(_TREE).as_posix()] = result
         seconds = [round(self.seconds[test], 3) for test in tests]

@@ -78,11 +78,11 @@ def copied(tree: Path, packages: Sequence[str]) -> Iterator[Path]:
 
 @contextmanager
 def copied_again(copy: Path) -> Iterator[Path]:
-    """Yield a copy of a copy, with its compiled files."""
+    """Yield a copy of a copy, with its compiled files, which is removed at the end."""
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
-        again = Path(folder).resolve() / "tree"
-        shutil.copytree(copy, again)
-        yield again
+        second = Path(folder).resolve() / "tree"
+        shutil.copytree(copy, second)
+        yield second
 
 
 def pytest_in(
@@ -92,9 +92,9 @@ def pytest_in(
     *,
     limit: float | None = None,
     visible: bool = False,
-    **options: Any,
+    cover: bool = False,
 ) -> Session:
-    """Run pytest in a copy with the plugin, which gets `options`.
+    """Run pytest in a copy with the plugin, which with `cover` records the lines that each test executes.
 
     `limit` is the time limit in seconds, from the first test on. If `visible`, the output goes to the
     terminal. Raises SessionError if modules were not imported from the copy, or if pytest was killed from
@@ -108,7 +108,7 @@ def pytest_in(
         "collected": str(scratch / "collected"),
         "tree": str(copy),
         "packages": list(packages),
-        **options,
+        "cover": cover,
     }
     environment = {
         **os.environ,
@@ -138,7 +138,7 @@ def pytest_in(
     if session.result.get("elsewhere"):
         raise SessionError(f"modules do not come from the copy: {', '.join(session.result['elsewhere'])}")
     if status == -signal.SIGKILL:
-        raise SessionError("pytest was killed, perhaps for want of memory: run the same command again")
+        raise SessionError("pytest was killed, perhaps for lack of memory: run the same command again")
     return session
 
 
@@ -148,13 +148,13 @@ def _wait(process: subprocess.Popen[bytes], collected: Path, limit: float | None
     There is one limit for the imports, and one for the tests.
     """
     started, importing = time.monotonic(), True
-    most = float("inf") if limit is None else LONGEST
+    longest = float("inf") if limit is None else LONGEST
     while process.poll() is None:
         if importing and collected.exists():
             started, importing = time.monotonic(), False
-            most = float("inf") if limit is None else limit
-        if time.monotonic() - started > most:
-            return None, most
+            longest = float("inf") if limit is None else limit
+        if time.monotonic() - started > longest:
+            return None, longest
         time.sleep(0.05)
     return process.returncode, time.monotonic() - started
 

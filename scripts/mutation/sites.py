@@ -85,6 +85,7 @@ class Site:
         return before.strip(), self._changed(source, start, end).strip()
 
     def _changed(self, source: str, start: int, end: int) -> str:
+        """Return the text between two offsets in bytes, with the change."""
         data = source.encode()
         first, last = _span(source, self.original)
         text = self.change if isinstance(self.change, str) else ast.unparse(self.change)
@@ -98,7 +99,7 @@ def sites(source: str) -> list[Site]:
 
     Raises SyntaxError if the source is not valid Python.
     """
-    places = list(_of_block(ast.parse(source).body, "", True))
+    places = list(_block_sites(ast.parse(source).body, "", True))
     siblings = Counter(site.name for site in places)
     numbers: Counter[str] = Counter()
     numbered = []
@@ -108,7 +109,7 @@ def sites(source: str) -> list[Site]:
     return numbered
 
 
-def _of_block(statements: list[ast.stmt], name: str, at_import: bool) -> Iterator[Site]:
+def _block_sites(statements: list[ast.stmt], name: str, at_import: bool) -> Iterator[Site]:
     """Yield the places of statements in the scope `name`, including nested statements."""
     for statement in statements:
         inner, inner_at_import = name, at_import
@@ -117,17 +118,17 @@ def _of_block(statements: list[ast.stmt], name: str, at_import: bool) -> Iterato
             inner_at_import = at_import and isinstance(statement, ast.ClassDef)
         elif at_import and (target := _target(statement)):
             inner = f"{name}.{target}" if name else target
-        if isinstance(statement, ast.If) and _for_others(statement.test):
-            yield from _of_block(statement.orelse, name, at_import)
+        if isinstance(statement, ast.If) and _is_not_imported(statement.test):
+            yield from _block_sites(statement.orelse, name, at_import)
             continue
         bodies = list(_bodies(statement))
         end = min((block[0].lineno for block in bodies), default=statement.end_lineno + 1)
         lines = range(statement.lineno, max(end, statement.lineno + 1))
-        for kind, original, change in _of_header(statement):
+        for kind, original, change in _header_changes(statement):
             span = range(original.lineno, original.end_lineno + 1)
             yield Site(kind, inner, span, lines, statement, original, change, at_import)
         for block in bodies:
-            yield from _of_block(block, inner, inner_at_import)
+            yield from _block_sites(block, inner, inner_at_import)
 
 
 def _target(statement: ast.stmt) -> str | None:
@@ -136,13 +137,14 @@ def _target(statement: ast.stmt) -> str | None:
     return targets[0].id if isinstance(targets[0], ast.Name) and hasattr(statement, "value") else None
 
 
-def _for_others(test: ast.expr) -> bool:
-    """Return whether a condition contains `TYPE_CHECKING` or `__name__`."""
+def _is_not_imported(test: ast.expr) -> bool:
+    """Return whether a condition is false in an import, since it contains `TYPE_CHECKING` or `__name__`."""
     names = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}
     return bool(names & {"TYPE_CHECKING", "__name__"})
 
 
 def _bodies(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
+    """Yield the blocks of statements in a compound statement."""
     for name in ("body", "orelse", "finalbody"):
         if block := getattr(statement, name, None):
             yield block
@@ -150,21 +152,22 @@ def _bodies(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
         yield clause.body
 
 
-def _of_header(node: ast.AST) -> Iterator[tuple[str, ast.AST, ast.AST | str]]:
-    """Yield (kind, expression, replacement) for each place in an expression or a statement without body."""
+def _header_changes(node: ast.AST) -> Iterator[tuple[str, ast.AST, ast.AST | str]]:
+    """Yield the changes, as `_changes` does, in an expression or in a statement without its body."""
     yield from _changes(node)
     for name, value in ast.iter_fields(node):
         if name in _ANNOTATIONS or (name in _BODIES and isinstance(value, list)):
             continue
         for child in value if isinstance(value, list) else [value]:
             if isinstance(child, ast.AST) and not isinstance(child, ast.JoinedStr):
-                yield from _of_header(child)
+                yield from _header_changes(child)
     for case in getattr(node, "cases", ()):
         if case.guard is not None:
-            yield from _of_header(case.guard)
+            yield from _header_changes(case.guard)
 
 
-def _with(node: ast.AST, **fields: object) -> ast.AST:
+def _copy_with(node: ast.AST, **fields: object) -> ast.AST:
+    """Return a shallow copy of a node with other values of these fields."""
     changed = copy.copy(node)
     for name, value in fields.items():
         setattr(changed, name, value)
@@ -177,14 +180,15 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, ast.AST, ast.AST | str]]:
         case ast.Compare(ops=ops):
             for index, operator in enumerate(ops):
                 other = _COMPARISONS[type(operator)]()
-                yield "comparison", node, _with(node, ops=[*ops[:index], other, *ops[index + 1 :]])
+                yield "comparison", node, _copy_with(node, ops=[*ops[:index], other, *ops[index + 1 :]])
         case ast.BoolOp(op=operator):
-            yield "boolean", node, _with(node, op=ast.Or() if isinstance(operator, ast.And) else ast.And())
+            opposite = ast.Or() if isinstance(operator, ast.And) else ast.And()
+            yield "boolean", node, _copy_with(node, op=opposite)
         case ast.BinOp(op=operator, left=left, right=right) if type(operator) in _ARITHMETIC:
             if not _is_text(left) and not _is_text(right):
-                yield "arithmetic", node, _with(node, op=_ARITHMETIC[type(operator)]())
+                yield "arithmetic", node, _copy_with(node, op=_ARITHMETIC[type(operator)]())
         case ast.AugAssign(op=operator, value=value) if type(operator) in _ARITHMETIC and not _is_text(value):
-            yield "arithmetic", node, _with(node, op=_ARITHMETIC[type(operator)]())
+            yield "arithmetic", node, _copy_with(node, op=_ARITHMETIC[type(operator)]())
         case ast.Constant(value=bool(value)):
             yield "truth value", node, repr(not value)
         case ast.Constant(value=int(value) | float(value)):
@@ -206,9 +210,9 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, ast.AST, ast.AST | str]]:
                     yield "default", default, "None"
         case ast.Slice(lower=lower, upper=upper):
             if lower is not None:
-                yield "slice", node, _with(node, lower=None)
+                yield "slice", node, _copy_with(node, lower=None)
             if upper is not None:
-                yield "slice", node, _with(node, upper=None)
+                yield "slice", node, _copy_with(node, upper=None)
 
 
 def _is_text(node: ast.expr) -> bool:
@@ -238,7 +242,7 @@ def _shape(value: object) -> object:
 
 
 def _span(source: str, node: ast.AST) -> tuple[int, int]:
-    """Return the offsets of the begin and the end of a node, in bytes of UTF-8."""
+    """Return the offsets of the start and the end of a node, in bytes of UTF-8."""
     lines = source.encode().splitlines(keepends=True)
     start = sum(map(len, lines[: node.lineno - 1])) + node.col_offset
     return start, sum(map(len, lines[: node.end_lineno - 1])) + node.end_col_offset

@@ -112,6 +112,13 @@ def test_renames_in_a_chain_are_one_name():
     assert not compare({"t.py": before}, {"t.py": after.replace("c", "d")}, renames).same
 
 
+def test_of_two_tests_that_became_one_the_second_is_lost():
+    renames = Renames(names=[("test_a", "test_x"), ("test_b", "test_x")])
+    before = "def test_a():\n    assert a\n\n\ndef test_b():\n    assert b\n"
+    result = compare({"t.py": before}, {"t.py": "def test_x():\n    assert a\n    assert b\n"}, renames)
+    assert result.lost == [("t.py", "", "test_b")] and len(result.changed) == 1
+
+
 def test_a_module_is_the_same_by_whatever_name_a_file_imports_it():
     before = "from p import tape\n\n\ndef test_x():\n    assert tape.read() == 1\n"
     after = "import p.io.store as kept\n\n\ndef test_x():\n    assert kept.read() == 1\n"
