@@ -75,16 +75,16 @@ def variables(options: Mapping[str, str], environment: Mapping[str, str]) -> dic
     return {name: value for name, value in result.items() if not environment.get(name)}
 
 
-def main(words: list[str]) -> None:
-    """Set uv's variables to pip's configuration, and replace this process by the command `words`."""
+def main(command: list[str]) -> None:
+    """Set uv's variables to pip's configuration, and replace this process by the command."""
     listing = subprocess.run(
         [sys.executable, "-m", "pip", "config", "list"], stdout=subprocess.PIPE, text=True, check=False
     ).stdout
     options = configured(listing)
     os.environ.update(variables(options, os.environ))
     if options.get("no-index", "").lower() in ("1", "true", "yes", "on", "y", "t"):
-        words = [*words, "--no-index"]
-    os.execvp(words[0], words)
+        command = [*command, "--no-index"]
+    os.execvp(command[0], command)
 
 
 if __name__ == "__main__":

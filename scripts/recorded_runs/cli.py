@@ -44,7 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def record(out: Path, only: Sequence[str]) -> int:
-    """Record the runs named by `only`, or all runs, into a folder; returns 1 if one could not be recorded."""
+    """Record the runs named by `only`, or all runs, into a folder; returns 1 if one could not be recorded.
+
+    Raises SystemExit for an unknown run, a run that the folder already has, and a concurrent recording.
+    """
     os.environ.update(environment())  # servers and rollouts run in this process
     from .runs import RUNS  # imports the project's own code, which must see the new environment
 
@@ -57,27 +60,29 @@ def record(out: Path, only: Sequence[str]) -> int:
     out.mkdir(parents=True, exist_ok=True)
     for name in only or RUNS:
         if (out / name).exists():
-            raise SystemExit(f"{out / name} is there already")
+            raise SystemExit(f"{out / name} exists: remove it, or record into another folder")
         folder = WORKING / name
         try:
             folder.mkdir(parents=True)
         except FileExistsError:
-            raise SystemExit(f"{folder} is there: wait for another recording, or remove it") from None
+            raise SystemExit(
+                f"{folder} exists: wait for the other recording to end, or remove the folder"
+            ) from None
         os.chdir(folder)
-        place, began, before, fault = Workplace(folder), time.monotonic(), _cpu_s(), None
+        workplace, started, started_cpu_s, fault = Workplace(folder), time.monotonic(), _cpu_s(), None
         try:
-            RUNS[name](place)
+            RUNS[name](workplace)
         except Exception as error:
             traceback.print_exc()
             fault = f"{type(error).__name__}: {error}"
-        seconds, cpu_s = round(time.monotonic() - began, 1), round(_cpu_s() - before, 1)
+        seconds, cpu_s = round(time.monotonic() - started, 1), round(_cpu_s() - started_cpu_s, 1)
         os.chdir(out)
         shutil.move(folder, out / name)
-        figures = {"seconds": seconds, "cpu_s": cpu_s, "statuses": place.statuses, "fault": fault}
+        figures = {"seconds": seconds, "cpu_s": cpu_s, "statuses": workplace.statuses, "fault": fault}
         summary["runs"][name] = figures
         (out / SUMMARY).write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
-        words = f"{name}: {seconds} s, {cpu_s} s of a processor, statuses {place.statuses}"
-        print(f"{words}, FAILED: {fault}" if fault else words, flush=True)
+        line = f"{name}: {seconds} s, {cpu_s} s of a processor, statuses {workplace.statuses}"
+        print(f"{line}, FAILED: {fault}" if fault else line, flush=True)
     runs = summary["runs"].values()
     sums = (sum(run[key] for run in runs) for key in ("seconds", "cpu_s"))
     print("all: {:.0f} s, {:.0f} s of a processor".format(*sums))

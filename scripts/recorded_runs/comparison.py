@@ -17,7 +17,7 @@ from typing import Any
 
 from .normaliser import PROGRESS, Normaliser
 
-#: The file with the place of the recording, and the seconds and statuses of each run; it is not compared.
+#: The file with the paths of the recording, and the seconds and statuses of each run; it is not compared.
 SUMMARY = "recorded.json"
 _MISSING = "<missing>"
 
@@ -46,45 +46,47 @@ class Comparison:
             first, second = (content(side[name]) for side in names)
             self._values(name, first, second, run)
 
-    def _values(self, place: str, old: Any, new: Any, run: str) -> None:
-        """Add the differences of two JSON values."""
+    def _values(self, path: str, old: Any, new: Any, run: str) -> None:
+        """Add the differences of two JSON values; `path` is their file and the keys that lead to them."""
         if isinstance(old, dict) and isinstance(new, dict):
-            self._objects(place, old, new, run)
+            self._objects(path, old, new, run)
         elif isinstance(old, list) and isinstance(new, list):
             if len(old) != len(new):
-                self.differences.append(f"{place}: {len(old)} entries, now {len(new)}")
-            for number, (first, second) in enumerate(zip_longest(old, new, fillvalue=_MISSING)):
-                self._values(f"{place}[{number}]", first, second, run)
+                self.differences.append(f"{path}: {len(old)} entries, now {len(new)}")
+            for index, (first, second) in enumerate(zip_longest(old, new, fillvalue=_MISSING)):
+                self._values(f"{path}[{index}]", first, second, run)
         else:
             self.fields[run] += 1
             if isinstance(old, str) and isinstance(new, str):
                 old, new = self.normaliser.texts(old, new)
             if type(old) is not type(new) or (old != new and not (old != old and new != new)):
-                self.differences.append(f"{place}: {_short(old, new)}")
+                self.differences.append(f"{path}: {_short(old, new)}")
 
-    def _objects(self, place: str, old: Mapping[str, Any], new: Mapping[str, Any], run: str) -> None:
+    def _objects(self, path: str, old: Mapping[str, Any], new: Mapping[str, Any], run: str) -> None:
         """Add the differences of two JSON objects: in keys, their order, and values."""
         if list(old) != list(new) and old.keys() == new.keys():
-            self.differences.append(f"{place}: keys in another order")
-        sides = ({self.normaliser.texts(key, key)[side]: value for key, value in values.items()}
-                 for side, values in enumerate((old, new)))  # fmt: skip
-        first, second = sides
+            self.differences.append(f"{path}: keys in another order")
+        first, second = (
+            {self.normaliser.texts(key, key)[side]: value for key, value in values.items()}
+            for side, values in enumerate((old, new))
+        )
         for key in first | second:
-            hides = self.normaliser.of_key(key)
+            hiding = self.normaliser.of_key(key)
             if key not in first or key not in second:
-                self.differences.append(f"{place}.{key}: only in {'NEW' if key in second else 'OLD'}")
-            elif hides is not None:
+                self.differences.append(f"{path}.{key}: only in {'NEW' if key in second else 'OLD'}")
+            elif hiding is not None:
                 self.fields[run] += 1
-                self.normaliser.hide(hides, first[key] != second[key])
+                self.normaliser.hide(hiding, first[key] != second[key])
             else:
-                self._values(f"{place}.{key}", first[key], second[key], run)
+                self._values(f"{path}.{key}", first[key], second[key], run)
 
 
 def _short(old: Any, new: Any, width: int = 160) -> str:
-    """Return a text of both values, which begins a little before their first difference."""
+    """Return both values as text, each from a little before their first difference on."""
     first, second = repr(old), repr(new)
-    same = next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), 0)
-    begin = max(0, same - width // 3)
+    characters = enumerate(zip(first, second, strict=False))
+    equal = next((length for length, (left, right) in characters if left != right), 0)
+    begin = max(0, equal - width // 3)
     return f"{first[begin : begin + width]}  ->  {second[begin : begin + width]}"
 
 
@@ -123,8 +125,11 @@ def content(path: Path) -> Any:
     return [line for line in text.split("\n") if PROGRESS.without(line).strip()]
 
 
-def compared(old: Path, new: Path, modules: Mapping[str, str], most: int) -> int:
-    """Print the compared files and values, and at most `most` differences; returns 1 if there are any."""
+def compared(old: Path, new: Path, modules: Mapping[str, str], max_lines: int) -> int:
+    """Print the numbers of compared files and values, and at most `max_lines` differences.
+
+    `modules` has the old and the new paths of renamed modules. Returns 1 if there is a difference, else 0.
+    """
     summaries = [json.loads((folder / SUMMARY).read_text("utf-8")) for folder in (old, new)]
     result = Comparison(Normaliser((summaries[0]["places"], summaries[1]["places"]), modules))
     for folder, summary in zip((old, new), summaries, strict=True):
@@ -136,7 +141,7 @@ def compared(old: Path, new: Path, modules: Mapping[str, str], most: int) -> int
     print(f"{'all':12} {result.files.total():5,} files, {result.fields.total():9,} values")
     print("fields of the normaliser:")
     print("\n".join(result.normaliser.table()))
-    for line in result.differences[:most]:
+    for line in result.differences[:max_lines]:
         print(f"DIFFERS {line}")
     print(f"{len(result.differences)} differences" if result.differences else "equal")
     return int(bool(result.differences))

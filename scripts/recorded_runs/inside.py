@@ -53,7 +53,7 @@ def copy_policy(folder: Path, protocol: str = DIALECT) -> str:
     return f"policy-{protocol}"
 
 
-def tokenizer(protocol: str = DIALECT) -> Any:
+def load_tokenizer(protocol: str = DIALECT) -> Any:
     """Load the tokenizer of an embedded policy."""
     from transformers import AutoTokenizer
 
@@ -78,12 +78,12 @@ def write_demo_files(folder: Path) -> None:
 
 @contextmanager
 def readers() -> Iterator[tuple[Any, Any]]:
-    """Run a policy that answers from passages, half of which exist, and one that knows the answers."""
-    words = tokenizer()
+    """Yield a policy that answers from passages, half of which exist, and one that knows the answers."""
+    tokenizer = load_tokenizer()
     half = WORLD.passages[::2]
     with (
-        ReadingPolicy.of(words, QUESTIONS, half) as reading,
-        ReadingPolicy.of(words, QUESTIONS, WORLD.passages, knows=True) as knowing,
+        ReadingPolicy.of(tokenizer, QUESTIONS, half) as reading,
+        ReadingPolicy.of(tokenizer, QUESTIONS, WORLD.passages, knows=True) as knowing,
     ):
         yield reading, knowing
 
@@ -95,7 +95,7 @@ def teacher(folder: Path, count: int = 30) -> Iterator[Any]:
         protocol = load_protocol("rag_r1_mq")
         write_rows(
             folder / "questions.parquet",
-            (to_row(q, i, "train", protocol) for i, q in enumerate(server.questions)),
+            (to_row(question, index, "train", protocol) for index, question in enumerate(server.questions)),
         )
         yield server
 
@@ -104,10 +104,8 @@ def judge() -> AbstractContextManager[Any]:
     """Return a judge whose verdicts are drawn by case; some replies are invalid, and some are missing."""
 
     def reply(case: dict[str, Any]) -> str | None:
-        number = int(seeded_fraction(0, "verdict", json.dumps(case, sort_keys=True)) * 8)
-        return (None, "Perhaps.", "incorrect", "Incorrect.", "correct", "Correct.", "correct", "correct")[
-            number
-        ]
+        replies = (None, "Perhaps.", "incorrect", "Incorrect.", "correct", "Correct.", "correct", "correct")
+        return replies[int(seeded_fraction(0, "verdict", json.dumps(case, sort_keys=True)) * 8)]
 
     return JudgeServer.of_cases(reply)
 
@@ -115,7 +113,7 @@ def judge() -> AbstractContextManager[Any]:
 def difficult(folder: Path, count: int = 16) -> AbstractContextManager[Any]:
     """Write questions, and return a policy for which they have a difficulty, for `rag-r1 filter`."""
 
-    def fate(question: str, temperature: float, seed: int) -> bool:
+    def is_right(question: str, temperature: float, seed: int) -> bool:
         return (
             seeded_fraction(0, "fate", f"{question}/{temperature}/{seed}")
             < seeded_fraction(0, "easiness", question) ** 2
@@ -124,15 +122,16 @@ def difficult(folder: Path, count: int = 16) -> AbstractContextManager[Any]:
     questions = make_questions(make_world(1, "train", people=60, places=20), count, 1)
     protocol = load_protocol("rag_r1_mq")
     write_rows(
-        folder / "questions.parquet", [to_row(q, i, "train", protocol) for i, q in enumerate(questions)]
+        folder / "questions.parquet",
+        [to_row(question, index, "train", protocol) for index, question in enumerate(questions)],
     )
     golds = {question.text: question.gold for question in questions}
-    return Policy(tokenizer("rag_r1_mq"), golds, fate)
+    return Policy(load_tokenizer("rag_r1_mq"), golds, is_right)
 
 
 def retriever_world(folder: Path) -> AbstractContextManager[Any]:
     """Make the records and the corpus that `rag-r1 retriever data` needs."""
-    return scored_world(folder, tokenizer(), count=4)
+    return scored_world(folder, load_tokenizer(), count=4)
 
 
 def chat_policy() -> AbstractContextManager[Any]:
@@ -165,7 +164,7 @@ class WorldTool:
     async def search(self, queries: Sequence[str]) -> list[Any]:
         results = self._search.results(queries)
         special = {"fail": Failure("no answer"), "trap": [_HOSTILE]}
-        return [special.get(query.strip(), one) for query, one in zip(queries, results, strict=True)]
+        return [special.get(query.strip(), found) for query, found in zip(queries, results, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -180,7 +179,9 @@ class _Script:
         syntax = self.protocol.queries.syntax
         if syntax == "json":
             calls = [json.dumps({"name": "search", "arguments": {"query": query}}) for query in queries]
-            return self._thought("I search.") + "\n".join(f"{block.open}{one}{block.close}" for one in calls)
+            return self._thought("I search.") + "\n".join(
+                f"{block.open}{call}{block.close}" for call in calls
+            )
         text = ", ".join(queries) if syntax != "named" else f"[Wiki_RAG]: {queries[0]}"
         return f"{self._thought('I search.')}{block.open} {text} {block.close}{self._own_observation()}"
 
@@ -235,7 +236,7 @@ def scripted_rollouts(name: str) -> list[dict[str, Any]]:
     from tests.agent.chat_templates import tokenizer_with
     from tests.plugin.scripted_loop import config, play, score
 
-    words = tokenizer_with("plain")
+    tokenizer = tokenizer_with("plain")
     script = _Script(load_protocol(name))
     rollouts = []
     for number, question in enumerate(QUESTIONS[:4]):
@@ -248,14 +249,14 @@ def scripted_rollouts(name: str) -> list[dict[str, Any]]:
             cfg.actor_rollout_ref.rollout = OmegaConf.create(sizes)
             info = {"id": f"{question.id}/{number}", "question": question.text, "split": "train"}
             messages = script.protocol.messages(question.text)
-            outputs, client = play(words, turns, cfg, raw_prompt=messages, extra_info=info)
+            outputs, client = play(tokenizer, turns, cfg, raw_prompt=messages, extra_info=info)
             rows = outputs if isinstance(outputs, list) else [outputs]
             rollouts.append(
                 {
                     "protocol": name,
                     "episode": title,
                     "rows": [_row(row) for row in rows],
-                    "score": score(words, rows[-1], cfg, reward_model=golds),
+                    "score": score(tokenizer, rows[-1], cfg, reward_model=golds),
                     "asked": [{"ids": ids, "sampling": options} for _, ids, options in client.requests],
                 }
             )
@@ -263,6 +264,7 @@ def scripted_rollouts(name: str) -> list[dict[str, Any]]:
 
 
 def _row(output: Any) -> dict[str, Any]:
+    """Return the fields of a row that veRL receives."""
     fields = ("prompt_ids", "response_ids", "response_mask", "response_logprobs", "num_turns", "extra_fields")
     return {name: getattr(output, name) for name in fields} | {"preempted": output.metrics.num_preempted}
 
@@ -279,8 +281,8 @@ def greedy_rollouts(name: str) -> list[dict[str, Any]]:
     except FileNotFoundError:
         return []
     torch.set_num_threads(1)
-    model, words = load_policy(folder)
-    played = run_rollouts(model, words, demo_protocol(name), QUESTIONS, WorldSearch(WORLD.passages))
+    model, tokenizer = load_policy(folder)
+    played = run_rollouts(model, tokenizer, demo_protocol(name), QUESTIONS, WorldSearch(WORLD.passages))
     return [
         {
             "correct": rollout.correct,

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 #: The limit for the number of fields, since each of them hides something.
-MOST_FIELDS = 15
+MAX_FIELDS = 15
 
 
 @dataclass(frozen=True)
@@ -22,13 +22,13 @@ class Field:
     """A kind of values that differ from run to run."""
 
     name: str
-    why: str
+    reason: str
     #: Keys of JSON objects whose values are hidden.
     keys: frozenset[str] = frozenset()
     #: Matches the hidden parts of texts.
     pattern: re.Pattern[str] | None = None
     #: The replacement in texts, by default the name in angle brackets.
-    word: str | None = None
+    replacement: str | None = None
 
     def of_text(self, text: str) -> list[str]:
         """Return the hidden parts of a text."""
@@ -36,15 +36,15 @@ class Field:
 
     def without(self, text: str) -> str:
         """Return a text in which the hidden parts are replaced."""
-        word = f"<{self.name}>" if self.word is None else self.word
-        return self.pattern.sub(word, text) if self.pattern else text
+        replacement = f"<{self.name}>" if self.replacement is None else self.replacement
+        return self.pattern.sub(replacement, text) if self.pattern else text
 
 
 PROGRESS = Field(
     "progress",
     "bars are drawn again as time goes by",
     pattern=re.compile(r"(?:^|\r)[^\r\n\[\]]{0,160}\[\d+:\d\d[<,][^\]\r\n]*\]|\r *", re.MULTILINE),
-    word="",
+    replacement="",
 )
 FIELDS = (
     PROGRESS,
@@ -82,7 +82,7 @@ FIELDS = (
 class Normaliser:
     """Replaces the values in two recordings that the fields hide, and counts them."""
 
-    #: For each recording: absolute path -> the word in its place.
+    #: For each recording: absolute path -> its replacement.
     places: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
     #: Old -> new dotted path of a module, which is replaced in the old texts.
     modules: Mapping[str, str] = field(default_factory=dict)
@@ -92,23 +92,23 @@ class Normaliser:
     differing: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        assert len(FIELDS) + 2 <= MOST_FIELDS
+        assert len(FIELDS) + 2 <= MAX_FIELDS
         longest = sorted(self.modules, key=len, reverse=True)
-        words = "|".join(map(re.escape, longest))
-        self._module = re.compile(rf"(?<![\w.])(?:{words})(?![\w])") if longest else None
+        paths = "|".join(map(re.escape, longest))
+        self._module = re.compile(rf"(?<![\w.])(?:{paths})(?![\w])") if longest else None
 
     def of_key(self, key: str) -> Field | None:
         """Return the field that hides the value of this key, or None."""
         return next((entry for entry in FIELDS if key in entry.keys), None)
 
     def hide(self, entry: Field, differs: bool, times: int = 1) -> None:
-        """Count a hidden value, or several in one text."""
+        """Count `times` hidden values of a text, in which the recordings may differ."""
         self.applied[entry.name] += times
         self.differing[entry.name] += differs
 
     def texts(self, old: str, new: str) -> tuple[str, str]:
-        """Return both texts without the hidden parts."""
-        pair = (self._placed(old, 0), self._placed(new, 1))
+        """Return the texts of the old and the new recording without the hidden parts."""
+        pair = (self._replace_paths(old, 0), self._replace_paths(new, 1))
         self._count("path", old, new, pair)
         if self._module is not None:
             renamed = self._module.sub(lambda match: self.modules[match[0]], pair[0])
@@ -120,21 +120,23 @@ class Normaliser:
             pair = (entry.without(pair[0]), entry.without(pair[1]))
         return pair
 
-    def _placed(self, text: str, side: int) -> str:
-        for path, word in self.places[side].items():
-            text = text.replace(path, word)
+    def _replace_paths(self, text: str, side: int) -> str:
+        """Return a text of the old (0) or the new (1) recording without its absolute paths."""
+        for path, replacement in self.places[side].items():
+            text = text.replace(path, replacement)
         return text
 
     def _count(self, name: str, old: str, new: str, pair: tuple[str, str]) -> None:
+        """Count a replacement that made `pair` of both texts."""
         if (old, new) != pair:
             self.applied[name] += 1
             self.differing[name] += old != new
 
     def table(self) -> list[str]:
         """Return a line for each field with the numbers of replacements and of differing ones."""
-        whys = {"path": "where the checkout and its Python are", "module": "modules that were renamed"}
-        whys |= {entry.name: entry.why for entry in FIELDS}
+        reasons = {"path": "where the checkout and its Python are", "module": "modules that were renamed"}
+        reasons |= {entry.name: entry.reason for entry in FIELDS}
         return [
-            f"  {name:12} {self.applied[name]:7,} places, {self.differing[name]:7,} of them differ: {why}"
-            for name, why in whys.items()
+            f"  {name:12} {self.applied[name]:7,} places, {self.differing[name]:7,} of them differ: {reason}"
+            for name, reason in reasons.items()
         ]

@@ -45,83 +45,81 @@ def shared_data() -> Path | None:
     return folder.resolve() if (folder / "raw_samples").is_dir() else None
 
 
-def help_texts(place: Workplace) -> None:
+def help_texts(workplace: Workplace) -> None:
     """Run `--help` of every command and subcommand, and two invalid calls."""
 
-    def ask(*words: str) -> None:
-        text = place.rag_r1(*words, "--help")
+    def show_help(*commands: str) -> None:
+        text = workplace.rag_r1(*commands, "--help")
         if re.match(r"usage: .* COMMAND", text):
             for command in _LISTED.findall(text):
-                ask(*words, command)
+                show_help(*commands, command)
 
-    ask()
-    for words in HIDDEN:
-        ask(*words)
-    place.rag_r1("evaluate")
-    place.rag_r1("eval", "--no-such-flag")
+    show_help()
+    for commands in HIDDEN:
+        show_help(*commands)
+    workplace.rag_r1("evaluate")
+    workplace.rag_r1("eval", "--no-such-flag")
 
 
-def rollouts(place: Workplace) -> None:
+def rollouts(workplace: Workplace) -> None:
     """Play each shipped protocol in the world of the demo, scripted and greedy; writes records and rows."""
     for name in inside.protocols():
-        place.write_lines(f"{name}-scripted.jsonl", inside.scripted_rollouts(name))
+        workplace.write_lines(f"{name}-scripted.jsonl", inside.scripted_rollouts(name))
         if greedy := inside.greedy_rollouts(name):
-            place.write_lines(f"{name}-greedy.jsonl", greedy)
+            workplace.write_lines(f"{name}-greedy.jsonl", greedy)
 
 
-def data(place: Workplace) -> None:
+def data(workplace: Workplace) -> None:
     """Run `data` on made files and, if they exist, on samples of every source and a published set."""
     rows = [
         {"id": f"t{i}", "question": f"Question {i}?", "golden_answers": [f"a{i}", "x"]} for i in (1, 2, 2, 3)
     ]
-    place.write_lines("train.jsonl", [*rows, {"question": "Who is it?", "answer": "y"}, {"question": ""}])
-    place.write_lines(
+    workplace.write_lines("train.jsonl", [*rows, {"question": "Who is it?", "answer": "y"}, {"question": ""}])
+    workplace.write_lines(
         "validation.jsonl", [{"id": "v", "question": "who is it", "golden_answers": ["y", "z"]}]
     )
     files = ("--train", "questions:made=train.jsonl", "--validation", "questions:made=validation.jsonl")
-    place.rag_r1("data", *files, "--out", "refused")
-    place.rag_r1("data", *files, "--out", "overlap", "--skip-bad-rows")
-    more = ("--skip-bad-rows", "--overlap", "drop")
+    workplace.rag_r1("data", *files, "--out", "refused")
+    workplace.rag_r1("data", *files, "--out", "overlap", "--skip-bad-rows")
+    lenient = ("--skip-bad-rows", "--overlap", "drop")
     for protocol in inside.protocols():
-        place.rag_r1("data", *files, *more, "--out", f"made-{protocol}", "--protocol", protocol)
+        workplace.rag_r1("data", *files, *lenient, "--out", f"made-{protocol}", "--protocol", protocol)
     if (shared := shared_data()) is None:
         return
-    (place.folder / "shared").symlink_to(shared)
+    (workplace.folder / "shared").symlink_to(shared)
     train, validation = [], []
     for number, (name, source) in enumerate(SAMPLES.items()):
-        words = train if number % 2 else validation
-        words += [
-            "--train" if number % 2 else "--validation",
-            f"{source}:s{number}=shared/raw_samples/{name}@15",
-        ]
-    place.rag_r1(
-        "data", *train, *validation, *more, "--out", "samples", "--protocol", "rag_r1_sq", "--seed", 3
+        is_train = number % 2
+        sample = f"{source}:s{number}=shared/raw_samples/{name}@15"
+        (train if is_train else validation).extend(["--train" if is_train else "--validation", sample])
+    workplace.rag_r1(
+        "data", *train, *validation, *lenient, "--out", "samples", "--protocol", "rag_r1_sq", "--seed", 3
     )
     published = "shared/rag_r1/hotpotqa_train_filter_mq"
     both = ("--train", f"questions:h={published}/train_data.json@400")
     both += ("--validation", f"questions:h={published}/test_data.json")
-    place.rag_r1("data", *both, *more, "--out", "published")
-    (place.folder / "shared").unlink()
+    workplace.rag_r1("data", *both, *lenient, "--out", "published")
+    (workplace.folder / "shared").unlink()
 
 
-def corpus(place: Workplace) -> None:
+def corpus(workplace: Workplace) -> None:
     """Run `corpus check`, `probe-passages` and `documents`."""
-    inside.write_demo_files(place.folder)
+    inside.write_demo_files(workplace.folder)
     rows = [
         {"id": "lost", "question": "Which town?", "answer": "Berlin"},
         {"id": "is", "question": "Is it?", "answer": "yes"},
         {"id": "ids", "question": "x?", "answer": "x", "supporting_ids": ["1", "no-such-id"]},
         {"id": "titles", "question": "y?", "answer": "y", "supporting_titles": ["Rome"]},
     ]
-    place.write_lines("made.jsonl", rows)
+    workplace.write_lines("made.jsonl", rows)
     files = ("--corpus", "corpus.jsonl", "--no-progress")
     with inside.readers() as (reading, _):
-        words = ("--data", "questions.parquet", "made.jsonl", *files, "--out", "checked")
-        place.rag_r1("corpus", "check", *words, "--retriever-url", reading.url)
-    place.rag_r1(
+        arguments = ("--data", "questions.parquet", "made.jsonl", *files, "--out", "checked")
+        workplace.rag_r1("corpus", "check", *arguments, "--retriever-url", reading.url)
+    workplace.rag_r1(
         "probe-passages", "--data", "questions.parquet", *files, "--out", "passages.json", "--random", 5
     )
-    folder = place.folder / "documents"
+    folder = workplace.folder / "documents"
     folder.mkdir()
     (folder / "a.txt").write_text("Ulm is a town on the Danube.\n\n" * 40, encoding="utf-8")
     (folder / "b.md").write_text("# Heat\n\nHeat was directed by Michael Mann.\n", encoding="utf-8")
@@ -131,21 +129,21 @@ def corpus(place: Workplace) -> None:
     (folder / "d.pdf").write_bytes(b"no PDF")
     for path in folder.iterdir():
         os.utime(path, (0, 0))  # a corpus records the times of the files from which it was made
-    words = ("documents", "--folder", "documents", "--no-progress")
-    place.rag_r1(*words, "--out", "refused")
-    place.rag_r1(*words, "--out", "read", "--skip-bad-files")
+    command = ("documents", "--folder", "documents", "--no-progress")
+    workplace.rag_r1(*command, "--out", "refused")
+    workplace.rag_r1(*command, "--out", "read", "--skip-bad-files")
 
 
-def index(place: Workplace) -> None:
+def index(workplace: Workplace) -> None:
     """Run `index build` and `index split`, and record the responses of the index's server."""
-    inside.write_demo_files(place.folder)
-    place.rag_r1("index", "build", *flags({"corpus": "corpus.jsonl", "out": "bm25", "backend": "bm25"}))
-    place.rag_r1("index", "build", *flags({"corpus": "corpus.jsonl", "out": "bm25", "backend": "bm25"}))
-    place.rag_r1("index", "split", *flags({"index": "bm25", "out": "shards", "shards": 2}))
+    inside.write_demo_files(workplace.folder)
+    workplace.rag_r1("index", "build", *flags({"corpus": "corpus.jsonl", "out": "bm25", "backend": "bm25"}))
+    workplace.rag_r1("index", "build", *flags({"corpus": "corpus.jsonl", "out": "bm25", "backend": "bm25"}))
+    workplace.rag_r1("index", "split", *flags({"index": "bm25", "out": "shards", "shards": 2}))
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    with place.running("index", "serve", *flags({"index": "bm25", "port": port})):
+    with workplace.running("index", "serve", *flags({"index": "bm25", "port": port})):
         url = f"http://127.0.0.1:{port}"
         _wait(f"{url}/ready")
         names = [fact.entity for question in inside.QUESTIONS[:3] for fact in question.lookups]
@@ -155,45 +153,45 @@ def index(place: Workplace) -> None:
             "/queries": {"queries": names[:2], "k": 2},
             "/retrieve?bad": {"queries": 3},
         }
-        answers = {path: _posted(f"{url}{path.partition('?')[0]}", body) for path, body in bodies.items()}
-        place.write_json("answers.json", answers | {"/ready": _posted(f"{url}/ready", None)})
+        answers = {path: _response(f"{url}{path.partition('?')[0]}", body) for path, body in bodies.items()}
+        workplace.write_json("answers.json", answers | {"/ready": _response(f"{url}/ready", None)})
 
 
-def mcp(place: Workplace) -> None:
+def mcp(workplace: Workplace) -> None:
     """Run `mcp --tools` on a server over stdio, on one that lists nothing, and on a missing command."""
     server = inside.MCP_SERVER.relative_to(ROOT)
-    (place.folder / "server.py").write_bytes((ROOT / server).read_bytes())
-    place.rag_r1("mcp", "--tools", sys.executable, "-S", "server.py")
-    place.rag_r1("mcp", "--tools", sys.executable, "-S", "server.py", "no-list")
-    place.rag_r1("mcp", "--tools", "no-such-command")
+    (workplace.folder / "server.py").write_bytes((ROOT / server).read_bytes())
+    workplace.rag_r1("mcp", "--tools", sys.executable, "-S", "server.py")
+    workplace.rag_r1("mcp", "--tools", sys.executable, "-S", "server.py", "no-list")
+    workplace.rag_r1("mcp", "--tools", "no-such-command")
 
 
-def recipes(place: Workplace) -> None:
+def recipes(workplace: Workplace) -> None:
     """Run `recipes`: the list, some recipes as written and composed, a copy, and the table."""
-    place.rag_r1("recipes", "list")
+    workplace.rag_r1("recipes", "list")
     for name in ("rag_r1/grpo", "demo/ppo_mq", "r1_searcher/stage1_qwen", "agentic_r/iterate"):
-        place.rag_r1("recipes", "show", name)
+        workplace.rag_r1("recipes", "show", name)
     for name in ("rag_r1/ppo_mq", "agentic_rag/dapo_lora", "demo/memory_grpo"):
-        place.rag_r1("recipes", "show", name, "--composed")
-    place.rag_r1("recipes", "show", "rag_r1/gpro")
-    place.rag_r1("recipes", "copy", "rag_r1/grpo", "mine.yaml")
-    place.rag_r1("recipes", "table")
+        workplace.rag_r1("recipes", "show", name, "--composed")
+    workplace.rag_r1("recipes", "show", "rag_r1/gpro")
+    workplace.rag_r1("recipes", "copy", "rag_r1/grpo", "mine.yaml")
+    workplace.rag_r1("recipes", "table")
 
 
-def training_checks(place: Workplace) -> None:
+def training_checks(workplace: Workplace) -> None:
     """Run `train --check-only` on a recipe with only its server missing, and on one with many faults."""
-    inside.write_demo_files(place.folder)
-    here = ("data.train_files=questions.parquet", "data.val_files=questions.parquet")
-    model = f"actor_rollout_ref.model.path={inside.copy_policy(place.folder)}"
-    words = ("train", "--check-only", "--recipe", "demo/grpo", *here, model)
-    place.rag_r1(*words, "rag_r1.protocol=rag_r1_sq", "rag_r1.retriever.url=http://127.0.0.1:9")
-    place.rag_r1(
-        *words, "rag_r1.protocol=no_such", "rag_r1.agent.max_turns=-1", "rag_r1.reward=[{term: nothing}]"
+    inside.write_demo_files(workplace.folder)
+    data_files = ("data.train_files=questions.parquet", "data.val_files=questions.parquet")
+    model = f"actor_rollout_ref.model.path={inside.copy_policy(workplace.folder)}"
+    command = ("train", "--check-only", "--recipe", "demo/grpo", *data_files, model)
+    workplace.rag_r1(*command, "rag_r1.protocol=rag_r1_sq", "rag_r1.retriever.url=http://127.0.0.1:9")
+    workplace.rag_r1(
+        *command, "rag_r1.protocol=no_such", "rag_r1.agent.max_turns=-1", "rag_r1.reward=[{term: nothing}]"
     )
 
 
 def _wait(url: str, seconds: float = 120) -> None:
-    """Wait until the address answers."""
+    """Wait until the address answers. Raises OSError if it does not answer in time."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -205,7 +203,7 @@ def _wait(url: str, seconds: float = 120) -> None:
             time.sleep(0.2)
 
 
-def _posted(url: str, body: object) -> object:
+def _response(url: str, body: object) -> object:
     """Send a request and return the JSON of the response, or the status and the text of an error."""
     data = None if body is None else json.dumps(body).encode()
     try:

@@ -16,52 +16,52 @@ from . import inside, offline_runs
 from .workplace import Workplace, flags
 
 #: Options for one request at a time; a failed one is repeated at once.
-_ONE = {"in_flight": 1, "retries": 1, "backoff_s": 0.01}
+_ONE_AT_A_TIME = {"in_flight": 1, "retries": 1, "backoff_s": 0.01}
 _TOPK = "rag_r1.retriever.topk=2"
 
 
-def evaluation(place: Workplace) -> None:
+def evaluation(workplace: Workplace) -> None:
     """Run `eval`: the agent, each baseline, the card, modes, report and comparison."""
-    inside.write_demo_files(place.folder)
+    inside.write_demo_files(workplace.folder)
     with inside.readers() as (reading, knowing):
         options = {
             "data": "questions.parquet",
             "base_url": reading.url,
             "model": "policy",
-            "tokenizer": inside.copy_policy(place.folder),
+            "tokenizer": inside.copy_policy(workplace.folder),
             "retriever_url": reading.url,
             "protocol": inside.DIALECT,
             "prompt": "prompt.txt",
-            **_ONE,
+            **_ONE_AT_A_TIME,
         }
         sides = flags({"supporting": "supporting.jsonl", "answerable": "answerable.json"})
         agent = flags(options | {"out": "agent"})
-        place.rag_r1("eval", *agent, *sides, _TOPK)
-        place.rag_r1("eval", *agent, *sides, _TOPK)  # nothing is left to ask
-        place.rag_r1("eval", *agent, *sides, "rag_r1.retriever.topk=3")  # refused
+        workplace.rag_r1("eval", *agent, *sides, _TOPK)
+        workplace.rag_r1("eval", *agent, *sides, _TOPK)  # nothing is left to ask
+        workplace.rag_r1("eval", *agent, *sides, "rag_r1.retriever.topk=3")  # refused
         for baseline in ("direct", "cot", "one_shot", "no_search"):
             changes = {"prompt": None, "out": baseline}  # a baseline has its own prompt
-            place.rag_r1("eval", "--baseline", baseline, *flags(options | changes), _TOPK)
+            workplace.rag_r1("eval", "--baseline", baseline, *flags(options | changes), _TOPK)
         corpus = ("--corpus", "corpus.jsonl", *sides[:2])
-        place.rag_r1("eval", "--card", *flags(options | {"out": "card"}), *corpus, _TOPK)
+        workplace.rag_r1("eval", "--card", *flags(options | {"out": "card"}), *corpus, _TOPK)
         trained = {"trained": "tuned", "trained_url": knowing.url, "out": "modes"}
         limits = ("rag_r1.agent.max_turns=4", "rag_r1.agent.max_turn_tokens=40")
-        place.rag_r1("eval", "modes", *flags(options | trained), *limits)
-        place.write_lines("asked.jsonl", [*reading.bodies, *knowing.bodies])
-    place.rag_r1("eval", "report", "agent")
-    place.rag_r1("eval", "compare", "agent", "cot")  # refused: their cards differ
+        workplace.rag_r1("eval", "modes", *flags(options | trained), *limits)
+        workplace.write_lines("asked.jsonl", [*reading.bodies, *knowing.bodies])
+    workplace.rag_r1("eval", "report", "agent")
+    workplace.rag_r1("eval", "compare", "agent", "cot")  # refused: their cards differ
     differs = [
-        word
+        argument
         for name in ("budget", "condition", "retriever", "protocol", "model")
-        for word in ("--differs", name)
+        for argument in ("--differs", name)
     ]
-    place.rag_r1("eval", "compare", "agent", "cot", "modes/after", *differs)
-    place.rag_r1("eval", "sigma", "agent")
+    workplace.rag_r1("eval", "compare", "agent", "cot", "modes/after", *differs)
+    workplace.rag_r1("eval", "sigma", "agent")
 
 
-def evaluation_by_chat(place: Workplace) -> None:
+def evaluation_by_chat(workplace: Workplace) -> None:
     """Run `eval` on a chat endpoint that sometimes fails, with a judge."""
-    with inside.teacher(place.folder, 12) as teacher, inside.judge() as judge:
+    with inside.teacher(workplace.folder, 12) as teacher, inside.judge() as judge:
         options = {
             "data": "questions.parquet",
             "base_url": f"{teacher.url}/v1",
@@ -72,17 +72,17 @@ def evaluation_by_chat(place: Workplace) -> None:
             "judge_model": "judge",
             "judge_in_flight": 1,
             "out": "out",
-            **_ONE,
+            **_ONE_AT_A_TIME,
             "retries": 5,
             "timeout_s": 4,
         }
-        place.rag_r1("eval", *flags(options))
-        place.write_lines("asked.jsonl", [*teacher.log, *judge.bodies])
+        workplace.rag_r1("eval", *flags(options))
+        workplace.write_lines("asked.jsonl", [*teacher.log, *judge.bodies])
 
 
-def traces(place: Workplace) -> None:
+def traces(workplace: Workplace) -> None:
     """Run `traces` with a teacher that sometimes fails, and `sft-data` on the traces."""
-    with inside.teacher(place.folder) as teacher:
+    with inside.teacher(workplace.folder) as teacher:
         options = {
             "questions": "questions.parquet",
             "teacher_url": f"{teacher.url}/v1",
@@ -92,83 +92,83 @@ def traces(place: Workplace) -> None:
             "out": "out",
             "price_in": 1,
             "price_out": 2,
-            **_ONE,
+            **_ONE_AT_A_TIME,
             "retries": 5,
             "timeout_s": 4,
         }
-        place.rag_r1("traces", *flags(options))
-        place.write_lines("asked.jsonl", teacher.log)
-    model = inside.copy_policy(place.folder, "rag_r1_mq")
+        workplace.rag_r1("traces", *flags(options))
+        workplace.write_lines("asked.jsonl", teacher.log)
+    model = inside.copy_policy(workplace.folder, "rag_r1_mq")
     for layout in ("cut", "whole"):
         layout_options = {"traces": "out", "model": model, "out": f"sft-{layout}", "layout": layout}
-        place.rag_r1("sft-data", *flags(layout_options))
+        workplace.rag_r1("sft-data", *flags(layout_options))
 
 
-def difficulty(place: Workplace) -> None:
+def difficulty(workplace: Workplace) -> None:
     """Run `filter`."""
-    with inside.difficult(place.folder) as policy:
+    with inside.difficult(workplace.folder) as policy:
         options = {
             "questions": "questions.parquet",
             "url": policy.url,
             "model": "m",
-            "tokenizer": inside.copy_policy(place.folder, "rag_r1_mq"),
+            "tokenizer": inside.copy_policy(workplace.folder, "rag_r1_mq"),
             "retriever_url": policy.url,
             "out": "out",
             "seed": 11,
-            **_ONE,
+            **_ONE_AT_A_TIME,
         }
-        place.rag_r1("filter", *flags(options))
-        place.write_lines("asked.jsonl", policy.bodies)
+        workplace.rag_r1("filter", *flags(options))
+        workplace.write_lines("asked.jsonl", policy.bodies)
 
 
-def retriever(place: Workplace) -> None:
+def retriever(workplace: Workplace) -> None:
     """Run `retriever data`, and `retriever select` on its scores."""
     with inside.retriever_world(Path()) as world:
-        words = world.words(Path("out"), *inside.RETRIEVER_DATA, in_flight=1, judge_in_flight=1)
-        place.rag_r1("retriever", "data", *words)
-        place.write_lines("asked.jsonl", [*world.policy.bodies, *world.judge.bodies])
+        arguments = world.words(Path("out"), *inside.RETRIEVER_DATA, in_flight=1, judge_in_flight=1)
+        workplace.rag_r1("retriever", "data", *arguments)
+        workplace.write_lines("asked.jsonl", [*world.policy.bodies, *world.judge.bodies])
     scores = {name: f"out/{name}.jsonl" for name in ("candidates", "correctness", "relevance")}
     for selection in ("safe", "faithful"):
         options = scores | {"out": f"{selection}.jsonl", "selection": selection, "dataset": "demo"}
-        place.rag_r1("retriever", "select", *flags(options))
+        workplace.rag_r1("retriever", "select", *flags(options))
 
 
-def iterate(place: Workplace) -> None:
+def iterate(workplace: Workplace) -> None:
     """Run `iterate` for two rounds with stubs for all trainings, and again with nothing left to do."""
-    (place.folder / "loop").mkdir()
+    (workplace.folder / "loop").mkdir()
     with inside.loop(Path("loop")) as (loop, server):
-        words = loop.words("--rounds", "2")
-        place.rag_r1("iterate", *words)
-        place.rag_r1("iterate", *words)
-        place.write_lines("asked.jsonl", server.orders)
-    (place.folder / "loop" / "python").unlink()  # the stub itself
+        arguments = loop.words("--rounds", "2")
+        workplace.rag_r1("iterate", *arguments)
+        workplace.rag_r1("iterate", *arguments)
+        workplace.write_lines("asked.jsonl", server.orders)
+    (workplace.folder / "loop" / "python").unlink()  # the stub itself
 
 
-def chat(place: Workplace) -> None:
+def chat(workplace: Workplace) -> None:
     """Run `serve` (a streamed chat, a whole chat, refusals, the page), and `chat` on the terminal."""
     with inside.chat_policy() as policy:
         options = {
             "model": "policy",
             "base_url": f"{policy.url}/v1",
             "retriever_url": policy.url,
-            "tokenizer": inside.copy_policy(place.folder, "rag_r1_mq"),
+            "tokenizer": inside.copy_policy(workplace.folder, "rag_r1_mq"),
         }
-        with place.running("serve", *flags(options | {"port": 0, "out": "out"})) as process:
+        with workplace.running("serve", *flags(options | {"port": 0, "out": "out"})) as process:
             assert process.stdout is not None
             url = process.stdout.readline().split()[-1]
             body = {"messages": [{"role": "user", "content": inside.CHAT_QUESTION}]}
             answers = {
-                "stream": _fetched(f"{url}/v1/chat/completions", body | {"stream": True}),
-                "whole": _fetched(f"{url}/v1/chat/completions", body),
-                "refused": _fetched(f"{url}/v1/chat/completions", {"messages": []}),
-                **{path: _fetched(url + path) for path in ("/", "/v1/models", "/health", "/nowhere")},
+                "stream": _response_lines(f"{url}/v1/chat/completions", body | {"stream": True}),
+                "whole": _response_lines(f"{url}/v1/chat/completions", body),
+                "refused": _response_lines(f"{url}/v1/chat/completions", {"messages": []}),
+                **{path: _response_lines(url + path) for path in ("/", "/v1/models", "/health", "/nowhere")},
             }
-            place.write_json("answers.json", answers)
-        place.rag_r1("chat", *flags(options | {"out": "terminal"}), stdin=f"{inside.CHAT_QUESTION}\n")
-        place.write_lines("asked.jsonl", policy.bodies)
+            workplace.write_json("answers.json", answers)
+        workplace.rag_r1("chat", *flags(options | {"out": "terminal"}), stdin=f"{inside.CHAT_QUESTION}\n")
+        workplace.write_lines("asked.jsonl", policy.bodies)
 
 
-def _fetched(url: str, body: object = None) -> list[Any]:
+def _response_lines(url: str, body: object = None) -> list[Any]:
     """Send a request and return the lines of the response, also of an error; JSON lines become values."""
     data = None if body is None else json.dumps(body).encode()
     request = Request(url, data, {"Content-Type": "application/json"})

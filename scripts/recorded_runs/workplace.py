@@ -51,9 +51,9 @@ class Workplace:
     #: The exit statuses of its commands, in order.
     statuses: list[int] = field(default_factory=list)
 
-    def rag_r1(self, *words: object, stdin: str = "") -> str:
-        """Run a command, keep its output, and return its stdout."""
-        command = [sys.executable, "-m", "rag_r1.cli", *map(str, words)]
+    def rag_r1(self, *arguments: object, stdin: str = "") -> str:
+        """Run a command of `rag-r1`, write its status and output into a file, and return its stdout."""
+        command = [sys.executable, "-m", "rag_r1.cli", *map(str, arguments)]
         finished = subprocess.run(
             command,
             cwd=self.folder,
@@ -64,13 +64,13 @@ class Workplace:
             errors="backslashreplace",
             timeout=TIMEOUT_S,
         )
-        self._keep(words, finished.returncode, finished.stdout, finished.stderr)
+        self._write_output(arguments, finished.returncode, finished.stdout, finished.stderr)
         return finished.stdout
 
     @contextmanager
-    def running(self, *words: object) -> Iterator[subprocess.Popen[str]]:
-        """Run a server for the length of a block; then end it, and keep its output."""
-        command = [sys.executable, "-m", "rag_r1.cli", *map(str, words)]
+    def running(self, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+        """Run a server during the block; then end it, and write its status and output into a file."""
+        command = [sys.executable, "-m", "rag_r1.cli", *map(str, arguments)]
         log = self.folder / "stderr.part"
         with open(log, "w", encoding="utf-8") as errors:
             process = subprocess.Popen(
@@ -83,7 +83,7 @@ class Workplace:
             finally:
                 process.kill()
                 process.wait()
-        self._keep(words, process.returncode, rest, log.read_text(encoding="utf-8"))
+        self._write_output(arguments, process.returncode, rest, log.read_text(encoding="utf-8"))
         log.unlink()
 
     def write_lines(self, name: str, values: Sequence[Any]) -> None:
@@ -98,22 +98,21 @@ class Workplace:
         """Write a JSON file."""
         (self.folder / name).write_text(json.dumps(value, default=_plain, indent=1) + "\n", encoding="utf-8")
 
-    def _keep(self, words: Sequence[object], status: int, out: str, errors: str) -> None:
+    def _write_output(self, arguments: Sequence[object], status: int, out: str, errors: str) -> None:
         """Write a command with its status and output into a file."""
         self.statuses.append(status)
-        text = (
-            f"$ rag-r1 {' '.join(map(str, words))}\nstatus {status}\n== stdout\n{out}\n== stderr\n{errors}\n"
-        )
+        command = " ".join(map(str, arguments))
+        text = f"$ rag-r1 {command}\nstatus {status}\n== stdout\n{out}\n== stderr\n{errors}\n"
         path = self.folder / f"command-{len(self.statuses):02}.txt"
         path.write_text(text, encoding="utf-8")
 
 
 def flags(values: Mapping[str, object]) -> list[str]:
-    """Return the flag and the value of each entry that is not None, as words of a command."""
+    """Return the flag and the value of each entry that is not None, as arguments of a command."""
     pairs = (
         (f"--{name.replace('_', '-')}", str(value)) for name, value in values.items() if value is not None
     )
-    return [word for pair in pairs for word in pair]
+    return [argument for pair in pairs for argument in pair]
 
 
 def _plain(value: Any) -> Any:
