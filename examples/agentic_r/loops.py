@@ -40,7 +40,7 @@ def run_arm(inputs: LoopInputs, arm: str, seed: int, rounds: int) -> None:
     """
     out = inputs.folder / arm
     for name in ("control", "loop") if arm == "control" else ("loop",):
-        # Read only for its refusal.
+        # What is read is not used: reading refuses another number of rounds.
         StateFile(inputs.folder / name / FINISHED, {"rounds": rounds}, refuses_changes=True).read(dict)
     if (out / FINISHED).exists():
         return
@@ -48,9 +48,9 @@ def run_arm(inputs: LoopInputs, arm: str, seed: int, rounds: int) -> None:
         _copy_shared_steps(inputs.folder / "loop", out)
     # The loop trains the agent once more after its last round; the control needs another round for that.
     count = rounds if arm == "loop" else rounds + 1
-    words = ["--recipe", str(inputs.write_recipe(arm, seed)), "--rounds", str(count), "--out", str(out)]
+    arguments = ["--recipe", str(inputs.write_recipe(arm, seed)), "--rounds", str(count), "--out", str(out)]
     print(f"seed {seed}: {arm}", flush=True)
-    status = run_child([sys.executable, "-m", "rag_r1.cli", "iterate", *words])
+    status = run_child([sys.executable, "-m", "rag_r1.cli", "iterate", *arguments])
     if status:
         raise RunError(f"the loop of {out} ended with status {status} (see above): run the command again")
     rows = json.loads((out / "rounds.json").read_text(encoding="utf-8"))["rows"]
@@ -80,8 +80,8 @@ def finished_loops(out: Path) -> list[dict[str, Any]]:
     """
     runs = [run for run in finished_runs(out, FINISHED, ARMS) if run["made_of"] == runs_hash()]
     for run in runs:
-        measured = out / f"seed{run['seed']}" / RECALL
-        run["recall"] = json.loads(measured.read_text(encoding="utf-8")) if measured.exists() else {}
+        recall = out / f"seed{run['seed']}" / RECALL
+        run["recall"] = json.loads(recall.read_text(encoding="utf-8")) if recall.exists() else {}
     return runs
 
 

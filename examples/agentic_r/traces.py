@@ -87,7 +87,7 @@ class ScriptedSearcher(Script):
     codec: Codec
     search: NoisySearch
     rng: random.Random
-    habits: BehaviourRates = MIXED
+    rates: BehaviourRates = MIXED
     _lookups: list[Lookup] = field(default_factory=list)
     _searches: int = 0  # number of searches for the current fact
 
@@ -95,11 +95,11 @@ class ScriptedSearcher(Script):
         """Return the text of the next turn, which depends on the last passage in the context."""
         fact = self.question.lookups[len(self._lookups)]
         if not self._searches:
-            wants_search = bool(self._lookups) or self._draws(self.habits.search)
+            wants_search = bool(self._lookups) or self._with_probability(self.rates.search)
             return self._search(fact) if wants_search else self._guess()
         if _text(self.world.passage_of(fact)) in context[context.rfind("<information>") :]:
             return self._after_fact(fact)
-        if self._searches == 1 and self._draws(self.habits.again):
+        if self._searches == 1 and self._with_probability(self.rates.again):
             return self._search(fact)
         return self._guess()
 
@@ -107,14 +107,14 @@ class ScriptedSearcher(Script):
         """Return the turn after a passage with the fact: a search for the next fact, or an answer."""
         self._lookups.append(fact)
         self._searches = 0
-        if len(self._lookups) < len(self.question.lookups) and self._draws(self.habits.go_on):
+        if len(self._lookups) < len(self.question.lookups) and self._with_probability(self.rates.go_on):
             return self._search(self.question.lookups[len(self._lookups)])
         thought, answer = conclude(self.question, self._lookups, self.rng, entity_value_text)
         return answer_turn(thought, answer)
 
     def _search(self, fact: Lookup) -> str:
         """Return a turn that searches for a fact; the second search adds a word for the relation."""
-        query = fact.entity if not self._searches else f"{fact.entity} {WORDING[fact.relation][2]}"
+        query = fact.entity if not self._searches else f"{fact.entity} {WORDING[fact.relation].query_words}"
         self._searches += 1
         self.search.gold = self.world.passage_of(fact)
         return search_turn(self.question, self._lookups, [replace(fact, entity=query)])
@@ -124,12 +124,12 @@ class ScriptedSearcher(Script):
         answer = guess(self.question, self.world.world, self.rng)
         return f"<think> I can guess. </think>\n<answer> {answer} </answer>"
 
-    def _draws(self, share: float) -> bool:
-        """Return True with the probability `share`."""
-        return self.rng.random() < share
+    def _with_probability(self, probability: float) -> bool:
+        """Return True with this probability."""
+        return self.rng.random() < probability
 
 
-def scripted_rows(setup: AgentSetup, habits: BehaviourRates, seed: str, step: int) -> list[TrainingRow]:
+def scripted_rows(setup: AgentSetup, rates: BehaviourRates, seed: str, step: int) -> list[TrainingRow]:
     """Return the training rows of a batch of scripted episodes about a new world.
 
     The same arguments give the same rows.
@@ -140,7 +140,7 @@ def scripted_rows(setup: AgentSetup, habits: BehaviourRates, seed: str, step: in
     setup = replace(setup, tools=lambda: search_tools(search))
     questions = draw_questions(world.world, BATCH, rng.randrange(1 << 48))
     return play_rows(
-        setup, questions, lambda question: ScriptedSearcher(question, world, setup.codec, search, rng, habits)
+        setup, questions, lambda question: ScriptedSearcher(question, world, setup.codec, search, rng, rates)
     )
 
 

@@ -33,15 +33,15 @@ WARM = TrainingPhase(steps=80, warmup=5, lr=7e-4, matrix_lr=7e-4)
 
 
 def warm_start_hash() -> str:
-    """Return a short hash of what is tried out in the warm start.
+    """Return a short hash of the settings that are varied in the warm start.
 
-    That is the form of the world and the questions, the script's habits, and the phases of the training. The
+    These are the form of the world and the questions, the script's rates, and the phases of the training. The
     embedded policy, the protocol and the recipe's limits are not in it.
     """
     world = fresh_misleading_world(random.Random(0))
     questions = [question.text for question in draw_questions(world.world, 24, 0)]
-    habits = [GOLD_SHARE, asdict(MIXED), asdict(RIGHT)]
-    return short_hash([world.world.passages, questions, habits, asdict(BASE), asdict(WARM)])
+    rates = [GOLD_SHARE, asdict(MIXED), asdict(RIGHT)]
+    return short_hash([world.world.passages, questions, rates, asdict(BASE), asdict(WARM)])
 
 
 def warm_start(folder: Path, base: TrainingPhase = BASE, warm: TrainingPhase = WARM) -> Path:
@@ -63,7 +63,7 @@ def protocol() -> Protocol:
     return demo_protocol(PROTOCOL)
 
 
-def _train_phase(folder: Path, start: Path, habits: BehaviourRates, phase: TrainingPhase, seed: str) -> Path:
+def _train_phase(folder: Path, start: Path, rates: BehaviourRates, phase: TrainingPhase, seed: str) -> Path:
     """Train the policy in `start` on scripted episodes and write it into `folder`, unless that exists.
 
     Returns `folder`.
@@ -78,5 +78,5 @@ def _train_phase(folder: Path, start: Path, habits: BehaviourRates, phase: Train
         model,
         tokenizer,
         phase,
-        lambda step: [loss_weights(row, names) for row in scripted_rows(setup, habits, seed, step)],
+        lambda step: [loss_weights(row, names) for row in scripted_rows(setup, rates, seed, step)],
     )

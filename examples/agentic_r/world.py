@@ -21,6 +21,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from rag_r1.data.rows import QuestionRow, write_rows
 from rag_r1.demo.names import TRADE
@@ -41,19 +42,32 @@ from rag_r1.protocols import Protocol
 KINDS = ("one_hop", "bridge", "both")
 #: Number of questions for the agent's training.
 TRAIN = 800
-#: Relation -> (sentence with the fact, sentences of the near-duplicates, words that a second query adds).
+
+
+class Wording(NamedTuple):
+    """The sentences about a relation, and the words for it in a query."""
+
+    #: The sentence that states the fact.
+    statement: str
+    #: Sentences without the fact, one of which is drawn for a near-duplicate.
+    near_duplicates: tuple[str, ...]
+    #: The words that a second query adds to the name.
+    query_words: str
+
+
+#: Relation -> its wording.
 WORDING = {
-    "birthplace": (
+    "birthplace": Wording(
         "{entity} was born in the town {value}.",
         ("{entity} was born in a town.", "{entity}, {trade}."),
         "born town",
     ),
-    "year": (
+    "year": Wording(
         "{entity} was born in the year {value}.",
         ("{entity} was born in a year.", "{entity}, {trade}."),
         "born year",
     ),
-    "founder": (
+    "founder": Wording(
         "The company {entity} was founded by {value}.",
         ("The company {entity} was founded by a {trade}.", "{entity}, company."),
         "founded by",
@@ -81,12 +95,12 @@ def make_misleading_world(world: World, seed: int | str) -> MisleadingWorld:
     """
     rng = random.Random(f"misleading-{seed}-{world.split}")
     stated, passages = {}, []
-    for relation, (statement, lacking, _) in WORDING.items():
+    for relation, (statement, near_duplicates, _) in WORDING.items():
         for entity, value in world.facts[relation].items():
             slots = {"entity": entity, "value": value, "trade": rng.choice(TRADE)}
             passage_id = f"{world.split}-{relation}-{len(passages) // 2}"
             passage = {"id": passage_id, "contents": f'"{entity}"\n{statement.format(**slots)}'}
-            distractor = f'"{entity}"\n{rng.choice(lacking).format(**slots)}'
+            distractor = f'"{entity}"\n{rng.choice(near_duplicates).format(**slots)}'
             stated[entity, relation] = passage
             passages += [passage, {"id": f"{passage_id}-near", "contents": distractor}]
     rng.shuffle(passages)
@@ -137,7 +151,8 @@ def misleading_data(seed: int, train: int, val: int) -> tuple[DemoData, Misleadi
         make_misleading_world(make_world(seed, split, people=people, places=places), seed)
         for split, people, places in (("train", 800, 250), ("test", 200, 45))
     ]
-    questions = [draw_questions(world.world, n, seed) for world, n in zip(worlds, (train, val), strict=True)]
+    pairs = zip(worlds, (train, val), strict=True)
+    questions = [draw_questions(world.world, count, seed) for world, count in pairs]
     passages = tuple(passage for world in worlds for passage in world.world.passages)
     return DemoData(passages, *questions), *worlds
 
@@ -161,9 +176,11 @@ def write_misleading_data(out: Path, protocol: Protocol, seed: int, scored: int,
         write_rows(out / f"{name}.parquet", rows)
 
 
-def _row(world: MisleadingWorld, question: Question, n: int, split: str, protocol: Protocol) -> QuestionRow:
-    """Return question number `n` of a split as a row, with its gold passages and the answers of its steps."""
-    row = to_row(question, n, split, protocol)
+def _row(
+    world: MisleadingWorld, question: Question, index: int, split: str, protocol: Protocol
+) -> QuestionRow:
+    """Return a question as row `index` of a split, with its gold passages and the answers of its steps."""
+    row = to_row(question, index, split, protocol)
     metadata = {
         "kind": question.kind,
         "supporting_ids": [world.passage_of(fact)["id"] for fact in question.lookups],

@@ -17,7 +17,7 @@ After a page that was cut, and so has lost its ending, it guesses.
 
 Only a summary or a backtrack leaves room for another page, and the script chooses them less often than all
 alternatives together, so that reinforcement learning can improve on it. With a protocol that lacks these
-blocks it chooses among the other actions, in the same proportions. These are the habits MIXED. With RIGHT it
+blocks it chooses among the other actions, in the same proportions. These are the rates MIXED. With RIGHT it
 always writes a summary or a backtrack, so the protocol must have both.
 """
 
@@ -42,18 +42,18 @@ from rag_r1.tools import search_tools
 #: Episodes in a batch of supervised training.
 BATCH = 16
 #: Action of the script -> its relative frequency.
-Behaviour = Mapping[str, float]
-AFTER_FACT: Behaviour = {"summary": 0.3, "early": 0.45, "on": 0.25}
-REFERRED: Behaviour = {"backtrack": 0.3, "guess": 0.45, "on": 0.25}
+ActionRates = Mapping[str, float]
+AFTER_FACT: ActionRates = {"summary": 0.3, "early": 0.45, "on": 0.25}
+REFERRED: ActionRates = {"backtrack": 0.3, "guess": 0.45, "on": 0.25}
 
 
 class BehaviourRates(NamedTuple):
-    """What the script does after a page, as shares of its actions."""
+    """How often the script takes each action after a page."""
 
     #: After a page that has the fact.
-    after_fact: Behaviour
+    after_fact: ActionRates
     #: After a page that refers to another name.
-    referred: Behaviour
+    referred: ActionRates
 
 
 MIXED = BehaviourRates(AFTER_FACT, REFERRED)
@@ -69,7 +69,7 @@ class ScriptedMemory(Script):
     protocol: Protocol
     codec: Codec
     rng: random.Random
-    habits: BehaviourRates = MIXED
+    rates: BehaviourRates = MIXED
     #: The facts so far; the entity of each is the name of the page that had it.
     _lookups: list[Lookup] = field(default_factory=list)
     #: Whether the last turn was a search.
@@ -77,7 +77,7 @@ class ScriptedMemory(Script):
     #: Whether a page has referred to the name that is searched for.
     _referred: bool = False
     #: Whether the facts are in a summary.
-    _written: bool = False
+    _is_summarised: bool = False
 
     def turn(self, context: str) -> str:
         """Return the text of the next turn; after a search it depends on the last page in the context."""
@@ -85,41 +85,41 @@ class ScriptedMemory(Script):
             return self._search()
         self._expects_page = False
         fact = self.question.lookups[len(self._lookups)]
-        last = self.pages.last(fact.entity)
+        fact_page = self.pages.fact_page(fact.entity)
         page = context[context.rfind(self.protocol.tags.information.open) :]
-        if self.pages.fact[fact.entity] in page:
-            return self._after_fact(replace(fact, entity=last))
-        if reference_line(fact.entity, last) in page:
-            return self._after_reference(fact.entity, last)
+        if self.pages.fact_texts[fact.entity] in page:
+            return self._after_fact(replace(fact, entity=fact_page))
+        if reference_line(fact.entity, fact_page) in page:
+            return self._after_reference(fact.entity, fact_page)
         return self._guess()
 
     def _after_fact(self, fact: Lookup) -> str:
         """Return the turn after a page with the fact: a summary, an answer, or the next search."""
         self._lookups.append(fact)
-        self._referred = self._written = False
+        self._referred = self._is_summarised = False
         if len(self._lookups) == len(self.question.lookups):
             return self._answer()
-        choice = self._draw(self.habits.after_fact)
+        choice = self._draw(self.rates.after_fact)
         if choice == "summary":
-            self._written = True
+            self._is_summarised = True
             return self._block("summary", self._facts() + ".")
         return self._answer() if choice == "early" else self._search()
 
-    def _after_reference(self, entity: str, last: str) -> str:
-        """Return the turn after a page that refers to the name `last`: a backtrack, a guess, or a search."""
-        choice = self._draw(self.habits.referred)
+    def _after_reference(self, entity: str, fact_page: str) -> str:
+        """Return the turn after a page that refers to `fact_page`: a backtrack, a guess, or a search."""
+        choice = self._draw(self.rates.referred)
         self._referred = True
         if choice == "backtrack":
-            return self._block("backtrack", reference_line(entity, last))
+            return self._block("backtrack", reference_line(entity, fact_page))
         return self._guess() if choice == "guess" else self._search()
 
     def _search(self) -> str:
-        """Return a turn that searches for the next fact, and first recalls the facts that are not written."""
+        """Return a turn that recalls the facts that are not in a summary, and searches for the next one."""
         entity = self.question.lookups[len(self._lookups)].entity
         self._expects_page = True
         tool = self.protocol.queries.names[0][0]  # the dialect's name of the first tool, the search
-        recall = f"{self._facts()}. " if self._lookups and not self._written else ""
-        name = self.pages.last(entity) if self._referred else entity
+        recall = f"{self._facts()}. " if self._lookups and not self._is_summarised else ""
+        name = self.pages.fact_page(entity) if self._referred else entity
         query = self._block("call", f"[{tool}]: {name}")
         return self._block("think", f"{recall}I need to search.") + "\n" + query
 
@@ -137,11 +137,11 @@ class ScriptedMemory(Script):
         """Return the facts so far as text."""
         return ", ".join(map(entity_value_text, self._lookups))
 
-    def _draw(self, habit: Behaviour) -> str:
-        """Draw an action among those for which the protocol needs no block of its own or has one."""
-        roles = {block.role for block in self.protocol.blocks}
-        shares = {name: share for name, share in habit.items() if name in roles | {"early", "guess", "on"}}
-        return self.rng.choices(list(shares), list(shares.values()))[0]
+    def _draw(self, rates: ActionRates) -> str:
+        """Draw an action, without those for which the protocol lacks the block."""
+        possible = {block.role for block in self.protocol.blocks} | {"early", "guess", "on"}
+        possible_rates = {action: rate for action, rate in rates.items() if action in possible}
+        return self.rng.choices(list(possible_rates), list(possible_rates.values()))[0]
 
     def _block(self, role: str, text: str) -> str:
         """Put a text into the protocol's block for a role."""
@@ -149,7 +149,7 @@ class ScriptedMemory(Script):
         return f"{block.open} {text} {block.close}"
 
 
-def scripted_rows(setup: AgentSetup, habits: BehaviourRates, seed: str, step: int) -> list[TrainingRow]:
+def scripted_rows(setup: AgentSetup, rates: BehaviourRates, seed: str, step: int) -> list[TrainingRow]:
     """Return the training rows of a batch of scripted episodes about a new world.
 
     The same arguments give the same rows.
@@ -161,5 +161,5 @@ def scripted_rows(setup: AgentSetup, habits: BehaviourRates, seed: str, step: in
     return play_rows(
         setup,
         questions,
-        lambda question: ScriptedMemory(question, pages, setup.protocol, setup.codec, rng, habits),
+        lambda question: ScriptedMemory(question, pages, setup.protocol, setup.codec, rng, rates),
     )

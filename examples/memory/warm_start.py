@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from statistics import fmean
 
 import torch
 from tokenizers import AddedToken
@@ -62,9 +63,9 @@ def memory_budget() -> Budget:
 
 
 def warm_start_hash() -> str:
-    """Return a short hash of what is tried out in the warm starts.
+    """Return a short hash of the settings that are varied in the warm starts.
 
-    That is the form of the world's pages, the habits of the scripts, and the phases of the training. The
+    These are the form of the world's pages, the rates of the scripts, and the phases of the training. The
     embedded policy, the protocols and the recipe's limits are not in it.
     """
     pages = fresh_pages(random.Random(0)).world.passages
@@ -93,7 +94,7 @@ def _train_phase(
     model: Qwen2ForCausalLM,
     tokenizer: PreTrainedTokenizerBase,
     protocol: Protocol,
-    habits: BehaviourRates,
+    rates: BehaviourRates,
     phase: TrainingPhase,
     seed: str,
 ) -> Path:
@@ -102,7 +103,7 @@ def _train_phase(
     # The years are left out: most of them are in the lists of the pages, which are not worth learning.
     names = name_tokens(tokenizer) - set(tokenizer.convert_tokens_to_ids([f" {year}" for year in YEARS]))
     return train_policy(
-        folder, model, tokenizer, phase, lambda step: weighted_rows(setup, habits, seed, step, names)
+        folder, model, tokenizer, phase, lambda step: weighted_rows(setup, rates, seed, step, names)
     )
 
 
@@ -129,7 +130,7 @@ def _tag_pairs(protocol: Protocol) -> list[tuple[str, str]]:
     """Return pairs (tag of the protocol, tag of the embedded policy) for the blocks of every protocol."""
     ours, base = protocol.tags, load_protocol(EMBEDDED).tags
     pairs = zip(vars(ours).values(), vars(base).values(), strict=True)
-    return [pair for a, b in pairs for pair in ((a.open, b.open), (a.close, b.close))]
+    return [pair for our, its in pairs for pair in ((our.open, its.open), (our.close, its.close))]
 
 
 def memory_setup(tokenizer: PreTrainedTokenizerBase, protocol: Protocol) -> AgentSetup:
@@ -138,10 +139,10 @@ def memory_setup(tokenizer: PreTrainedTokenizerBase, protocol: Protocol) -> Agen
 
 
 def weighted_rows(
-    setup: AgentSetup, habits: BehaviourRates, seed: str, step: int, names: frozenset[int] = frozenset()
+    setup: AgentSetup, rates: BehaviourRates, seed: str, step: int, names: frozenset[int] = frozenset()
 ) -> list[Row]:
     """Return the rows of a step's scripted episodes, with the weights of their tokens in the loss."""
-    return [loss_weights(row, names) for row in scripted_rows(setup, habits, seed, step)]
+    return [loss_weights(row, names) for row in scripted_rows(setup, rates, seed, step)]
 
 
 def measure_memory(
@@ -162,9 +163,9 @@ def measure_memory(
         )
         episodes = [rollout.trajectory for rollout in rollouts]
         shares = {
-            role: sum(any(turn.action == role for turn in e.turns) for e in episodes) / len(episodes)
+            role: fmean(any(turn.action == role for turn in episode.turns) for episode in episodes)
             for role in ("summary", "backtrack", "invalid")
         }
-        full = sum(episode.status == "token_limit" for episode in episodes) / len(episodes)
+        full = fmean(episode.status == "token_limit" for episode in episodes)
         results[name] = {**scores_by_kind(rollouts), **shares, "token limit": full}
     return results

@@ -39,13 +39,13 @@ class PageWorld:
 
     world: World
     #: Entity -> the name to which its page refers, for the pages without the fact.
-    moved: dict[str, str]
-    #: Entity -> its fact, as written on the page that has it.
-    fact: dict[str, str]
+    references: dict[str, str]
+    #: Entity -> the sentence with its fact, as written on the page that has it.
+    fact_texts: dict[str, str]
 
-    def last(self, entity: str) -> str:
+    def fact_page(self, entity: str) -> str:
         """Return the name of the page that has the entity's fact."""
-        return self.moved.get(entity, entity)
+        return self.references.get(entity, entity)
 
 
 def make_pages(world: World, seed: int | str) -> PageWorld:
@@ -58,21 +58,21 @@ def make_pages(world: World, seed: int | str) -> PageWorld:
     for passage in world.passages:
         title, _, text = passage["contents"].partition("\n")
         texts[title.strip('"')] = (passage["id"], text)
-    moved = _rename(world, list(texts), rng)
-    passages, fact = [], {}
+    references = _draw_references(world, list(texts), rng)
+    passages, fact_texts = [], {}
     for entity, (id_, text) in texts.items():
-        last = moved.get(entity, entity)
-        fact[entity] = text.replace(entity, last)
-        if last != entity:
-            text = _page(entity, reference_line(entity, last), rng)
+        fact_page = references.get(entity, entity)
+        fact_texts[entity] = text.replace(entity, fact_page)
+        if fact_page != entity:
+            text = _page(entity, reference_line(entity, fact_page), rng)
             passages.append({"id": f"{id_}-see", "contents": text})
-        passages.append({"id": id_, "contents": _page(last, fact[entity], rng)})
-    return PageWorld(replace(world, passages=tuple(passages)), moved, fact)
+        passages.append({"id": id_, "contents": _page(fact_page, fact_texts[entity], rng)})
+    return PageWorld(replace(world, passages=tuple(passages)), references, fact_texts)
 
 
-def reference_line(entity: str, last: str) -> str:
+def reference_line(entity: str, fact_page: str) -> str:
     """Return the sentence by which the page of an entity refers to the page that has its fact."""
-    return f"{entity}: see {last}."
+    return f"{entity}: see {fact_page}."
 
 
 def pages_data(seed: int, train: int = 2400, val: int = 160, kinds: Sequence[str] = KINDS) -> DemoData:
@@ -99,10 +99,11 @@ def fresh_pages(rng: random.Random) -> PageWorld:
     return make_pages(fresh_world(rng), rng.randrange(1 << 48))
 
 
-def _rename(world: World, entities: Sequence[str], rng: random.Random) -> dict[str, str]:
-    """Draw half of the people, of the towns and of the companies, and give each an unused name.
+def _draw_references(world: World, entities: Sequence[str], rng: random.Random) -> dict[str, str]:
+    """Draw half of the people, towns and companies, and return an unused name for the fact page of each.
 
-    The names consist of words that the world uses, if there are enough such names.
+    The names consist of words that the world uses, if there are enough such names. Raises ValueError if there
+    are too few unused names.
     """
     facts = world.facts
     all_names = chain(facts["birthplace"], facts["river"], facts["river"].values(), facts["founder"])

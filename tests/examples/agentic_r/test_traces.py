@@ -53,7 +53,7 @@ def test_with_only_near_duplicates_it_asks_twice_and_guesses(setup):
     for question, record in episodes(setup, RIGHT, AlwaysNear):
         first = question.lookups[0]
         queries = [call.arguments["query"] for turn in record.turns for call in turn.calls]
-        assert queries == [first.entity, f"{first.entity} {WORDING[first.relation][2]}"]
+        assert queries == [first.entity, f"{first.entity} {WORDING[first.relation].query_words}"]
         assert record.status == "answered"
 
 

@@ -16,26 +16,26 @@ WORLD = make_world(0, "train", people=20, places=10, words=12)
 def test_half_of_the_pages_have_the_fact_and_the_others_refer_to_the_page_that_has_it():
     pages = make_pages(WORLD, 0)
     contents = [passage["contents"] for passage in pages.world.passages]
-    assert len(contents) == len(WORLD.passages) + len(pages.moved) == 1.5 * len(WORLD.passages)
-    for entity, fact in pages.fact.items():
+    assert len(contents) == len(WORLD.passages) + len(pages.references) == 1.5 * len(WORLD.passages)
+    for entity, fact in pages.fact_texts.items():
         (page,) = [text for text in contents if text.startswith(f'"{entity}"\n')]
-        (last,) = [text for text in contents if text.startswith(f'"{pages.last(entity)}"\n')]
-        assert last.endswith(fact) and pages.last(entity) in fact
-        if entity in pages.moved:
-            assert page.endswith(reference_line(entity, pages.last(entity))) and fact not in page
+        (last,) = [text for text in contents if text.startswith(f'"{pages.fact_page(entity)}"\n')]
+        assert last.endswith(fact) and pages.fact_page(entity) in fact
+        if entity in pages.references:
+            assert page.endswith(reference_line(entity, pages.fact_page(entity))) and fact not in page
 
 
 def test_a_fact_says_what_it_said_in_the_plain_world():
     pages = make_pages(WORLD, 0)
     for relation, values in WORLD.facts.items():
         for entity, value in values.items():
-            assert value in pages.fact[entity], (relation, entity)
+            assert value in pages.fact_texts[entity], (relation, entity)
 
 
 def test_the_names_referred_to_are_new_and_different():
     pages = make_pages(WORLD, 0)
-    new = list(pages.moved.values())
-    assert len(set(new)) == len(new) and not set(new) & set(pages.fact)
+    new = list(pages.references.values())
+    assert len(set(new)) == len(new) and not set(new) & set(pages.fact_texts)
 
 
 def test_too_few_free_names_are_an_error():
@@ -48,7 +48,7 @@ def test_too_few_free_names_are_an_error():
 def test_a_query_with_a_name_finds_its_page(seed):
     pages = make_pages(make_world(seed, "test", people=200, places=36), seed)
     search = WorldSearch(pages.world.passages, topk=1)
-    for name in [*pages.fact, *pages.moved.values()]:
+    for name in [*pages.fact_texts, *pages.references.values()]:
         [[page]] = search.results([name])
         assert page.contents.startswith(f'"{name}"\n')
 
