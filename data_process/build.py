@@ -170,18 +170,18 @@ def _fill_pool(pool: QuestionPool, entries: list[MixEntry]) -> tuple[list[int], 
     n_read = [0] * len(entries)
     bad = [BadRows() for _ in entries]
 
-    def questions(number: int) -> Iterator[Question]:
-        location = entries[number].location
-        for row, question in tqdm(read_source(entries[number]), desc=location, unit=" rows", mininterval=1):
-            n_read[number] += 1
+    def questions(index: int) -> Iterator[Question]:
+        location = entries[index].location
+        for row, question in tqdm(read_source(entries[index]), desc=location, unit=" rows", mininterval=1):
+            n_read[index] += 1
             if isinstance(question, ValueError):
-                bad[number].add(f"{location}, row {row}", question)
+                bad[index].add(f"{location}, row {row}", question)
             else:
                 yield question
 
     with StartChecks() as checks:  # so that a source that cannot be read does not hide another
-        for number in range(len(entries)):
-            checks.run(pool.add, number, questions(number))
+        for index in range(len(entries)):
+            checks.run(pool.add, index, questions(index))
     return n_read, bad
 
 
@@ -194,9 +194,9 @@ def _mark_unwritten(pool: QuestionPool, args: BuildArguments) -> None:
     for split in ("test", "train"):
         if split == "train" and args.overlap == "drop":
             pool.drop_overlap()
-        for number, entry in enumerate(pool.entries):
+        for index, entry in enumerate(pool.entries):
             if entry.split == split:
-                pool.draw(number)
+                pool.draw(index)
 
 
 def _check_splits(pool: QuestionPool, args: BuildArguments) -> int:
@@ -210,8 +210,8 @@ def _check_splits(pool: QuestionPool, args: BuildArguments) -> int:
             f"{leaks} questions of train are also in the validation set ({report} names them); no parquet "
             "file was written. Remove them from train with --overlap drop, or keep them with --overlap keep"
         )
-    for number, entry in enumerate(pool.entries):
-        if pool.counts(number).get(None, 0) < entry.join:
+    for index, entry in enumerate(pool.entries):
+        if pool.counts(index).get(None, 0) < entry.join:
             raise DataError(
                 f"nothing is left of {entry.location} for {entry.split}.parquet; no parquet file was written "
                 f"({report} names the rows that repeat others): leave that source out, or give another file"

@@ -29,7 +29,7 @@ from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks
 
 ScriptArguments = TypeVar("ScriptArguments", bound="QuestionArguments")
 
-ROWS = """\
+EPILOG = """\
 A row is {"question": text, "golden_answers": text or list of texts}, with an optional "id"; "answer" and
 "answers" are read too. Files are a JSON array, JSON lines, CSV or TSV with a header (each also gzipped), or
 parquet. A row that cannot be used is an error, unless --skip-bad-rows leaves it out.
@@ -97,23 +97,25 @@ def main(
     to the command line.
     """
     dataset, config = hub or (None, None)
-    declared = with_defaults(
+    arguments_class = with_defaults(
         HubArguments, protocol=protocol, source_name=source_name, hub=dataset, hub_config=config
     )
-    return run(declared, arguments, description, lambda args: ScriptInput(make_splits(*_read_inputs(args))))
+    return run(
+        arguments_class, arguments, description, lambda args: ScriptInput(make_splits(*_read_inputs(args)))
+    )
 
 
 @command_main(DataError, RunError, OSError)
 def run(
-    declared: type[ScriptArguments],
+    arguments_class: type[ScriptArguments],
     arguments: Sequence[str] | None,
     description: str,
     read: Callable[[ScriptArguments], ScriptInput],
 ) -> int:
     """Write the splits that `read` returns for the arguments, print the counts and return the exit status.
 
-    `declared` is the class of the arguments; `arguments` defaults to the command line. `read` is one of the
-    checks before the first file is written; its errors are reported together with those of the others.
+    `arguments_class` is the class of the arguments; `arguments` defaults to the command line. `read` is one
+    of the checks before the first file is written; its errors are reported together with those of the others.
     """
 
     def check(args: ScriptArguments) -> tuple[Protocol, ScriptInput]:
@@ -125,7 +127,7 @@ def run(
         assert protocol is not None and script_input is not None  # else StartChecks has raised
         return protocol, script_input
 
-    args = read_arguments(declared, arguments, description=description, epilog=ROWS, check=check)
+    args = read_arguments(arguments_class, arguments, description=description, epilog=EPILOG, check=check)
     protocol, script_input = check(args)
     splits = script_input.splits
     if args.check_only:
@@ -181,11 +183,13 @@ def _read_inputs(args: HubArguments) -> tuple[QuestionFile | None, QuestionFile 
 
 
 def read_protocol(name: str, prompt_file: str | None) -> Protocol:
-    """Load a protocol, with the prompt of `prompt_file` unless that is None. Raises StartError with the
-    problems of both."""
+    """Return a protocol, with the prompt of `prompt_file` unless that is None.
+
+    Raises StartError with the problems of both.
+    """
     with StartChecks() as checks:
         protocol = checks.run(load_with_prompt, name, prompt_file)
         if protocol is None and prompt_file is not None:  # a wrong protocol must not hide a wrong prompt
             checks.run(load_with_prompt, "rag_r1_mq", prompt_file)
-    assert protocol is not None  # or the checks have raised
+    assert protocol is not None  # else StartChecks has raised
     return protocol

@@ -40,9 +40,11 @@ class DifficultyTable:
     #: Lines of the file that were left out.
     bad: BadRows = field(default_factory=BadRows)
 
-    def of(self, question: Question) -> str | None:
-        """Return the class of a question, or None if it has none. A class by id counts more than one by
-        text."""
+    def class_of(self, question: Question) -> str | None:
+        """Return the class of a question, or None if it has none.
+
+        A class by id takes precedence over one by text.
+        """
         label = self.by_id.get(question.id) if question.id is not None else None
         return label or self.by_question.get(question_key(question.question))
 
@@ -80,7 +82,7 @@ def read_difficulties(path: str | Path, skip_bad_rows: bool = False) -> Difficul
 
 
 class _DifficultyLines:
-    """What the lines of a file say, line by line."""
+    """Collects the difficulties that the lines of a file state or record."""
 
     def __init__(self) -> None:
         self._by_id: dict[str, str] = {}

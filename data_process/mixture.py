@@ -23,7 +23,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from data_process.sources import SOURCES, SourceKind
 from data_process.sources.source_kind import HubSplit
@@ -88,27 +88,32 @@ class MixEntryOptions:
     join: PositiveCount = 1
 
 
+class _LabelledKeys(NamedTuple):
+    """An entry of the YAML file that is not checked yet."""
+
+    #: Its location, for messages.
+    label: str
+    split: str
+    keys: Any
+
+
 def read_entries(flags: dict[str, Sequence[str]], mix: Path | None, checks: StartChecks) -> list[MixEntry]:
     """Return the entries of the YAML file and of the flags (`flags`: split -> values), those of test first.
 
     Entries that cannot be read are left out; `checks` collects their problems, each with its location.
     """
-    labelled: list[tuple[str, str, Any]] = []
+    labelled: list[_LabelledKeys] = []
     if mix:
         for flag, items in (checks.run(_read_mix, mix) or {}).items():
             labelled += checks.run(_labelled_entries, mix, flag, items) or []
-    entries = [checks.run(_from_mapping, label, split, keys) for label, split, keys in labelled]
+    entries = [checks.run(_from_mapping, *entry) for entry in labelled]
     entries += [checks.run(_from_flag, split, value) for split, values in flags.items() for value in values]
     if not entries and not mix:
-        checks.run(_raise_no_source)
+        remedy = "give --train SOURCE=FILE, --validation SOURCE=FILE, or --mix FILE"
+        checks.add(DataError(f"nothing to read: {remedy}"))
     readable = [entry for entry in entries if entry is not None]
     # The questions that are drawn for test decide which rows of train are dropped.
     return sorted(readable, key=lambda entry: entry.split != "test")
-
-
-def _raise_no_source() -> None:
-    """Raise the DataError for a command that names no source."""
-    raise DataError("nothing to read: give --train SOURCE=FILE, --validation SOURCE=FILE, or --mix FILE")
 
 
 def _from_flag(split: str, value: str) -> MixEntry:
@@ -119,8 +124,8 @@ def _from_flag(split: str, value: str) -> MixEntry:
     file, take = match["file"], match["take"]
     hub_split = file.removeprefix(_HUB_PREFIX) if file and file.startswith(_HUB_PREFIX) else None
     if file and "@" in file and (hub_split or not Path(file).exists()):
-        number = file.rpartition("@")[2]
-        problem = f"{number!r} after the @ is not a whole number above 0, and there is no file {file}"
+        count = file.rpartition("@")[2]
+        problem = f"{count!r} after the @ is not a whole number above 0, and there is no file {file}"
         raise DataError(f"{label}: {problem}: give {_FLAG_FORM}")
     parsed = MixEntryOptions(
         source=match["source"],
@@ -149,8 +154,8 @@ def _read_mix(path: Path) -> dict[Any, Any]:
     return content
 
 
-def _labelled_entries(path: Path, flag: Any, entries: Any) -> list[tuple[str, str, Any]]:
-    """Return the entries under a flag of the YAML file, each as (label for messages, split, keys).
+def _labelled_entries(path: Path, flag: Any, entries: Any) -> list[_LabelledKeys]:
+    """Return the entries under a flag of the YAML file.
 
     Raises DataError for a key that is no flag, and for a value that is no list.
     """
@@ -160,7 +165,7 @@ def _labelled_entries(path: Path, flag: Any, entries: Any) -> list[tuple[str, st
     if not isinstance(entries, list):
         raise DataError(f"--mix {path}: {flag} must be a list of entries")
     label = f"--mix {path}, {flag}, entry"
-    return [(f"{label} {number}", split, entry) for number, entry in enumerate(entries, 1)]
+    return [_LabelledKeys(f"{label} {number}", split, keys) for number, keys in enumerate(entries, 1)]
 
 
 def _from_mapping(label: str, split: str, values: Any) -> MixEntry:

@@ -155,8 +155,10 @@ class QuestionPool:
         self._execute(sql, outcome=Outcome.IN_TEST)
 
     def draw(self, entry: int) -> None:
-        """Draw the questions of the requested number of an entry's rows, and mark the others. Without a
-        number, all are drawn."""
+        """Draw the questions for an entry's requested number of rows, and mark the others.
+
+        All are drawn if the entry requests no number.
+        """
         mix_entry = self.entries[entry]
         if mix_entry.take is not None:
             count = min(mix_entry.take * mix_entry.join, 2**62)  # SQLite takes no more than 64 bits
@@ -177,11 +179,13 @@ class QuestionPool:
         """Yield the written rows of all entries, or of one, in the order of their sources or of the draw."""
         order = "draw, seq" if in_draw_order else "seq"
         sql = f"SELECT {_COLUMNS} FROM written WHERE :entry IS NULL OR entry = :entry ORDER BY {order}"
-        yield from map(_to_row, self._execute(sql, entry=entry))
+        yield from map(_pooled_question, self._execute(sql, entry=entry))
 
     def at(self, seq: int) -> PooledQuestion:
         """Return the row with the number `seq`."""
-        return _to_row(self._execute(f"SELECT {_COLUMNS} FROM rows WHERE seq = :seq", seq=seq).fetchone())
+        return _pooled_question(
+            self._execute(f"SELECT {_COLUMNS} FROM rows WHERE seq = :seq", seq=seq).fetchone()
+        )
 
     def repeated_ids(self, entry: int) -> set[str]:
         """Return the source ids that several written rows with the entry's name and split share."""
@@ -195,9 +199,13 @@ class QuestionPool:
         return [row for (row,) in rows]
 
     def _same_source(self, entry: int) -> str:
-        """Return a JSON list of the entries with the entry's name and split."""
+        """Return a JSON list of the indexes of all entries with the entry's name and split."""
         this = self.entries[entry]
-        same = [i for i, e in enumerate(self.entries) if (e.name, e.split) == (this.name, this.split)]
+        same = [
+            index
+            for index, other in enumerate(self.entries)
+            if (other.name, other.split) == (this.name, this.split)
+        ]
         return json.dumps(same)
 
     def is_repeated(self, split: str, question: str) -> bool:
@@ -218,7 +226,7 @@ class QuestionPool:
             yield self.at(seq), self.at(first), outcome
 
 
-def _to_row(columns: tuple) -> PooledQuestion:
+def _pooled_question(columns: tuple) -> PooledQuestion:
     """Return the question in a row of the database with the columns _COLUMNS."""
     seq, split, entry, row, own_id, question, golds, metadata = columns
     content = Question(question, tuple(json.loads(golds)), own_id, row, json.loads(metadata))

@@ -60,8 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     A composition that cannot be met is not an error; a note on standard error reports it.
     """
-    declared = with_defaults(StageArguments, protocol="r1_searcher", source_name="r1_searcher")
-    return run(declared, arguments, __doc__, _read_splits)
+    arguments_class = with_defaults(StageArguments, protocol="r1_searcher", source_name="r1_searcher")
+    return run(arguments_class, arguments, __doc__, _read_splits)
 
 
 def _read_splits(args: StageArguments) -> ScriptInput:
@@ -72,8 +72,8 @@ def _read_splits(args: StageArguments) -> ScriptInput:
     files = {"hotpotqa": args.hotpotqa, "2wiki": args.two_wiki}
     with StartChecks() as checks:
         if any(files.values()) == bool(args.train):
-            either = "either --train (the published rows) or --hotpotqa and --2wiki (the raw ones)"
-            checks.add(DataError(f"give {either}"))
+            problem = "give either --train (the published rows) or --hotpotqa and --2wiki (the raw ones)"
+            checks.add(DataError(problem))
         if args.train and (args.difficulty or args.count):
             checks.add(DataError("--difficulty and --count are for raw rows: leave them out with --train"))
         counts = checks.run(_requested_counts, args.count)
@@ -103,7 +103,7 @@ def _drawn_splits(
     """
     excluded = {question_key(q.question): q for q in reversed(test.questions)} if test else {}
     questions = {name: source.questions for name, source in raw.items()}
-    sample = select(questions, composition, difficulties and difficulties.of, excluded, args.seed)
+    sample = select(questions, composition, difficulties and difficulties.class_of, excluded, args.seed)
     if not sample.questions:
         raise DataError("nothing could be drawn: " + ("; ".join(sample.shortfalls) or "every --count is 0"))
     notes = [] if difficulties else ["no --difficulty: drawn from all questions, whatever their difficulty"]

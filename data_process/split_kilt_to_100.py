@@ -174,7 +174,8 @@ def _passage_rows(lines: list[bytes], state: Progress, source: Path) -> tuple[li
 def _next_lines(stream: BinaryIO, begin: int, source: Path) -> list[bytes]:
     """Return the lines from the byte `begin` up to the next checkpoint, or [] at the end of the input.
 
-    Raises DataError for a broken gzip file, of which all bytes up to `begin` are unpacked, too.
+    A gzip file is unpacked from its beginning if `begin` is not the current position. Raises DataError if it
+    is broken.
     """
     try:
         stream.seek(begin)

@@ -23,60 +23,62 @@ _FIRST_NAME = re.compile(r"^[\"“]?(.{2,80}?)[\"”]?(?: ?\(|, | (?:is|was|are|
 _YEAR_RELATIONS = {"birth year": _LIFE_YEAR, "release year": _QUOTED_YEAR}
 
 
-class Rivals:
-    """The names, years and dates in the whole corpus, which may make a second answer right."""
+class CorpusMentions:
+    """The names, years and dates that the passages of a corpus mention, and that may be second answers."""
 
     def __init__(self, pages: Iterable[tuple[str, str, str]]) -> None:
         """`pages` are the id, title and text of every passage."""
         #: Key of a name -> titles of the pages with that name.
-        self._owners: dict[str, set[str]] = defaultdict(set)
+        self._titles_by_name: dict[str, set[str]] = defaultdict(set)
         #: Relation and key of a name -> the years that passages state.
         self._years: dict[tuple[str, str], set[str]] = defaultdict(set)
         #: Id of a passage -> its title and text.
         self._texts: dict[str, str] = {}
-        #: Value -> ids of the passages that contain it, for values that were asked for.
-        self._holders: dict[str, set[str]] = {}
+        #: Value -> ids of the passages that contain it, for the values that have been searched for.
+        self._passages_by_value: dict[str, set[str]] = {}
         #: Date in one form -> ids of the passages that contain it.
-        self._dates: dict[str, set[str]] = defaultdict(set)
+        self._passages_by_date: dict[str, set[str]] = defaultdict(set)
         for passage_id, title, text in pages:
             self._texts[passage_id] = f"{title}\n{text}"
             names = {base_title(title)}
             if first_name := _FIRST_NAME.match(text):
                 names.add(first_name[1])
             for name in names:
-                self._owners[name_key(name)].add(title)
+                self._titles_by_name[name_key(name)].add(title)
             for relation, pattern in _YEAR_RELATIONS.items():
                 for match in pattern.finditer(text):
                     self._years[relation, name_key(match[1])].add(match[2])
             for date in re.findall(DATE, text):
-                self._dates[date_forms(date)[1]].add(passage_id)
+                self._passages_by_date[date_forms(date)[1]].add(passage_id)
 
     def shares_name(self, title: str) -> bool:
         """Return whether another page has the name in this title."""
-        return len(self._owners[name_key(base_title(title))] | {title}) > 1
+        return len(self._titles_by_name[name_key(base_title(title))] | {title}) > 1
 
-    def contradict(self, title: str, relation: str, value: str) -> bool:
+    def contradicts(self, title: str, relation: str, value: str) -> bool:
         """Return whether a passage states another year for an entity of this name. Relations other than those
         of _YEAR_RELATIONS are never contradicted."""
         return bool(self._years.get((relation, name_key(base_title(title))), set()) - {value})
 
-    def holders(self, values: Sequence[str]) -> set[str]:
-        """Return the ids of the passages that contain all of these values: names, years, and dates."""
-        return set.intersection(*map(self._holding, values))
+    def passages_with_all(self, values: Sequence[str]) -> set[str]:
+        """Return the ids of the passages that contain all of these names, years and dates (one or more)."""
+        return set.intersection(*map(self._passages_with, values))
 
-    def names(self, passage_id: str, name: str) -> bool:
+    def has_name(self, passage_id: str, name: str) -> bool:
         """Return whether a passage contains a name."""
         return name in self._texts[passage_id]
 
-    def _holding(self, value: str) -> set[str]:
+    def _passages_with(self, value: str) -> set[str]:
         """Return the ids of the passages that contain a value."""
         if re.fullmatch(DATE, value):
-            return self._dates[date_forms(value)[1]]
-        if value not in self._holders:
-            self._holders[value] = {passage_id for passage_id, text in self._texts.items() if value in text}
-        return self._holders[value]
+            return self._passages_by_date[date_forms(value)[1]]
+        if value not in self._passages_by_value:
+            self._passages_by_value[value] = {
+                passage_id for passage_id, text in self._texts.items() if value in text
+            }
+        return self._passages_by_value[value]
 
 
-def tells_its_answer(question: str, golds: Iterable[str]) -> bool:
+def contains_answer(question: str, golds: Iterable[str]) -> bool:
     """Return whether the question contains one of its answers, as whole words in any case."""
     return any(re.search(rf"(?<!\w){re.escape(gold)}(?!\w)", question, re.IGNORECASE) for gold in golds)

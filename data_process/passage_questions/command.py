@@ -15,12 +15,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 from tqdm import tqdm
 
-from data_process.passage_questions.ambiguity import Rivals, tells_its_answer
+from data_process.passage_questions.ambiguity import CorpusMentions, contains_answer
 from data_process.passage_questions.entities import Links, clean, read_entities
 from data_process.passage_questions.questions import KINDS, MadeQuestion, QuestionWriter, names_both
 from data_process.passage_questions.splits import hash_words
@@ -43,8 +43,13 @@ The output is train.jsonl and test.jsonl, with the question, all forms of its an
 evidence (supporting_ids, supporting_titles); summary.json, with the counts and what each rule dropped; and
 settings.yaml. No entity is in both files. `rag-r1 data --train questions:made=DIR/train.jsonl` reads them.
 """
-#: A question, and the split of its entities.
-SplitQuestion = tuple[MadeQuestion, str]
+
+
+class SplitQuestion(NamedTuple):
+    """A question, and the split of its entities."""
+
+    question: MadeQuestion
+    split: str
 
 
 class PassageQuestionsArguments(Arguments):
@@ -143,12 +148,12 @@ def make_rows(
     questions that each rule dropped. `test_share` is the share of the entities that are in test.
     """
     pages = [(p.id or "", clean(p.title), clean(p.contents.partition("\n")[2])) for p in passages if p.title]
-    rivals = Rivals(pages)
+    mentions = CorpusMentions(pages)
     dropped = Counter[str]()
-    entities = read_entities(tqdm(passages, "reading facts", disable=not progress), rivals, dropped)
+    entities = read_entities(tqdm(passages, "reading facts", disable=not progress), mentions, dropped)
     writer = QuestionWriter(entities, Links(entities), seed, test_share)
     rows = []
-    for kind, questions in _usable_questions(writer, rivals, dropped, progress).items():
+    for kind, questions in _usable_questions(writer, mentions, dropped, progress).items():
         sample = _draw(questions, per_kind, seed)
         dropped[f"more than {per_kind} of {kind}"] += len(questions) - len(sample)
         if kind == "yes_no":  # the last drawn may be one without its counterpart
@@ -160,7 +165,7 @@ def make_rows(
 
 
 def _usable_questions(
-    writer: QuestionWriter, rivals: Rivals, dropped: Counter[str], progress: bool
+    writer: QuestionWriter, mentions: CorpusMentions, dropped: Counter[str], progress: bool
 ) -> dict[str, list[SplitQuestion]]:
     """Return the questions of a writer by kind; those that a rule drops are counted in `dropped` instead."""
     questions_by_kind: dict[str, list[SplitQuestion]] = {kind: [] for kind in KINDS}
@@ -168,15 +173,15 @@ def _usable_questions(
     for question in tqdm(writer.questions(), "writing questions", unit=" questions", disable=not progress):
         if (split := writer.split(question)) is None:
             dropped["a question whose entities are in both splits"] += 1
-        elif tells_its_answer(question.question, question.golds) and question.kind != "comparison":
+        elif contains_answer(question.question, question.golds) and question.kind != "comparison":
             dropped["a question that holds its answer"] += 1
-        elif question.kind == "two_facts" and names_both(question, rivals):
+        elif question.kind == "two_facts" and names_both(question, mentions):
             dropped["two facts that another passage names, too"] += 1
         else:
             text_counts[question_key(question.question)] += 1
-            questions_by_kind[question.kind].append((question, split))
+            questions_by_kind[question.kind].append(SplitQuestion(question, split))
     for kind, questions in questions_by_kind.items():
-        unique = [pair for pair in questions if text_counts[question_key(pair[0].question)] == 1]
+        unique = [pair for pair in questions if text_counts[question_key(pair.question.question)] == 1]
         dropped["a question that two entities have"] += len(questions) - len(unique)
         if kind == "yes_no":
             balanced = _balance_answers(_draw(unique, len(unique), writer.seed))
@@ -189,8 +194,8 @@ def _usable_questions(
 def _draw(questions: Iterable[SplitQuestion], count: int, seed: int) -> list[SplitQuestion]:
     """Draw at most `count` questions, in turn from each relation, so that no relation fills the set."""
     by_relation: dict[str, list[SplitQuestion]] = defaultdict(list)
-    for pair in sorted(questions, key=lambda pair: hash_words(seed, "draw", pair[0].question)):
-        by_relation[pair[0].relation].append(pair)
+    for pair in sorted(questions, key=lambda pair: hash_words(seed, "draw", pair.question.question)):
+        by_relation[pair.question.relation].append(pair)
     ranked = [(rank, pair) for pairs in by_relation.values() for rank, pair in enumerate(pairs)]
     return [pair for _, pair in sorted(ranked, key=lambda item: item[0])[:count]]
 
@@ -203,14 +208,15 @@ def _balance_answers(pairs: Sequence[SplitQuestion]) -> list[SplitQuestion]:
     answer_counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for question, split in pairs:
         answer_counts[split, question.relation][question.golds[0]] += 1
-    questions = []
+    balanced = []
     counts = Counter[tuple[str, str, str]]()
-    for question, split in pairs:
+    for pair in pairs:
+        question, split = pair
         group, answer = (split, question.relation), question.golds[0]
         if counts[*group, answer] < min(answer_counts[group][value] for value in ("yes", "no")):
             counts[*group, answer] += 1
-            questions.append((question, split))
-    return questions
+            balanced.append(pair)
+    return balanced
 
 
 def _row(question: MadeQuestion, split: str) -> dict[str, Any]:

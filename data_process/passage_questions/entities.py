@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from data_process.passage_questions.ambiguity import Rivals
+from data_process.passage_questions.ambiguity import CorpusMentions
 from data_process.passage_questions.kinds import PageFacts, first_sentence, name_key, read_facts
 from data_process.passage_questions.vocabulary import NATION_REGEX, OCCUPATIONS, UPPER
 from rag_r1.corpus.reader import Passage
@@ -77,7 +77,9 @@ _TITLE_NOUNS = {
 }
 
 
-def read_entities(passages: Iterable[Passage], rivals: Rivals, dropped: Counter[str]) -> list[Entity]:
+def read_entities(
+    passages: Iterable[Passage], mentions: CorpusMentions, dropped: Counter[str]
+) -> list[Entity]:
     """Return the entities of all pages of a known kind with an unambiguous name, with their facts.
 
     Entities and facts that are left out are counted in `dropped`, by rule.
@@ -90,12 +92,16 @@ def read_entities(passages: Iterable[Passage], rivals: Rivals, dropped: Counter[
         if (page := read_facts(title, text)) is None:
             continue
         dropped["a fact with two values in its passage"] += len(page.disagreeing)
-        if rivals.shares_name(title):
+        if mentions.shares_name(title):
             dropped["an entity whose name another one has"] += 1
         elif (name := name_of(title, page, text)) is None:
             dropped["an entity without a name that tells it from others"] += 1
         else:
-            facts = {k: f for k, f in page.facts.items() if not rivals.contradict(title, k, f.value)}
+            facts = {
+                relation: fact
+                for relation, fact in page.facts.items()
+                if not mentions.contradicts(title, relation, fact.value)
+            }
             dropped["a fact with another value in another passage"] += len(page.facts) - len(facts)
             page = PageFacts(page.kind, facts, page.noun)
             entities.append(Entity(passage.id, title, base_title(title), name, page, text))
@@ -133,6 +139,7 @@ def name_of(title: str, page: PageFacts, text: str) -> str | None:
     return f"the {inside.removeprefix('The ')} {quoted}"
 
 
+#: A person's page with such a word may name the band of a relative.
 _RELATIVES = r"\b(?:daughter|son|wife|husband|brother|sister|father|mother)\b"
 
 
@@ -145,10 +152,10 @@ class Links:
             self._by_name.setdefault(name_key(entity.base), []).append(entity)
 
     def follow(self, entity: Entity, relation: str) -> Entity | None:
-        """Return the entity that the fact names.
+        """Return the entity that the fact names, or None if it is not certain.
 
-        None unless exactly one entity of the right kind has that name, and its page fits the relation
-        (LINKS).
+        It is certain if exactly one other entity of the right kind has that name, and its page fits the
+        relation (LINKS).
         """
         value = entity.value(relation)
         kinds, required = LINKS[relation]
@@ -157,13 +164,13 @@ class Links:
             return None
         [target] = matches
         if relation == "album" and entity.value("artist") != target.value("artist"):
-            return None  # an album of the same name, of somebody else
+            return None  # an album of the same name by another artist
         if target.kind in ("film", "novel") and (target.value("release year") or "?") not in entity.text:
-            return None  # perhaps another one of the same name
+            return None  # perhaps another work of the same name
         if relation == "band" and (
             len(re.findall(r"\bbands?\b", entity.text)) > 1 or re.search(_RELATIVES, entity.text)
         ):
-            return None  # one of several, or the band of somebody else
+            return None  # one of several bands, or the band of a relative
         return target if re.search(required, first_sentence(target.text)) else None
 
     def root(self, entity: Entity) -> str:

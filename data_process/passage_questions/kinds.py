@@ -87,7 +87,7 @@ _VAGUE = (
 )
 
 
-def _thing(nouns: str, fixed_noun: str, base: str, opening: str) -> str | None:
+def _described_noun(nouns: str, fixed_noun: str, base: str, opening: str) -> str | None:
     """Return the noun of a first sentence `BASE is a ... NOUN`, where NOUN is one of `nouns`.
 
     A non-empty `fixed_noun` is returned in its place. Returns None if the sentence has another form.
@@ -112,15 +112,15 @@ def _person(base: str, opening: str) -> str | None:
     name, description = match.group("name", "rest") if is_life else (opening[: len(base)], opening)
     if len(base.split()) < 2 or base.split()[-1].lower() not in name.lower() or re.match(r"\w+ of ", base):
         return None
-    is_ = re.search(rf" {IS} (?:an?|the|one of) (?P<what>[^.;]*)", description)
-    if is_ is None or (not is_life and not NATION_REGEX.match(is_["what"])):
+    predicate = re.search(rf" {IS} (?:an?|the|one of) ([^.;]*)", description)
+    if predicate is None or (not is_life and not NATION_REGEX.match(predicate[1])):
         return None
     end = r",| who | best | known | from | of | for | in | at | with | and | based "
-    words = re.split(end, is_["what"])[0].strip()
-    occupation = re.search(rf"(?:(?:^|\s)[a-z]+ (?:{_VAGUE})|(?:^|[\s/\-–])(?:{OCCUPATIONS}))$", words)
+    phrase = re.split(end, predicate[1])[0].strip()
+    occupation = re.search(rf"(?:(?:^|\s)[a-z]+ (?:{_VAGUE})|(?:^|[\s/\-–])(?:{OCCUPATIONS}))$", phrase)
     if occupation and (noun := occupation[0].strip(" /-–")) and not re.fullmatch(_VAGUE, noun):
         return noun
-    return "person" if is_life and re.search(rf"\b(?:{OCCUPATIONS})\b", is_["what"]) else None
+    return "person" if is_life and re.search(rf"\b(?:{OCCUPATIONS})\b", predicate[1]) else None
 
 
 _MUSIC = (
@@ -158,7 +158,7 @@ _ORGANISATIONS = (
 )
 _PUBLICATIONS = "newspaper|magazine|journal"
 _OTHER_COUNTRIES = r"United States|U\.S\.|American|New York|United Kingdom|Ireland|Soviet|Scottish"
-_WHERE = {
+_LOCATION_RULES = {
     "state": partial(facts.place, vocabulary.STATES_PATTERN, "New York|Georgia|Washington"),
     "country": partial(facts.place, vocabulary.COUNTRIES_PATTERN, _OTHER_COUNTRIES),
 }
@@ -189,7 +189,7 @@ KINDS: dict[str, PageKind] = {
         },
     ),
     "film": PageKind(
-        partial(_thing, "film", "film"),
+        partial(_described_noun, "film", "film"),
         {
             "release year": partial(facts.released, "film"),
             "director": partial(facts.person_after, _DIRECTED),
@@ -198,14 +198,14 @@ KINDS: dict[str, PageKind] = {
         },
     ),
     "album": PageKind(
-        partial(_thing, "album|extended play|EP", "album"),
+        partial(_described_noun, "album|extended play|EP", "album"),
         {
             "artist": partial(facts.artist, "album|EP|extended play"),
             "release year": partial(facts.released, "album|EP|play"),
         },
     ),
     "song": PageKind(
-        partial(_thing, "song|single", "song"),
+        partial(_described_noun, "song|single", "song"),
         {
             "artist": partial(facts.artist, "song|single"),
             "release year": partial(facts.released, "song|single"),
@@ -213,31 +213,34 @@ KINDS: dict[str, PageKind] = {
         },
     ),
     "novel": PageKind(
-        partial(_thing, _BOOKS, ""),
+        partial(_described_noun, _BOOKS, ""),
         {
             "author": partial(facts.person_after, _BY),
             "release year": partial(facts.released, "novel|novella|book|memoir|play|story"),
         },
     ),
     "band": PageKind(
-        partial(_thing, _BANDS, "band"), {"nationality": facts.nationality, "formation year": facts.founded}
+        partial(_described_noun, _BANDS, "band"),
+        {"nationality": facts.nationality, "formation year": facts.founded},
     ),
     "series": PageKind(
-        partial(_thing, _SERIES, "television series"),
+        partial(_described_noun, _SERIES, "television series"),
         {"creator": partial(facts.person_after, r"[Cc]reated by|[Cc]reated and \w+ by")},
     ),
     "episode": PageKind(
-        partial(_thing, "episode", "episode"),
+        partial(_described_noun, "episode", "episode"),
         {
             "director": partial(facts.person_after, "[Dd]irected by"),
             "writer": partial(facts.person_after, "[Ww]ritten by"),
         },
     ),
-    "organisation": PageKind(partial(_thing, _ORGANISATIONS, ""), {"founding year": facts.founded, **_WHERE}),
-    "publication": PageKind(partial(_thing, _PUBLICATIONS, ""), {"founding year": facts.founded}),
-    "place": PageKind(partial(_thing, _PLACES, ""), dict(_WHERE)),
+    "organisation": PageKind(
+        partial(_described_noun, _ORGANISATIONS, ""), {"founding year": facts.founded, **_LOCATION_RULES}
+    ),
+    "publication": PageKind(partial(_described_noun, _PUBLICATIONS, ""), {"founding year": facts.founded}),
+    "place": PageKind(partial(_described_noun, _PLACES, ""), dict(_LOCATION_RULES)),
     "taxon": PageKind(
-        partial(_thing, "genus|species", ""),
+        partial(_described_noun, "genus|species", ""),
         {"family": partial(facts.named, r"\bfamily,? \(?\"?([A-Z][a-z]+(?:aceae|idae))\b")},
     ),
 }

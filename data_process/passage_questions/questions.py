@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from data_process.passage_questions.ambiguity import Rivals
+from data_process.passage_questions.ambiguity import CorpusMentions
 from data_process.passage_questions.entities import Entity, Links
 from data_process.passage_questions.facts import LIFE
 from data_process.passage_questions.splits import hash_words, split_of
@@ -106,11 +106,11 @@ class QuestionWriter:
         Ties are left out.
         """
         for (kind, relation), (wordings, orders) in ORDERS.items():
-            for one, other in self._pairs(kind, relation, _closeness(relation)):
-                a, b = one.value(relation), other.value(relation)
-                if a == b:
+            for one, other in self._pairs(kind, relation, _comparison_groups(relation)):
+                value, other_value = one.value(relation), other.value(relation)
+                if value == other_value:
                     continue
-                first = one if a < b else other
+                first = one if value < other_value else other
                 names = {"one": one.name, "other": other.name}
                 text = self._draw(wordings, one.title, other.title).format(**names)
                 yield MadeQuestion("comparison", relation, text, names_of(first), (one, other))
@@ -124,8 +124,10 @@ class QuestionWriter:
         At most as many have the answer `no` as have the answer `yes`.
         """
         for (kind, relation), wording in SAME_VALUE.items():
-            equal = list(self._pairs(kind, relation, lambda entity, r=relation: entity.value(r)))
-            mixed = self._pairs(kind, relation, _all_alike)
+            equal = list(
+                self._pairs(kind, relation, lambda entity, relation=relation: entity.value(relation))
+            )
+            mixed = self._pairs(kind, relation, _one_group)
             different = [pair for pair in mixed if self._differ_surely(relation, *pair)][: len(equal)]
             for one, other in [*equal, *different]:
                 answer = "yes" if one.value(relation) == other.value(relation) else "no"
@@ -151,12 +153,12 @@ class QuestionWriter:
         Nationalities can overlap, so they must not be related, and neither passage may name the nationality
         or the country of the other entity.
         """
-        a, b = one.value(relation) or "", other.value(relation) or ""
-        if relation != "nationality" or a == b:
-            return a != b
-        is_named_in_other = any(word in other.text for word in nationality_forms(a))
-        is_named_in_one = any(word in one.text for word in nationality_forms(b))
-        return not (is_named_in_other or is_named_in_one or are_related(a, b))
+        value, other_value = one.value(relation) or "", other.value(relation) or ""
+        if relation != "nationality" or value == other_value:
+            return value != other_value
+        is_named_in_other = any(word in other.text for word in nationality_forms(value))
+        is_named_in_one = any(word in one.text for word in nationality_forms(other_value))
+        return not (is_named_in_other or is_named_in_one or are_related(value, other_value))
 
     def _pairs(
         self, kind: str, relation: str, group_of: Callable[[Entity], str | None]
@@ -189,16 +191,16 @@ def names_of(entity: Entity) -> tuple[str, ...]:
     return tuple(dict.fromkeys(forms))
 
 
-def names_both(question: MadeQuestion, rivals: Rivals) -> bool:
+def names_both(question: MadeQuestion, mentions: CorpusMentions) -> bool:
     """Return whether another passage names both facts of a `two_facts` question.
 
     A passage that also names the answer is about the same entity and does not count, unless the fact is a
     date.
     """
     [entity] = question.entities
-    passage_ids = rivals.holders(question.values) - {entity.id}
+    passage_ids = mentions.passages_with_all(question.values) - {entity.id}
     is_date = len(question.values) == 1
-    return any(is_date or not rivals.names(passage_id, entity.base) for passage_id in passage_ids)
+    return any(is_date or not mentions.has_name(passage_id, entity.base) for passage_id in passage_ids)
 
 
 def _occupation(entity: Entity) -> str | None:
@@ -206,11 +208,11 @@ def _occupation(entity: Entity) -> str | None:
     return None if entity.page.noun == "person" else entity.page.noun
 
 
-def _closeness(relation: str) -> Callable[[Entity], str | None]:
-    """Return the function that groups entities for comparisons: people by occupation, others together."""
-    return _occupation if relation == "birth year" else _all_alike
+def _comparison_groups(relation: str) -> Callable[[Entity], str | None]:
+    """Return the function that groups entities for comparisons: people by occupation, others in one group."""
+    return _occupation if relation == "birth year" else _one_group
 
 
-def _all_alike(entity: Entity) -> str:
+def _one_group(entity: Entity) -> str:
     """Return the same group for every entity."""
     return ""

@@ -41,16 +41,16 @@ def test_a_class_is_the_number_of_rollouts_until_one_is_right(rollouts, right, n
 def test_difficulties_are_found_by_id_and_by_the_questions_words(tmp_path):
     rows = {"id": "h-1", "rollouts": 3}, {"question": "Who is Ada?", "rollouts": 30}
     known = read_difficulties(write_lines(tmp_path / "d.jsonl", *rows))
-    assert known.of(Question("anything", ("x",), "h-1")) == "easy"
-    assert known.of(Question("who is ADA", ("x",), "h-2")) == "hard"
-    assert known.of(Question("Who is Bob?", ("x",))) is None
+    assert known.class_of(Question("anything", ("x",), "h-1")) == "easy"
+    assert known.class_of(Question("who is ADA", ("x",), "h-2")) == "hard"
+    assert known.class_of(Question("Who is Bob?", ("x",))) is None
 
 
 def test_of_two_numbers_the_last_counts_and_a_number_counts_more_than_rollouts(tmp_path):
     rollouts = ({"question": "A?", "rewards": {"cover_em": 1.0}} for _ in range(2))
     numbers = {"question": "A?", "rollouts": 30}, {"question": "a", "rollouts": 12}
     known = read_difficulties(write_lines(tmp_path / "d.jsonl", *rollouts, *numbers))
-    assert known.of(Question("A?", ("x",))) == "medium"
+    assert known.class_of(Question("A?", ("x",))) == "medium"
 
 
 def test_our_own_trajectory_records_count_as_rollouts_in_the_order_played(tmp_path):
@@ -65,7 +65,7 @@ def test_our_own_trajectory_records_count_as_rollouts_in_the_order_played(tmp_pa
         {"question": text, "rewards": {"cover_em": em}} for text, listed in rewards.items() for em in listed
     ]
     known = read_difficulties(write_lines(tmp_path / "d.jsonl", *rows))
-    classes = [known.of(Question(text, ("x",))) for text in rewards]
+    classes = [known.class_of(Question(text, ("x",))) for text in rewards]
     assert classes == ["medium", "hard", None, "easy", "medium"]
 
 
