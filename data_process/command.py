@@ -97,25 +97,24 @@ def main(
     to the command line.
     """
     dataset, config = hub or (None, None)
-    arguments_class = with_defaults(
+    declared = with_defaults(
         HubArguments, protocol=protocol, source_name=source_name, hub=dataset, hub_config=config
     )
-    return run(
-        arguments_class, arguments, description, lambda args: ScriptInput(make_splits(*_read_inputs(args)))
-    )
+    return run(declared, arguments, description, lambda args: ScriptInput(make_splits(*_read_inputs(args))))
 
 
 @command_main(DataError, RunError, OSError)
 def run(
-    arguments_class: type[ScriptArguments],
+    declared: type[ScriptArguments],
     arguments: Sequence[str] | None,
     description: str,
     read: Callable[[ScriptArguments], ScriptInput],
 ) -> int:
     """Write the splits that `read` returns for the arguments, print the counts and return the exit status.
 
-    `arguments_class` is the class of the arguments; `arguments` defaults to the command line. `read` is one
-    of the checks before the first file is written; its errors are reported together with those of the others.
+    `declared` is the class that declares the arguments; `arguments` defaults to the command line. `read` is
+    one of the checks before the first file is written; its errors are reported together with those of the
+    others.
     """
 
     def check(args: ScriptArguments) -> tuple[Protocol, ScriptInput]:
@@ -127,7 +126,7 @@ def run(
         assert protocol is not None and script_input is not None  # else StartChecks has raised
         return protocol, script_input
 
-    args = read_arguments(arguments_class, arguments, description=description, epilog=EPILOG, check=check)
+    args = read_arguments(declared, arguments, description=description, epilog=EPILOG, check=check)
     protocol, script_input = check(args)
     splits = script_input.splits
     if args.check_only:

@@ -20,10 +20,11 @@ A YAML file has lists of the same entries, where an entry can also join several 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from data_process.sources import SOURCES, SourceKind
 from data_process.sources.source_kind import HubSplit
@@ -88,25 +89,16 @@ class MixEntryOptions:
     join: PositiveCount = 1
 
 
-class _LabelledKeys(NamedTuple):
-    """An entry of the YAML file that is not checked yet."""
-
-    #: Its location, for messages.
-    label: str
-    split: str
-    keys: Any
-
-
 def read_entries(flags: dict[str, Sequence[str]], mix: Path | None, checks: StartChecks) -> list[MixEntry]:
     """Return the entries of the YAML file and of the flags (`flags`: split -> values), those of test first.
 
     Entries that cannot be read are left out; `checks` collects their problems, each with its location.
     """
-    labelled: list[_LabelledKeys] = []
+    parsers: list[Callable[[], MixEntry]] = []
     if mix:
         for flag, items in (checks.run(_read_mix, mix) or {}).items():
-            labelled += checks.run(_labelled_entries, mix, flag, items) or []
-    entries = [checks.run(_from_mapping, *entry) for entry in labelled]
+            parsers += checks.run(_entry_parsers, mix, flag, items) or []
+    entries = [checks.run(parse) for parse in parsers]
     entries += [checks.run(_from_flag, split, value) for split, values in flags.items() for value in values]
     if not entries and not mix:
         remedy = "give --train SOURCE=FILE, --validation SOURCE=FILE, or --mix FILE"
@@ -154,8 +146,8 @@ def _read_mix(path: Path) -> dict[Any, Any]:
     return content
 
 
-def _labelled_entries(path: Path, flag: Any, entries: Any) -> list[_LabelledKeys]:
-    """Return the entries under a flag of the YAML file.
+def _entry_parsers(path: Path, flag: Any, entries: Any) -> list[Callable[[], MixEntry]]:
+    """Return a function for each entry under a flag of the YAML file, which parses that entry.
 
     Raises DataError for a key that is no flag, and for a value that is no list.
     """
@@ -165,7 +157,9 @@ def _labelled_entries(path: Path, flag: Any, entries: Any) -> list[_LabelledKeys
     if not isinstance(entries, list):
         raise DataError(f"--mix {path}: {flag} must be a list of entries")
     label = f"--mix {path}, {flag}, entry"
-    return [_LabelledKeys(f"{label} {number}", split, keys) for number, keys in enumerate(entries, 1)]
+    return [
+        partial(_from_mapping, f"{label} {number}", split, keys) for number, keys in enumerate(entries, 1)
+    ]
 
 
 def _from_mapping(label: str, split: str, values: Any) -> MixEntry:

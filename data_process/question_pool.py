@@ -200,13 +200,8 @@ class QuestionPool:
 
     def _same_source(self, entry: int) -> str:
         """Return a JSON list of the indexes of all entries with the entry's name and split."""
-        this = self.entries[entry]
-        same = [
-            index
-            for index, other in enumerate(self.entries)
-            if (other.name, other.split) == (this.name, this.split)
-        ]
-        return json.dumps(same)
+        sources = [(other.name, other.split) for other in self.entries]
+        return json.dumps([index for index, source in enumerate(sources) if source == sources[entry]])
 
     def is_repeated(self, split: str, question: str) -> bool:
         """Return whether several written rows of the split have this question (with different answers)."""

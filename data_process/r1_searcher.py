@@ -60,8 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     A composition that cannot be met is not an error; a note on standard error reports it.
     """
-    arguments_class = with_defaults(StageArguments, protocol="r1_searcher", source_name="r1_searcher")
-    return run(arguments_class, arguments, __doc__, _read_splits)
+    declared = with_defaults(StageArguments, protocol="r1_searcher", source_name="r1_searcher")
+    return run(declared, arguments, __doc__, _read_splits)
 
 
 def _read_splits(args: StageArguments) -> ScriptInput:

@@ -160,9 +160,7 @@ def sources_at(revision: str, folder: str = "tests") -> dict[str, str]:
     if archiving.returncode:
         raise SystemExit(f"{revision}: {archiving.stderr.decode(errors='replace').strip()}")
     with tarfile.open(fileobj=io.BytesIO(archiving.stdout)) as archive:
-        members = [
-            member for member in archive.getmembers() if member.isfile() and member.name.endswith(".py")
-        ]
+        members = [item for item in archive.getmembers() if item.isfile() and item.name.endswith(".py")]
         return {member.name: archive.extractfile(member).read().decode("utf-8") for member in members}  # type: ignore[union-attr]
 
 
@@ -198,11 +196,7 @@ class Comparison:
 def compare(old: Mapping[str, str], new: Mapping[str, str], renames: Renames) -> Comparison:
     """Compare the tests of two revisions, each given as path -> text."""
     before, after = (
-        {
-            key: found
-            for path, text in files.items()
-            for key, found in assertions_of(text, path, renames).items()
-        }
+        {key: found for path in files for key, found in assertions_of(files[path], path, renames).items()}
         for files in (old, new)
     )
     result = Comparison()
@@ -216,20 +210,12 @@ def compare(old: Mapping[str, str], new: Mapping[str, str], renames: Renames) ->
         else:
             missing.append((key, expected, assertions))
     for key, expected, assertions in missing:
-        moved = [
-            other
-            for other in after
-            if _canonical_key(other, in_new)[1:] == expected[1:] and expected.name != _OUTSIDE
-        ]
-        renamed = [
-            other
-            for other in after
-            if other.file == expected.file and assertions and after[other] == assertions
-        ]
-        if len(moved) == 1:
+        moved = [other for other in after if _canonical_key(other, in_new)[1:] == expected[1:]]
+        renamed = [other for other in after if other.file == expected.file and after[other] == assertions]
+        if len(moved) == 1 and expected.name != _OUTSIDE:
             result.moved.append((key, moved[0]))
             _record(result, key, assertions, after.pop(moved[0]))
-        elif len(renamed) == 1:
+        elif len(renamed) == 1 and assertions:
             result.renamed.append((key, renamed[0]))
             _record(result, key, assertions, after.pop(renamed[0]))
         else:
@@ -255,9 +241,7 @@ def _record(result: Comparison, key: Key, before: Assertions, after: Assertions)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compare two revisions; returns 1 if something was lost or changed."""
-    parser = argparse.ArgumentParser(
-        description="Do the tests of two revisions assert the same, up to renames?"
-    )
+    parser = argparse.ArgumentParser(description="Do the tests of two revisions make the same assertions?")
     parser.add_argument("old", metavar="OLD_REV")
     parser.add_argument("new", metavar="NEW_REV")
     parser.add_argument("--renames", type=Path, metavar="FILE")

@@ -92,12 +92,9 @@ def api_reference() -> str:
         item = getattr(rag_r1, name)
         sections.append(_entry("###", name, item))
         if inspect.isclass(item):
-            methods = [pair for pair in vars(item).items() if not pair[0].startswith("_")]
-            sections += [
-                _entry("####", f"{name}.{method}", function)
-                for method, function in methods
-                if inspect.isfunction(function)
-            ]
+            for method, function in vars(item).items():
+                if not method.startswith("_") and inspect.isfunction(function):
+                    sections.append(_entry("####", f"{name}.{method}", function))
     return "\n".join(sections)
 
 

@@ -27,11 +27,7 @@ class Renames:
         self._names = _classes(self.names)
         self._modules = _classes(self.modules.items())
         longest = sorted(self._modules, key=len, reverse=True)
-        self._paths = [
-            _path_pattern([path.replace(".", separator) for path in longest], separator)
-            for separator in "./"
-            if longest
-        ]
+        self._patterns = [_path_pattern(longest, separator) for separator in "./" if longest]
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> Renames:
@@ -53,22 +49,23 @@ class Renames:
 
     def text(self, text: str) -> str:
         """Return a string with words in place of module paths and of the names directly after a path."""
-        for separator, pattern in zip("./", self._paths, strict=False):  # without modules no pattern
-
-            def word(match: re.Match[str], separator: str = separator) -> str:
-                return self._modules[match[0].replace(separator, ".")].replace(".", separator)
-
-            text = pattern.sub(word, text)
+        for separator, pattern in zip("./", self._patterns, strict=False):  # no pattern without modules
+            text = pattern.sub(lambda match, separator=separator: self._path(match[0], separator), text)
         return re.sub(r"(?<=[\w])([.:])(\w+)", lambda match: match[1] + self.name(match[2]), text)
+
+    def _path(self, path: str, separator: str) -> str:
+        """Return the word for the path of a renamed module, with this separator."""
+        return self._modules[path.replace(separator, ".")].replace(".", separator)
 
     def file(self, path: str) -> str:
         """Return the new path of a file of tests."""
         return self.tests.get(path, path)
 
 
-def _path_pattern(paths: Sequence[str], separator: str) -> re.Pattern[str]:
-    """Return a pattern that matches any of these paths, alone or before a further part."""
-    return re.compile(rf"(?<![\w{re.escape(separator)}])(?:{'|'.join(map(re.escape, paths))})(?!\w)")
+def _path_pattern(modules: Sequence[str], separator: str) -> re.Pattern[str]:
+    """Return a pattern for the paths of these modules with a separator, alone or before a further part."""
+    paths = "|".join(re.escape(module.replace(".", separator)) for module in modules)
+    return re.compile(rf"(?<![\w{re.escape(separator)}])(?:{paths})(?!\w)")
 
 
 def _classes(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:

@@ -11,6 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
+from data_process.passage_questions.facts import Fact
 from data_process.passage_questions.kinds import name_key
 from data_process.passage_questions.vocabulary import NAME
 from rag_r1.data.answer_forms import DATE, YEAR, date_forms
@@ -23,7 +24,7 @@ _FIRST_NAME = re.compile(r"^[\"“]?(.{2,80}?)[\"”]?(?: ?\(|, | (?:is|was|are|
 _YEAR_RELATIONS = {"birth year": _LIFE_YEAR, "release year": _QUOTED_YEAR}
 
 
-class CorpusMentions:
+class Mentions:
     """The names, years and dates that the passages of a corpus mention, and that may be second answers."""
 
     def __init__(self, pages: Iterable[tuple[str, str, str]]) -> None:
@@ -35,9 +36,9 @@ class CorpusMentions:
         #: Id of a passage -> its title and text.
         self._texts: dict[str, str] = {}
         #: Value -> ids of the passages that contain it, for the values that have been searched for.
-        self._passages_by_value: dict[str, set[str]] = {}
+        self._matches: dict[str, set[str]] = {}
         #: Date in one form -> ids of the passages that contain it.
-        self._passages_by_date: dict[str, set[str]] = defaultdict(set)
+        self._dates: dict[str, set[str]] = defaultdict(set)
         for passage_id, title, text in pages:
             self._texts[passage_id] = f"{title}\n{text}"
             names = {base_title(title)}
@@ -49,16 +50,18 @@ class CorpusMentions:
                 for match in pattern.finditer(text):
                     self._years[relation, name_key(match[1])].add(match[2])
             for date in re.findall(DATE, text):
-                self._passages_by_date[date_forms(date)[1]].add(passage_id)
+                self._dates[date_forms(date)[1]].add(passage_id)
 
     def shares_name(self, title: str) -> bool:
         """Return whether another page has the name in this title."""
         return len(self._titles_by_name[name_key(base_title(title))] | {title}) > 1
 
-    def contradicts(self, title: str, relation: str, value: str) -> bool:
-        """Return whether a passage states another year for an entity of this name. Relations other than those
-        of _YEAR_RELATIONS are never contradicted."""
-        return bool(self._years.get((relation, name_key(base_title(title))), set()) - {value})
+    def contradicts(self, title: str, fact: Fact) -> bool:
+        """Return whether a passage states another year for an entity of this name.
+
+        Relations other than those of _YEAR_RELATIONS are never contradicted.
+        """
+        return bool(self._years.get((fact.relation, name_key(base_title(title))), set()) - {fact.value})
 
     def passages_with_all(self, values: Sequence[str]) -> set[str]:
         """Return the ids of the passages that contain all of these names, years and dates (one or more)."""
@@ -71,12 +74,10 @@ class CorpusMentions:
     def _passages_with(self, value: str) -> set[str]:
         """Return the ids of the passages that contain a value."""
         if re.fullmatch(DATE, value):
-            return self._passages_by_date[date_forms(value)[1]]
-        if value not in self._passages_by_value:
-            self._passages_by_value[value] = {
-                passage_id for passage_id, text in self._texts.items() if value in text
-            }
-        return self._passages_by_value[value]
+            return self._dates[date_forms(value)[1]]
+        if value not in self._matches:
+            self._matches[value] = {passage_id for passage_id, text in self._texts.items() if value in text}
+        return self._matches[value]
 
 
 def contains_answer(question: str, golds: Iterable[str]) -> bool:

@@ -20,7 +20,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import Field
 from tqdm import tqdm
 
-from data_process.passage_questions.ambiguity import CorpusMentions, contains_answer
+from data_process.passage_questions.ambiguity import Mentions, contains_answer
 from data_process.passage_questions.entities import Links, clean, read_entities
 from data_process.passage_questions.questions import KINDS, MadeQuestion, QuestionWriter, names_both
 from data_process.passage_questions.splits import hash_words
@@ -148,7 +148,7 @@ def make_rows(
     questions that each rule dropped. `test_share` is the share of the entities that are in test.
     """
     pages = [(p.id or "", clean(p.title), clean(p.contents.partition("\n")[2])) for p in passages if p.title]
-    mentions = CorpusMentions(pages)
+    mentions = Mentions(pages)
     dropped = Counter[str]()
     entities = read_entities(tqdm(passages, "reading facts", disable=not progress), mentions, dropped)
     writer = QuestionWriter(entities, Links(entities), seed, test_share)
@@ -165,7 +165,7 @@ def make_rows(
 
 
 def _usable_questions(
-    writer: QuestionWriter, mentions: CorpusMentions, dropped: Counter[str], progress: bool
+    writer: QuestionWriter, mentions: Mentions, dropped: Counter[str], progress: bool
 ) -> dict[str, list[SplitQuestion]]:
     """Return the questions of a writer by kind; those that a rule drops are counted in `dropped` instead."""
     questions_by_kind: dict[str, list[SplitQuestion]] = {kind: [] for kind in KINDS}
@@ -211,8 +211,7 @@ def _balance_answers(pairs: Sequence[SplitQuestion]) -> list[SplitQuestion]:
     balanced = []
     counts = Counter[tuple[str, str, str]]()
     for pair in pairs:
-        question, split = pair
-        group, answer = (split, question.relation), question.golds[0]
+        group, answer = (pair.split, pair.question.relation), pair.question.golds[0]
         if counts[*group, answer] < min(answer_counts[group][value] for value in ("yes", "no")):
             counts[*group, answer] += 1
             balanced.append(pair)

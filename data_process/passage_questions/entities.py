@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from data_process.passage_questions.ambiguity import CorpusMentions
+from data_process.passage_questions.ambiguity import Mentions
 from data_process.passage_questions.kinds import PageFacts, first_sentence, name_key, read_facts
 from data_process.passage_questions.vocabulary import NATION_REGEX, OCCUPATIONS, UPPER
 from rag_r1.corpus.reader import Passage
@@ -77,9 +77,7 @@ _TITLE_NOUNS = {
 }
 
 
-def read_entities(
-    passages: Iterable[Passage], mentions: CorpusMentions, dropped: Counter[str]
-) -> list[Entity]:
+def read_entities(passages: Iterable[Passage], mentions: Mentions, dropped: Counter[str]) -> list[Entity]:
     """Return the entities of all pages of a known kind with an unambiguous name, with their facts.
 
     Entities and facts that are left out are counted in `dropped`, by rule.
@@ -97,11 +95,7 @@ def read_entities(
         elif (name := name_of(title, page, text)) is None:
             dropped["an entity without a name that tells it from others"] += 1
         else:
-            facts = {
-                relation: fact
-                for relation, fact in page.facts.items()
-                if not mentions.contradicts(title, relation, fact.value)
-            }
+            facts = {name: fact for name, fact in page.facts.items() if not mentions.contradicts(title, fact)}
             dropped["a fact with another value in another passage"] += len(page.facts) - len(facts)
             page = PageFacts(page.kind, facts, page.noun)
             entities.append(Entity(passage.id, title, base_title(title), name, page, text))

@@ -87,7 +87,7 @@ _VAGUE = (
 )
 
 
-def _described_noun(nouns: str, fixed_noun: str, base: str, opening: str) -> str | None:
+def _noun(nouns: str, fixed_noun: str, base: str, opening: str) -> str | None:
     """Return the noun of a first sentence `BASE is a ... NOUN`, where NOUN is one of `nouns`.
 
     A non-empty `fixed_noun` is returned in its place. Returns None if the sentence has another form.
@@ -158,7 +158,7 @@ _ORGANISATIONS = (
 )
 _PUBLICATIONS = "newspaper|magazine|journal"
 _OTHER_COUNTRIES = r"United States|U\.S\.|American|New York|United Kingdom|Ireland|Soviet|Scottish"
-_LOCATION_RULES = {
+_REGION = {
     "state": partial(facts.place, vocabulary.STATES_PATTERN, "New York|Georgia|Washington"),
     "country": partial(facts.place, vocabulary.COUNTRIES_PATTERN, _OTHER_COUNTRIES),
 }
@@ -189,7 +189,7 @@ KINDS: dict[str, PageKind] = {
         },
     ),
     "film": PageKind(
-        partial(_described_noun, "film", "film"),
+        partial(_noun, "film", "film"),
         {
             "release year": partial(facts.released, "film"),
             "director": partial(facts.person_after, _DIRECTED),
@@ -198,14 +198,14 @@ KINDS: dict[str, PageKind] = {
         },
     ),
     "album": PageKind(
-        partial(_described_noun, "album|extended play|EP", "album"),
+        partial(_noun, "album|extended play|EP", "album"),
         {
             "artist": partial(facts.artist, "album|EP|extended play"),
             "release year": partial(facts.released, "album|EP|play"),
         },
     ),
     "song": PageKind(
-        partial(_described_noun, "song|single", "song"),
+        partial(_noun, "song|single", "song"),
         {
             "artist": partial(facts.artist, "song|single"),
             "release year": partial(facts.released, "song|single"),
@@ -213,34 +213,31 @@ KINDS: dict[str, PageKind] = {
         },
     ),
     "novel": PageKind(
-        partial(_described_noun, _BOOKS, ""),
+        partial(_noun, _BOOKS, ""),
         {
             "author": partial(facts.person_after, _BY),
             "release year": partial(facts.released, "novel|novella|book|memoir|play|story"),
         },
     ),
     "band": PageKind(
-        partial(_described_noun, _BANDS, "band"),
-        {"nationality": facts.nationality, "formation year": facts.founded},
+        partial(_noun, _BANDS, "band"), {"nationality": facts.nationality, "formation year": facts.founded}
     ),
     "series": PageKind(
-        partial(_described_noun, _SERIES, "television series"),
+        partial(_noun, _SERIES, "television series"),
         {"creator": partial(facts.person_after, r"[Cc]reated by|[Cc]reated and \w+ by")},
     ),
     "episode": PageKind(
-        partial(_described_noun, "episode", "episode"),
+        partial(_noun, "episode", "episode"),
         {
             "director": partial(facts.person_after, "[Dd]irected by"),
             "writer": partial(facts.person_after, "[Ww]ritten by"),
         },
     ),
-    "organisation": PageKind(
-        partial(_described_noun, _ORGANISATIONS, ""), {"founding year": facts.founded, **_LOCATION_RULES}
-    ),
-    "publication": PageKind(partial(_described_noun, _PUBLICATIONS, ""), {"founding year": facts.founded}),
-    "place": PageKind(partial(_described_noun, _PLACES, ""), dict(_LOCATION_RULES)),
+    "organisation": PageKind(partial(_noun, _ORGANISATIONS, ""), {"founding year": facts.founded, **_REGION}),
+    "publication": PageKind(partial(_noun, _PUBLICATIONS, ""), {"founding year": facts.founded}),
+    "place": PageKind(partial(_noun, _PLACES, ""), dict(_REGION)),
     "taxon": PageKind(
-        partial(_described_noun, "genus|species", ""),
+        partial(_noun, "genus|species", ""),
         {"family": partial(facts.named, r"\bfamily,? \(?\"?([A-Z][a-z]+(?:aceae|idae))\b")},
     ),
 }

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from data_process.passage_questions.ambiguity import CorpusMentions
+from data_process.passage_questions.ambiguity import Mentions
 from data_process.passage_questions.entities import Entity, Links
 from data_process.passage_questions.facts import LIFE
 from data_process.passage_questions.splits import hash_words, split_of
@@ -124,9 +124,7 @@ class QuestionWriter:
         At most as many have the answer `no` as have the answer `yes`.
         """
         for (kind, relation), wording in SAME_VALUE.items():
-            equal = list(
-                self._pairs(kind, relation, lambda entity, relation=relation: entity.value(relation))
-            )
+            equal = list(self._pairs(kind, relation, lambda entity, name=relation: entity.value(name)))
             mixed = self._pairs(kind, relation, _one_group)
             different = [pair for pair in mixed if self._differ_surely(relation, *pair)][: len(equal)]
             for one, other in [*equal, *different]:
@@ -191,7 +189,7 @@ def names_of(entity: Entity) -> tuple[str, ...]:
     return tuple(dict.fromkeys(forms))
 
 
-def names_both(question: MadeQuestion, mentions: CorpusMentions) -> bool:
+def names_both(question: MadeQuestion, mentions: Mentions) -> bool:
     """Return whether another passage names both facts of a `two_facts` question.
 
     A passage that also names the answer is about the same entity and does not count, unless the fact is a

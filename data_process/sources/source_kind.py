@@ -46,9 +46,8 @@ def row_question(
     Raises ValueError, saying what is wrong with the row.
     """
     text = text_of(row, key)
-    return clean_question(
-        text, row_golds(row) if golds is None else golds, id_of(row, IDS), metadata, options=options
-    )
+    golds = row_golds(row) if golds is None else golds
+    return clean_question(text, golds, id_of(row, IDS), metadata, options=options)
 
 
 def row_golds(row: Row) -> list[str]:

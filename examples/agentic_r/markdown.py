@@ -47,16 +47,9 @@ def markdown(runs: Sequence[Mapping[str, Any]]) -> str:
             if row["after"].endswith("retriever"):
                 served = row["after"].removesuffix(", retriever")
             recall = run["recall"].get(served, {})
-            rows.append(
-                [
-                    run["seed"],
-                    run["arm"],
-                    row["after"],
-                    number(row["em"]["value"]),
-                    number(row["searches"]["value"]),
-                    *(number(recall.get(f"recall@{k}")) for k in (1, 3)),
-                ]
-            )
+            means = [number(row[figure]["value"]) for figure in ("em", "searches")]
+            recalls = [number(recall.get(f"recall@{k}")) for k in (1, 3)]
+            rows.append([run["seed"], run["arm"], row["after"], *means, *recalls])
     page = Page("Agentic-R in miniature").text(
         "Held-out questions, greedy. `recall@k`: share of the facts that the questions need whose passage is "
         "among the first k of the index that is served, asked with the name as the agent does first."
@@ -69,13 +62,9 @@ def markdown(runs: Sequence[Mapping[str, Any]]) -> str:
 
 def variants_table(variants_by_seed: Mapping[int, Mapping[str, Mapping[str, Any]]]) -> str:
     """Return the page of variants.py in Markdown; `variants_by_seed` is seed -> variant -> figures."""
+    columns = ("recall@1", "recall@3", "em", "searches")
     rows = [
-        [
-            seed,
-            name,
-            figures["rows"],
-            *(number(figures[figure]) for figure in ("recall@1", "recall@3", "em", "searches")),
-        ]
+        [seed, name, figures["rows"], *(number(figures[column]) for column in columns)]
         for seed, variants in variants_by_seed.items()
         for name, figures in variants.items()
     ]

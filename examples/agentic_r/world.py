@@ -151,8 +151,7 @@ def misleading_data(seed: int, train: int, val: int) -> tuple[DemoData, Misleadi
         make_misleading_world(make_world(seed, split, people=people, places=places), seed)
         for split, people, places in (("train", 800, 250), ("test", 200, 45))
     ]
-    pairs = zip(worlds, (train, val), strict=True)
-    questions = [draw_questions(world.world, count, seed) for world, count in pairs]
+    questions = [draw_questions(worlds[0].world, train, seed), draw_questions(worlds[1].world, val, seed)]
     passages = tuple(passage for world in worlds for passage in world.world.passages)
     return DemoData(passages, *questions), *worlds
 

@@ -131,9 +131,8 @@ def to_benchmark_run(trajectory: Trajectory, query_id: str, model: str = "") -> 
             documents = call.documents or []
             docids |= dict.fromkeys(document.id for document in documents if document.id)
             snippets = [{"docid": document.id, "snippet": document.contents} for document in documents]
-            steps.append(
-                _step("tool_call", json.dumps(snippets, ensure_ascii=False), call.tool, dict(call.arguments))
-            )
+            output = json.dumps(snippets, ensure_ascii=False)
+            steps.append(_step("tool_call", output, call.tool, dict(call.arguments)))
     answered = trajectory.status == "answered" and trajectory.answer is not None
     if answered:
         steps.append(_step("output_text", f"Exact Answer: {trajectory.answer}"))

@@ -49,8 +49,9 @@ def shorten(corpus: Corpus, words: int) -> Iterator[dict[str, Any]]:
     """
     for passage, position in corpus.rows(doing="shortening"):
         if isinstance(passage, ValueError):
-            message = f"{corpus.location(position)}: {passage}"
-            raise DataError(f"{message}: repair the corpus (`rag-r1 corpus check`)")
+            raise DataError(
+                f"{corpus.location(position)}: {passage}: repair the corpus (`rag-r1 corpus check`)"
+            )
         title, _, text = passage.contents.partition("\n")
         yield {**passage.row(), "contents": f"{title}\n{' '.join(text.split()[:words])}"}
 

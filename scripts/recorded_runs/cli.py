@@ -65,9 +65,7 @@ def record(out: Path, only: Sequence[str]) -> int:
         try:
             folder.mkdir(parents=True)
         except FileExistsError:
-            raise SystemExit(
-                f"{folder} exists: wait for the other recording to end, or remove the folder"
-            ) from None
+            raise SystemExit(f"{folder} exists: wait for another recording, or remove it") from None
         os.chdir(folder)
         workplace, started, started_cpu_s, fault = Workplace(folder), time.monotonic(), _cpu_s(), None
         try:

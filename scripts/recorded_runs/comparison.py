@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -84,9 +85,7 @@ class Comparison:
 def _short(old: Any, new: Any, width: int = 160) -> str:
     """Return both values as text, each from a little before their first difference on."""
     first, second = repr(old), repr(new)
-    characters = enumerate(zip(first, second, strict=False))
-    equal = next((length for length, (left, right) in characters if left != right), 0)
-    begin = max(0, equal - width // 3)
+    begin = max(0, len(os.path.commonprefix([first, second])) - width // 3)
     return f"{first[begin : begin + width]}  ->  {second[begin : begin + width]}"
 
 

@@ -93,10 +93,8 @@ def teacher(folder: Path, count: int = 30) -> Iterator[Any]:
     """Write questions, and run a chat endpoint that follows rules and sometimes fails, with its retriever."""
     with Teacher.of_world(seed=3, count=count, latency_s=0.0) as server:
         protocol = load_protocol("rag_r1_mq")
-        write_rows(
-            folder / "questions.parquet",
-            (to_row(question, index, "train", protocol) for index, question in enumerate(server.questions)),
-        )
+        rows = [to_row(question, index, "train", protocol) for index, question in enumerate(server.questions)]
+        write_rows(folder / "questions.parquet", rows)
         yield server
 
 
@@ -121,10 +119,8 @@ def difficult(folder: Path, count: int = 16) -> AbstractContextManager[Any]:
 
     questions = make_questions(make_world(1, "train", people=60, places=20), count, 1)
     protocol = load_protocol("rag_r1_mq")
-    write_rows(
-        folder / "questions.parquet",
-        [to_row(question, index, "train", protocol) for index, question in enumerate(questions)],
-    )
+    rows = [to_row(question, index, "train", protocol) for index, question in enumerate(questions)]
+    write_rows(folder / "questions.parquet", rows)
     golds = {question.text: question.gold for question in questions}
     return Policy(load_tokenizer("rag_r1_mq"), golds, is_right)
 

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from data_process.build import main as build
-from data_process.passage_questions.command import _balance_answers, main, make_rows
+from data_process.passage_questions.command import SplitQuestion, _balance_answers, main, make_rows
 from data_process.passage_questions.questions import KINDS, MadeQuestion
 from rag_r1.data.annotations import read_supporting
 from rag_r1.data.files.bad_rows import BadRows
@@ -65,8 +65,8 @@ def test_the_first_rows_of_a_file_are_of_all_kinds(tmp_path):
 
 
 def test_a_form_of_question_to_which_the_answer_is_always_yes_is_left_out():
-    pairs = [(MadeQuestion("yes_no", "same director", f"{i}?", ("yes",), ()), "train") for i in range(2)]
-    assert _balance_answers(pairs) == []
+    questions = [MadeQuestion("yes_no", "same director", f"{i}?", ("yes",), ()) for i in range(2)]
+    assert _balance_answers([SplitQuestion(question, "train") for question in questions]) == []
 
 
 def test_a_corpus_of_something_else_is_refused_with_what_the_rules_need(tmp_path, capsys):
