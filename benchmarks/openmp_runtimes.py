@@ -88,7 +88,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run the script and print its findings; returns the exit status."""
     command = parse(Command, __doc__, argv)
     from retrieval_server.errors import UserError
-    from retrieval_server.search.threads import openmp_runtimes
+    from retrieval_server.search.openmp import openmp_runtimes
 
     try:
         threads = use(command) if command.index is not None else {}

@@ -95,8 +95,10 @@ def check(command: BuildCommand) -> None:
 
 
 def _has_arguments(check: Callable[[], object]) -> bool:
-    """Whether a check has all its arguments. One is None if its option is missing, which
-    `BuildCommand.contradictions` reports."""
+    """Return whether a check has all its arguments.
+
+    An argument is None if its option is missing, which `BuildCommand.contradictions` reports.
+    """
     return not isinstance(check, partial) or None not in check.args
 
 
@@ -218,6 +220,7 @@ _STEPS = {
 
 
 def _skipped_text(rows: int) -> str:
+    """Return the part of a message about malformed rows that were skipped; empty without any."""
     return f", {rows} malformed rows skipped" if rows else ""
 
 

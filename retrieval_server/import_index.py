@@ -29,7 +29,8 @@ from retrieval_server.command_line import parse
 
 #: The options of a build that have no meaning for an import. They keep their defaults and have no flags.
 _UNUSED = ("backend", "parts", "part", "skip_bad_rows", "bm25", "hybrid")
-_SETTLED: dict[str, Any] = {"step": "import"} | {n: BuildCommand.model_fields[n].default for n in _UNUSED}
+_SETTLED: dict[str, Any] = {name: BuildCommand.model_fields[name].default for name in _UNUSED}
+_SETTLED |= {"step": "import"}
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index import") -> int:

@@ -43,8 +43,8 @@ def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index split") ->
     try:
         if command.check_only:
             manifest = check_split(command.index, command.out, command.shards)
-            shards = f"{command.shards} shards of {manifest.count} passages into {command.out}"
-            print(f"all checks passed: would write {shards}")
+            summary = f"{command.shards} shards of {manifest.count} passages into {command.out}"
+            print(f"all checks passed: would write {summary}")
             return 0
         with disk_errors(command.out):
             split_index(command.index, command.out, command.shards)

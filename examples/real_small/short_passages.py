@@ -49,9 +49,8 @@ def shorten(corpus: Corpus, words: int) -> Iterator[dict[str, Any]]:
     """
     for passage, position in corpus.rows(doing="shortening"):
         if isinstance(passage, ValueError):
-            raise DataError(
-                f"{corpus.location(position)}: {passage}: repair the corpus (`rag-r1 corpus check`)"
-            )
+            location = corpus.location(position)
+            raise DataError(f"{location}: {passage}: repair the corpus (`rag-r1 corpus check`)")
         title, _, text = passage.contents.partition("\n")
         yield {**passage.row(), "contents": f"{title}\n{' '.join(text.split()[:words])}"}
 

@@ -110,7 +110,7 @@ class ShardedSource(StagedSource):
         from ray.exceptions import RayActorError
         from ray.serve.exceptions import DeploymentUnavailableError, ReplicaUnavailableError
 
-        wait = _FIRST_WAIT_S
+        wait_s = _FIRST_WAIT_S
         while True:
             try:
                 return call.result(timeout_s=max(0.0, deadline - time.monotonic()))
@@ -123,10 +123,10 @@ class ShardedSource(StagedSource):
                 ConnectionError,
             ) as error:
                 log.warning("%s is gone (%s); asking again", handle.deployment_name, type(error).__name__)
-                if time.monotonic() + wait >= deadline:
+                if time.monotonic() + wait_s >= deadline:
                     break
-            time.sleep(wait)
-            wait = min(2 * wait, _MAX_WAIT_S)
+            time.sleep(wait_s)
+            wait_s = min(2 * wait_s, _MAX_WAIT_S)
             call = handle.call.remote(*arguments)
         reason = f"{handle.deployment_name} of the index does not answer"
         raise SearchFailedError(503, "shard_unavailable", reason, retry_after=5)
@@ -212,17 +212,17 @@ class RayServe:
 
         options = self._options
         dense = shards[0].manifest.dense
-        bound = {}
+        apps = {}
         if dense is not None:
             encoder = self._deployment(
                 QueryEncoder, "encoder", options.encoder_replicas, options.encoder_gpus
             )
-            bound["encoder"] = encoder.bind(dense.encoder.model_dump(), search)
+            apps["encoder"] = encoder.bind(dense.encoder.model_dump(), search)
         for number, shard in enumerate(shards):
             deployment = self._deployment(Shard, f"shard-{number}", options.shard_replicas, 0.0)
-            bound[f"shard-{number}"] = deployment.bind(str(shard.path.absolute()), verify, search)
+            apps[f"shard-{number}"] = deployment.bind(str(shard.path.absolute()), verify, search)
         name = f"retrieval-{uuid.uuid4().hex[:8]}"
-        return [serve.RunTarget(app, name=f"{name}-{part}", route_prefix=None) for part, app in bound.items()]
+        return [serve.RunTarget(app, name=f"{name}-{part}", route_prefix=None) for part, app in apps.items()]
 
     def close(self) -> None:
         """Disconnect from the cluster, and stop it if this server started it."""

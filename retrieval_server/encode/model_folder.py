@@ -5,7 +5,7 @@ weights, tokenizer and settings, so that an index recognises its encoder in any 
 sentence-transformers configuration in the folder determines pooling, normalisation and prompts; a bare
 transformers folder leaves them open (encoder_settings.py).
 
-A model is treated as data, because the author of an index chooses its encoder and may be anybody. A folder
+A model is treated as data, because the author of an index, who may be anyone, chooses its encoder. A folder
 whose configuration names code, or a module outside the folder, is refused before anything is loaded from it.
 """
 
@@ -81,14 +81,14 @@ def check_weights(folder: Path, flag: str = "--encoder") -> None:
     for path in sorted(files):
         try:
             with path.open("rb") as file:
-                is_whole = path.suffix == ".safetensors" or file.read(2).startswith(_TORCH_MAGIC)
+                has_known_format = path.suffix == ".safetensors" or file.read(2).startswith(_TORCH_MAGIC)
             if path.suffix == ".safetensors":
                 safe_open(path, framework="numpy")
         except (SafetensorError, OSError, ValueError) as error:  # ValueError: no name of a file, such as "\0"
             raise UserError(
                 f"{path}: not a complete file of weights ({reason_of(error)}). {remedy}"
             ) from error
-        if not is_whole:
+        if not has_known_format:
             raise UserError(f"{path}: not a file of weights of torch. {remedy}")
 
 
@@ -114,8 +114,8 @@ def check_model(section: EncoderSection, override: str | None = None, max_bytes:
         if max_bytes is None or sum(path.stat().st_size for path in _model_files(folder)) <= max_bytes:
             require_equal(f"{folder}: encoder sha256", section.sha256, hash_model(folder), remedy)
     except OSError as error:
-        place = error.filename or folder
-        raise UserError(f"{place}: {reason_of(error)}. Check the files and rights of the model.") from error
+        path = error.filename or folder
+        raise UserError(f"{path}: {reason_of(error)}. Check the files and rights of the model.") from error
     return folder
 
 
@@ -139,7 +139,7 @@ def _from_hub(name: str, flag: str) -> Path:
             )
     except Exception as error:  # the Hub client raises many types, for the network, the name and the licence
         raise UserError(
-            f"{name}: neither a local folder nor to be had from the Hugging Face Hub "
+            f"{name}: neither a local folder nor available from the Hugging Face Hub "
             f"({type(error).__name__}: {error}). Give the model's folder with {flag}"
             f"{'' if flag == '--rerank' else f', or {EMBEDDED} (needs no download)'}."
         ) from error

@@ -268,8 +268,8 @@ def _quantise(graph: Any) -> None:
         weight = product.input_value(1).get_node()
         if weight.get_type_name() != "Constant" or weight.data.ndim != 2:
             continue
-        over_inputs = 1 if product.get_attributes()["transpose_b"] else 0
-        scale = np.abs(weight.data).max(axis=over_inputs, keepdims=True) / 127
+        input_axis = 1 if product.get_attributes()["transpose_b"] else 0
+        scale = np.abs(weight.data).max(axis=input_axis, keepdims=True) / 127
         scale = np.where(scale > 0, scale, 1).astype(np.float32)
         rounded = np.rint(weight.data / scale).astype(np.int8)
         unpacked = ops.multiply(ops.convert(ops.constant(rounded), "f32"), ops.constant(scale))

@@ -66,9 +66,9 @@ def _encode_block(layout: RowLayout, vectors: np.ndarray, first_row: int, encode
     try:
         return layout.encode(vectors, first_row)
     except ValueTooLargeError as error:
-        raise UserError(f"{encoder}: of the passages, {error}. Take --preset small or exact.") from None
+        raise UserError(f"{encoder}: encoding the passages: {error}. Take --preset small or exact.") from None
     except ValueError as error:
-        raise UserError(f"{encoder}: of the passages, {error}. Encode with --dtype float32.") from None
+        raise UserError(f"{encoder}: encoding the passages: {error}. Encode with --dtype float32.") from None
 
 
 class VectorFiles:
@@ -96,12 +96,12 @@ class VectorFiles:
         if step != 1:
             raise IndexError("vectors are read in slices of step 1")
         size = self.layout.row_bytes
-        pieces = [np.empty((0, size), np.uint8)]
+        arrays = [np.empty((0, size), np.uint8)]
         first_row = 0
         for path, end in zip(self.files, self._ends, strict=True):
             low, high = max(start, first_row), min(stop, end)
             if low < high:
                 values = np.fromfile(path, np.uint8, (high - low) * size, offset=(low - first_row) * size)
-                pieces.append(values.reshape(-1, size))
+                arrays.append(values.reshape(-1, size))
             first_row = end
-        return pieces[1] if len(pieces) == 2 else np.concatenate(pieces)
+        return arrays[1] if len(arrays) == 2 else np.concatenate(arrays)

@@ -1,10 +1,10 @@
 """Predicts from recent batches how long queries will take.
 
-The engine computes `Retry-After` from the expected time. Whether a request would be answered too late, and is
-therefore refused, it decides by an upper bound that includes the usual scatter. The difference matters on an
-overloaded server: other work competes with the encoder for the cores, even the refusing of requests, so that
-equal batches take unequal times. A server that admits as much as it can do on average would be late with
-about half of the requests at the limit.
+The engine computes `Retry-After` from the expected time. It refuses a request that might be answered too late
+by an upper bound, which includes the usual scatter. The difference matters on an overloaded server: other
+work competes with the encoder for the cores, even the refusing of requests, so that equal batches take
+unequal times. A server that admits as much as it can do on average would be late with about half of the
+requests at the limit.
 
 Every time is passed as an argument, in seconds of any monotonic clock.
 """

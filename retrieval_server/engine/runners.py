@@ -137,9 +137,10 @@ async def _measure(
 
 
 def _raise_exceptions(work: Callable[..., Result], *arguments: Any) -> Result:
-    """Return the result of `work(*arguments)`. Whatever it raises becomes an Exception.
+    """Return the result of `work(*arguments)`; convert errors that are not an Exception to RuntimeError.
 
-    A panic of a tokenizer in Rust is none, and would end the coroutine of the runner without a word.
+    A panic in a tokenizer's Rust code is a bare BaseException, which would end the runner's coroutine
+    unnoticed.
     """
     try:
         return work(*arguments)

@@ -22,6 +22,13 @@ class IndexFolder(NamedTuple):
     manifest: Manifest
 
 
+class _Shard(NamedTuple):
+    """A shard, and the section of its manifest that says which rows it contains."""
+
+    index: IndexFolder
+    section: ShardSection
+
+
 def shard_folder(out: Path, number: int, count: int) -> Path:
     """Return the folder of a shard in `out`. `number` counts from 0, and `count` is the number of shards."""
     return out / f"shard-{number}-of-{count}"
@@ -37,29 +44,29 @@ def read_shards(folder: Path) -> list[IndexFolder]:
     paths = sorted(folder.glob("shard-*-of-*")) if has_shards else []
     if not paths:  # a whole index, or no index, which `read_manifest` refuses
         return [IndexFolder(folder, read_manifest(folder))]
-    shards: list[tuple[Path, Manifest, ShardSection]] = []
+    shards: list[_Shard] = []
     for path in paths:
         manifest = read_manifest(path)
         if manifest.shard is None:
             raise UserError(f"{path} is a whole index, not a shard: move it out of {folder}.")
-        shards.append((path, manifest, manifest.shard))
-    shards.sort(key=lambda shard: shard[2].number)
+        shards.append(_Shard(IndexFolder(path, manifest), manifest.shard))
+    shards.sort(key=lambda shard: shard.section.number)
     _check_set(folder, shards)
-    return [IndexFolder(path, manifest) for path, manifest, _ in shards]
+    return [shard.index for shard in shards]
 
 
-def _check_set(folder: Path, shards: Sequence[tuple[Path, Manifest, ShardSection]]) -> None:
+def _check_set(folder: Path, shards: Sequence[_Shard]) -> None:
     """Raise UserError unless these are all shards of one index, in row order.
 
     A manifest may name any number of shards, so that is compared before anything is counted up to it.
     """
     remedy = "Split the index again with `rag-r1 index split`."
-    expected = shards[0][2]
-    numbers = [section.number for _, _, section in shards]
+    expected = shards[0].section
+    numbers = [section.number for _, section in shards]
     require_equal(f"{folder}: number of shards, here {numbers}", expected.of, len(numbers), remedy)
     require_equal(f"{folder}: shards", list(range(len(numbers))), numbers, remedy)
     row = 0
-    for path, manifest, section in shards:
+    for (path, manifest), section in shards:
         require_equal(f"{path}: whole corpus", expected.whole_sha256, section.whole_sha256, remedy)
         require_equal(f"{path}: first row", row, section.first_row, remedy)
         row += manifest.count

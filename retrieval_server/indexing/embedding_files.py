@@ -77,14 +77,14 @@ class Embeddings:
         start, stop, step = rows.indices(len(self))
         if step != 1:
             raise IndexError("vectors are read in slices of step 1")
-        pieces = [np.empty((0, self.dimension), np.float32)]
+        slices = [np.empty((0, self.dimension), np.float32)]
         first_row = 0
         for array in self._arrays:
             low, high = max(start - first_row, 0), min(stop - first_row, len(array))
             if low < high:
-                pieces.append(np.asarray(array[low:high], np.float32))
+                slices.append(np.asarray(array[low:high], np.float32))
             first_row += len(array)
-        vectors = np.concatenate(pieces)
+        vectors = np.concatenate(slices)
         if not np.isfinite(vectors).all():
             bad = start + int(np.flatnonzero(~np.isfinite(vectors).all(axis=1))[0])
             raise UserError(f"--embeddings: row {bad} holds a value that is not a number. Encode it again.")

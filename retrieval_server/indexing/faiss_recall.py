@@ -51,9 +51,9 @@ class RescoringRows:
     candidates: int
 
 
-def sample_queries(store: PassageStore, number: int = _SAMPLED_QUERIES) -> list[str]:
+def sample_queries(store: PassageStore, count: int = _SAMPLED_QUERIES) -> list[str]:
     """Return the first sentences of random passages, drawn with a fixed seed. The title line is left out."""
-    rows = np.random.default_rng(_SEED).permutation(len(store))[:number]
+    rows = np.random.default_rng(_SEED).permutation(len(store))[:count]
     sentences = []
     for row in rows:
         title, _, text = store[int(row)].contents.partition("\n")
@@ -65,7 +65,7 @@ def read_queries(path: Path) -> list[str]:
     """Return the queries of a text file, one per line. Raises UserError if it has none or cannot be read."""
     remedy = "Give a text file, one query a line."
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")  # other line separators may be inside a query
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # other separators may be inside a query
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"--recall-queries {path}: {reason_of(error)}. {remedy}") from None
     if not (queries := [line.strip() for line in lines if line.strip()]):
@@ -159,11 +159,12 @@ def recall_table(section: RecallSection) -> str:
 def _settings(index: faiss.Index, chosen: SearchParameters) -> list[SearchParameters]:
     """Return the settings to measure, in the order of rising cost; a single default if the index has none."""
     if cells := cell_count(index):
-        probes = {n for n in _NPROBES if n <= cells} | ({chosen.nprobe} if chosen.nprobe else set())
-        return [SearchParameters(n, chosen.ef_search) for n in sorted(probes)]
+        nprobes = {nprobe for nprobe in _NPROBES if nprobe <= cells}
+        nprobes |= {chosen.nprobe} if chosen.nprobe else set()
+        return [SearchParameters(nprobe, chosen.ef_search) for nprobe in sorted(nprobes)]
     if _accepts(index, SearchParameters(ef_search=64)):
-        efs = set(_EF_SEARCHES) | ({chosen.ef_search} if chosen.ef_search else set())
-        return [SearchParameters(None, ef) for ef in sorted(efs)]
+        lengths = set(_EF_SEARCHES) | ({chosen.ef_search} if chosen.ef_search else set())
+        return [SearchParameters(None, length) for length in sorted(lengths)]
     return [SearchParameters()]
 
 

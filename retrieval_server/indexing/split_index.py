@@ -50,7 +50,10 @@ _BLOCK_VECTORS = 65536
 
 
 def split_index(folder: Path, out: Path, shards: int, *, progress: bool = True) -> None:
-    """Split the index in `folder` into `shards` index folders in `out`. Raises UserError."""
+    """Split the index in `folder` into `shards` index folders in `out`.
+
+    Raises UserError, or UserErrors, if the index cannot be split like this or `out` cannot be written.
+    """
     manifest = check_split(folder, out, shards)
     check_files(folder, manifest)
     with work_folder(out) as work:

@@ -130,11 +130,11 @@ def describe_members(
                 f"--of {folder}: of another corpus than {folders[0]}: sha256 {manifest.corpus.sha256} and "
                 f"{manifests[0].corpus.sha256}. Rows must be the same passages: build both of one corpus."
             )
-    place = out.parent.resolve() / out.name  # a link at `out` is replaced, not followed
-    if inside := [folder for folder in folders if folder.resolve().is_relative_to(place)]:
+    target = out.parent.resolve() / out.name  # a link at `out` is replaced, not followed
+    if inside := [folder for folder in folders if folder.resolve().is_relative_to(target)]:
         raise UserError(f"--out {out} would replace {inside[0]}, which it searches. Choose another --out.")
     # The paths are relative, so that all folders can be moved together. They hold in the folder in which the
     # index is built, too, because it is next to `out`.
-    names = tuple(os.path.relpath(folder.resolve(), place) for folder in folders)
+    names = tuple(os.path.relpath(folder.resolve(), target) for folder in folders)
     dense = next((manifest for manifest in manifests if manifest.dense), manifests[0])
     return HybridSection(of=names, k=k, depth=depth), dense

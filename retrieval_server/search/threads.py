@@ -1,10 +1,9 @@
-"""Sets the number of threads for each batch size, and lists the OpenMP runtimes of a process.
+"""Sets the numbers of threads with which a single query and a batch are encoded.
 
 A single query may be too little work to divide among many threads, while a batch is not. So the encoder can
 have one number of threads for a single query and another for a batch, as the search can
 (retrieval_server/search/vectors/flat_search.py). Which numbers are best depends on the processor.
-`benchmarks/openmp_runtimes.py` shows which runtimes are loaded; encode/cpu_settings.py prevents the idle
-threads of one runtime from occupying the cores of another.
+encode/cpu_settings.py prevents the idle threads of one OpenMP runtime from occupying the cores of another.
 
 Setting a number may change it for the whole process, and so for other indexes. A library's default is
 therefore read once, before any number is set.
@@ -14,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from retrieval_server.determinism import ProbeResult
@@ -22,10 +20,6 @@ from retrieval_server.search.options import OpenOptions
 
 if TYPE_CHECKING:
     from retrieval_server.encode.encoder import Encoder
-
-_MAPS = "/proc/{}/maps"
-#: Prefixes of the file names of OpenMP runtimes: GNU's, LLVM's and Intel's.
-_RUNTIMES = ("libgomp", "libomp", "libiomp")
 
 
 class ThreadCount:
@@ -94,13 +88,3 @@ def _torch_threads() -> int:
     import torch
 
     return torch.get_num_threads()
-
-
-def openmp_runtimes(process: int | str = "self") -> list[str]:
-    """Return the files of the OpenMP runtimes that a process has loaded, sorted by path. Linux only.
-
-    Raises OSError if the process does not exist or belongs to another user.
-    """
-    maps = Path(_MAPS.format(process)).read_text(encoding="utf-8", errors="replace")
-    paths = {line.split(maxsplit=5)[5] for line in maps.splitlines() if len(line.split(maxsplit=5)) == 6}
-    return sorted(path for path in paths if Path(path).name.startswith(_RUNTIMES))

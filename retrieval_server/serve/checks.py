@@ -34,8 +34,16 @@ if TYPE_CHECKING:
     from retrieval_server.search.reranker import Reranker
     from retrieval_server.web.source import WebSource
 
-    #: The shards of each index, the web engine, and the socket of the port.
-    LocalSources = tuple[list[list[IndexFolder]], WebSource | None, socket.socket]
+
+@dataclass(frozen=True)
+class LocalSources:
+    """The results of the quick checks."""
+
+    #: The shards of each index, in the order of the folders.
+    shards: list[list[IndexFolder]]
+    web: WebSource | None
+    #: The open socket of the port.
+    listener: socket.socket
 
 
 @dataclass
@@ -70,9 +78,9 @@ def check_sources(command: ServeCommand) -> ServedSources:
     require_packages("A server", "bm25", SERVER)
     folders = command.folders
     with ExitStack() as resources:
-        shards, web, listener = _local_checks(command, folders.values(), resources)
-        by_name = dict(zip(folders, shards, strict=True))
-        _fetch_models(command, by_name)
+        local = _local_checks(command, folders.values(), resources)
+        shards = dict(zip(folders, local.shards, strict=True))
+        _fetch_models(command, shards)
         ray = None
         # --check-only tries to connect to a cluster, but does not start a local Ray for nothing.
         if command.serve == "ray" and not (command.check_only and command.ray.ray_address == "local"):
@@ -85,13 +93,13 @@ def check_sources(command: ServeCommand) -> ServedSources:
         from retrieval_server.search.reranker import Reranker
 
         reranker = Reranker(command.rerank.rerank, command.search.device)
-    return ServedSources(by_name, web, ray, reranker, listener)
+    return ServedSources(shards, local.web, ray, reranker, local.listener)
 
 
 def _local_checks(command: ServeCommand, folders: Iterable[Path], resources: ExitStack) -> LocalSources:
-    """Run the quick checks, which open the port and the recording. Raises UserError.
+    """Run the quick checks, which open the port and the recording, and return their results.
 
-    Leaving `resources` closes the port and the recording.
+    Leaving `resources` closes both. Raises UserError, or UserErrors with all problems.
     """
     # The results are in the order of the checks: one for each folder, then the others. The last two are None.
     *shards, web, listener, _, _ = check_all(
@@ -99,9 +107,9 @@ def _local_checks(command: ServeCommand, folders: Iterable[Path], resources: Exi
         partial(_open_web, command, resources),
         lambda: resources.enter_context(listen(command.host, command.port)),
         partial(_check_rerank, command.rerank.rerank),
-        partial(_check_rest, command),
+        partial(_check_other_options, command),
     )
-    return shards, web, listener
+    return LocalSources(shards, web, listener)
 
 
 def check_locally(command: ServeCommand) -> None:
@@ -155,7 +163,10 @@ def _encoder_of(command: ServeCommand, manifest: Manifest) -> str | None:
 
 
 def _open_web(command: ServeCommand, resources: ExitStack) -> WebSource | None:
-    """Open the web engine of the options, if any. A recording that `--check-only` created is removed."""
+    """Return the opened web engine of the options; None if they name none. Raises UserError.
+
+    A recording that `--check-only` has created is removed.
+    """
     if not command.web.web:
         return None
     from retrieval_server.web.source import open_web
@@ -180,7 +191,7 @@ def _check_rerank(name: str | None) -> None:
             check_weights(resolve_model(name, "--rerank")[1], "--rerank")
 
 
-def _check_rest(command: ServeCommand) -> None:
+def _check_other_options(command: ServeCommand) -> None:
     """Raise UserError for an option that cannot be used: of files, the back end, the encoder or the cluster.
 
     A device is checked even if no index has an encoder, since a reload may bring one, but only if this
@@ -224,7 +235,8 @@ def _refuse_unused_encoder(folders: Sequence[Path]) -> None:
     except UserError:  # an index that cannot be read has its own message, and may have an encoder
         return
     if not any(manifest.dense for manifest in manifests):
-        kinds = [f"{folder} is {m.backend}" for folder, m in zip(folders, manifests, strict=True)]
+        pairs = zip(folders, manifests, strict=True)
+        kinds = [f"{folder} is {manifest.backend}" for folder, manifest in pairs]
         found = ", ".join(kinds) or "there is no index"
         raise UserError(f"--encoder is for dense indexes, and {found}: leave it out.")
 

@@ -152,7 +152,7 @@ def _is_address(link: str) -> bool:
         link.encode("utf-8")  # fails for half a surrogate pair, which JSON can express
     except ValueError:
         return False
-    return parts.scheme in ("http", "https") and bool(parts.netloc) and not any(c.isspace() for c in link)
+    return parts.scheme in ("http", "https") and bool(parts.netloc) and not any(map(str.isspace, link))
 
 
 ENGINES: dict[str, WebEngine] = {

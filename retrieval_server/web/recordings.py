@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from filelock import lock_descriptor
 
@@ -52,6 +52,15 @@ class RecordingKey:
         return hashlib.blake2b(text.encode("ascii"), digest_size=16).digest()
 
 
+class _LineLocation(NamedTuple):
+    """Where a recorded answer is."""
+
+    descriptor: int
+    #: In bytes.
+    offset: int
+    length: int
+
+
 class Recording:
     """Answers from the files `replay` and `record`, and appends new answers to `record`. It is thread-safe.
 
@@ -61,10 +70,11 @@ class Recording:
 
     def __init__(self, replay: Path | None = None, record: Path | None = None):
         self._lock = threading.Lock()
-        #: Descriptor, offset and number of bytes of each answer, by the digest of its key.
-        self._entries: dict[bytes, tuple[int, int, int]] = {}
-        self._files: list[int] = []
+        #: Digest of a key -> the line with its answer.
+        self._lines: dict[bytes, _LineLocation] = {}
+        #: Descriptor of each open file -> its path.
         self._paths: dict[int, Path] = {}
+        #: The descriptor of the file for new answers, and the offset of its end.
         self._record: int | None = None
         self._end = 0
         is_same = replay is not None and record is not None and _is_same_file(replay, record)
@@ -78,7 +88,7 @@ class Recording:
             raise
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._lines)
 
     def get(self, key: RecordingKey) -> list[WebDocument] | None:
         """Return the recorded answer, or None.
@@ -86,14 +96,13 @@ class Recording:
         Raises UserError if there is no answer any more in its place in the file, and OSError if the disk
         fails.
         """
-        entry = self._entries.get(key.digest())
-        if entry is None:
+        location = self._lines.get(key.digest())
+        if location is None:
             return None
-        descriptor, offset, length = entry
         try:
-            row = _parse(os.pread(descriptor, length, offset))
+            row = _parse(os.pread(location.descriptor, location.length, location.offset))
         except _BROKEN as error:
-            path = self._paths[descriptor]
+            path = self._paths[location.descriptor]
             raise UserError(f"{path}: was changed since it was opened ({error!r}). Start anew.") from None
         return [WebDocument(**document) for document in row["documents"]]
 
@@ -117,14 +126,14 @@ class Recording:
                 path = self._paths[self._record]
                 reason = error.strerror or error
                 raise UserError(f"{path}: cannot record ({reason}). Free its disk.") from None
-            self._entries[key.digest()] = (self._record, self._end, len(line))
+            self._lines[key.digest()] = _LineLocation(self._record, self._end, len(line))
             self._end += len(line)
         return list(documents)
 
     def close(self) -> None:
-        for descriptor in self._files:
+        for descriptor in self._paths:
             os.close(descriptor)
-        self._files, self._record = [], None
+        self._paths, self._record = {}, None
 
     def _open(self, path: Path, flags: int) -> int:
         """Open a file and return its descriptor. Raises UserError for a pipe, or if it cannot be opened."""
@@ -135,7 +144,6 @@ class Recording:
         except OSError as error:
             hint = "" if flags & os.O_CREAT else " Record it first, with --record FILE."
             raise UserError(f"{path}: cannot be opened ({error.strerror}).{hint}") from None
-        self._files.append(descriptor)
         self._paths[descriptor] = path
         return descriptor
 
@@ -168,12 +176,12 @@ class Recording:
                     break
                 try:
                     row = _parse(line)
-                    # The digest fails for parameters that are nested too deeply.
-                    digest = RecordingKey(**{k: v for k, v in row.items() if k != "documents"}).digest()
+                    fields = {name: value for name, value in row.items() if name != "documents"}
+                    digest = RecordingKey(**fields).digest()  # fails for parameters nested too deeply
                 except _BROKEN as error:
                     reason = reason_of(error)
                     raise UserError(f"{location} is not a recorded answer ({reason}). Remove it.") from None
-                self._entries.setdefault(digest, (descriptor, end, len(line)))
+                self._lines.setdefault(digest, _LineLocation(descriptor, end, len(line)))
                 end += len(line)
         if repair:
             os.ftruncate(descriptor, end)

@@ -69,8 +69,8 @@ def read_header(path: Path) -> FaissHeader:
     if kind in _UNCOMPRESSED and size < needed_bytes:
         raise UserError(
             f"{path}: not a readable FAISS index: {rows} rows of {dimension} dimensions take "
-            f"{needed_bytes} bytes, and it has {size}. It is cut: fetch it again; of a file that comes in "
-            "parts, put all together."
+            f"{needed_bytes} bytes, and it has {size}. It is cut off: fetch it again, or, if it comes in "
+            "parts, join them all."
         )
     return FaissHeader(kind, dimension, rows, trained, metric)
 

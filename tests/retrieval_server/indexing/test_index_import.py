@@ -224,7 +224,7 @@ def test_a_header_that_promises_more_than_the_file_holds_costs_no_memory(vectors
     whole = bytearray(source.read_bytes())
     whole[8:16] = struct.pack("<q", 2**40)
     source.write_bytes(whole)
-    with pytest.raises(UserError, match="It is cut"):
+    with pytest.raises(UserError, match="It is cut off"):
         open_index(source)
 
 

@@ -1,9 +1,6 @@
-"""Threads by the size of a batch, and the runtimes that a process has loaded."""
+"""Threads by the size of a batch."""
 
 from __future__ import annotations
-
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -13,11 +10,7 @@ from retrieval_server.determinism import Determinism, ProbeResult
 from retrieval_server.encode.encoder import Encoder
 from retrieval_server.folder.manifest import read_manifest
 from retrieval_server.search.options import OpenOptions
-from retrieval_server.search.threads import ThreadCount, encoder_threads, openmp_runtimes, probe_encoder
-
-from ..running import run_python
-
-linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, which only Linux has")
+from retrieval_server.search.threads import ThreadCount, encoder_threads, probe_encoder
 
 
 @pytest.mark.parametrize(
@@ -107,17 +100,3 @@ def test_a_replica_of_the_encoder_on_ray_has_the_threads_of_the_command(dense_in
     assert replica.call(["a"])[1].guarantee is Determinism.ORDER
     replica.call(["a", "b"])
     assert encoder.counts == [3, 2, 3]
-
-
-@linux
-def test_the_runtime_of_faiss_is_found_in_a_process_with_it_and_none_in_one_without():
-    # In a process of its own: where torch was imported first, FAISS may use the runtime of torch.
-    code = "import faiss, retrieval_server.search.threads as threads; print(threads.openmp_runtimes())"
-    assert "omp" in run_python(code)
-    with subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE) as bare:
-        try:
-            assert openmp_runtimes(bare.pid) == []
-        finally:
-            bare.communicate(b"\n")
-    with pytest.raises(OSError):
-        openmp_runtimes(bare.pid)
