@@ -15,7 +15,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 # Run as a script: find the package beside this file, and let no module here shadow one from elsewhere.
 # Each script does this itself, since it can import nothing of the package before.
@@ -29,8 +28,7 @@ from retrieval_server.command_line import parse
 
 #: The options of a build that have no meaning for an import. They keep their defaults and have no flags.
 _UNUSED = ("backend", "parts", "part", "skip_bad_rows", "bm25", "hybrid")
-_SETTLED: dict[str, Any] = {name: BuildCommand.model_fields[name].default for name in _UNUSED}
-_SETTLED |= {"step": "import"}
+_SETTLED = {"step": "import"} | {name: BuildCommand.model_fields[name].default for name in _UNUSED}
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index import") -> int:

@@ -119,12 +119,11 @@ def write_questions(args: PassageQuestionsArguments, passages: Sequence[Passage]
             split_rows = [row for row in rows if row["split"] == split]
             counts[split] = {kind: sum(row["kind"] == kind for row in split_rows) for kind in KINDS}
             write_json_lines(files.enter_context(atomic_file(args.out / f"{split}.jsonl")), split_rows)
-    relations = Counter(f"{row['kind']}: {row['relation']}" for row in rows)
     summary = {
         "passages": len(passages),
         "seed": args.seed,
         "splits": counts,
-        "relations": relations,
+        "relations": Counter(f"{row['kind']}: {row['relation']}" for row in rows),
         "dropped": dropped,
     }
     write_json(args.out / "summary.json", summary, ensure_ascii=False)

@@ -231,12 +231,11 @@ def _refuse_unused_ray(options: RayOptions) -> None:
 def _refuse_unused_encoder(folders: Sequence[Path]) -> None:
     """Raise UserError if all these indexes can be read and none of them has an encoder."""
     try:
-        manifests = [read_shards(folder)[0].manifest for folder in folders]
+        manifests = {folder: read_shards(folder)[0].manifest for folder in folders}
     except UserError:  # an index that cannot be read has its own message, and may have an encoder
         return
-    if not any(manifest.dense for manifest in manifests):
-        pairs = zip(folders, manifests, strict=True)
-        kinds = [f"{folder} is {manifest.backend}" for folder, manifest in pairs]
+    if not any(manifest.dense for manifest in manifests.values()):
+        kinds = [f"{folder} is {manifest.backend}" for folder, manifest in manifests.items()]
         found = ", ".join(kinds) or "there is no index"
         raise UserError(f"--encoder is for dense indexes, and {found}: leave it out.")
 

@@ -75,9 +75,8 @@ class WebSource(RemoteSource):
     @property
     def note(self) -> str:
         """The origin of the answers in words, for the output at the start."""
-        recorded = (
-            f"{len(self._recording)} recorded answers" if self._recording is not None else "nothing recorded"
-        )
+        count = None if self._recording is None else len(self._recording)
+        recorded = "nothing recorded" if count is None else f"{count} recorded answers"
         return recorded if self._client is not None else f"{recorded}, nothing else"
 
     async def answer(self, query: str, topk: int) -> tuple[ScoredPassage, ...]:
@@ -117,9 +116,8 @@ def open_web(choice: WebSelection) -> WebSource:
     """Open the source of the options, which must name an engine. Raises UserError."""
     assert choice.web is not None, "no engine is chosen"
     parse_value = _json_or_text if ENGINES[choice.web].method == "POST" else str
-    params = {
-        name: parse_value(value) for name, _, value in (pair.partition("=") for pair in choice.web_param)
-    }
+    pairs = (pair.partition("=") for pair in choice.web_param)
+    params = {name: parse_value(value) for name, _, value in pairs}
     options = choice.client.model_copy(update={"params": params})
     return WebSource.open(
         choice.web, os.environ, options, url=choice.web_url, replay=choice.replay, record=choice.record

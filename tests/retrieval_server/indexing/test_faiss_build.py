@@ -8,15 +8,11 @@ from retrieval_server.encode.vector_files import VectorFiles
 from retrieval_server.errors import UserError
 from retrieval_server.folder.manifest import RecallRow, read_manifest
 from retrieval_server.folder.passages import Passage, PassageStore, PassageWriter
+from retrieval_server.indexing import faiss_recall
 from retrieval_server.indexing.builder import build_index
 from retrieval_server.indexing.checks import check_factory
 from retrieval_server.indexing.faiss_build import MIN_TRAINING_VECTORS, make_index, write_faiss_index
-from retrieval_server.indexing.faiss_recall import (
-    choose_default,
-    read_queries,
-    recall_warning,
-    sample_queries,
-)
+from retrieval_server.indexing.faiss_recall import choose_default, recall_warning, sample_queries
 from retrieval_server.search.index_source import IndexSource
 from retrieval_server.search.options import OpenOptions
 from retrieval_server.search.vectors.faiss_search import SearchParameters
@@ -82,7 +78,7 @@ def test_a_corpus_too_small_for_the_factory_is_refused_with_both_numbers(corpus,
 
 def test_a_byte_order_mark_is_no_part_of_the_first_recall_query(tmp_path):
     (tmp_path / "queries.txt").write_text("Who?\nWhere?\n", encoding="utf-8-sig")
-    assert read_queries(tmp_path / "queries.txt") == ["Who?", "Where?"]
+    assert faiss_recall.read_queries(tmp_path / "queries.txt") == ["Who?", "Where?"]
 
 
 def test_recall_queries_of_an_exact_index_or_an_empty_file_are_refused(corpus, tiny_bge, tmp_path):
