@@ -84,7 +84,7 @@ def split_page(line: bytes, words: int = WORDS_PER_PASSAGE) -> Iterator[str]:
     if not isinstance(title, str) or not isinstance(paragraphs, list):
         raise DataError("not a page of KILT: it needs 'wikipedia_title' and a list 'text'")
     if not all(isinstance(paragraph, str) for paragraph in paragraphs):
-        raise DataError("'text' holds something else than strings")
+        raise DataError("'text' must be a list of strings")
     text = " ".join(paragraphs)  # a space, for paragraphs that do not end in KILT's newline
     for mark in _MARKS:
         text = text.replace(mark, "")

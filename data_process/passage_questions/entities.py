@@ -110,27 +110,27 @@ def clean(text: str) -> str:
 def name_of(title: str, page: PageFacts, text: str) -> str | None:
     """Return the name of a page's subject in questions, or None if its title gives no unambiguous one."""
     base = base_title(title)
-    inside = title[len(base) :].strip(" ()")
+    qualifier = title[len(base) :].strip(" ()")  # the words in parentheses
     quoted = base if page.kind in (*_UNQUOTED, "band") else f'"{base}"'
-    if '"' in base or (inside and re.search(r"born|died|fictional|character|disambiguation", inside)):
+    if '"' in base or (qualifier and re.search(r"born|died|fictional|character|disambiguation", qualifier)):
         return None
     if page.kind in _UNQUOTED:
-        in_region = re.fullmatch(rf"{UPPER}[\w' .]+, {UPPER}[\w' .]+", inside)
+        in_region = re.fullmatch(rf"{UPPER}[\w' .]+, {UPPER}[\w' .]+", qualifier)
         if in_region and page.kind in ("organisation", "place"):
-            return f"{base} in {inside}"
-        if inside:
-            is_word = inside[0].islower() or NATION_REGEX.match(inside)
-            if page.kind == "person" and not re.search(rf"\b(?:{OCCUPATIONS})$", inside):
+            return f"{base} in {qualifier}"
+        if qualifier:
+            is_word = qualifier[0].islower() or NATION_REGEX.match(qualifier)
+            if page.kind == "person" and not re.search(rf"\b(?:{OCCUPATIONS})$", qualifier):
                 return None
-            return f"the {inside} {base}" if is_word and not re.search(r"\d", inside) else None
+            return f"the {qualifier} {base}" if is_word and not re.search(r"\d", qualifier) else None
         if page.kind == "taxon" and page.noun == "genus":
             return f"the genus {base}"
         return f"the {base}" if text.startswith(f"The {base}") else base
-    if not inside:
+    if not qualifier:
         return f"the {page.noun} {quoted}"
-    if not inside.endswith(_TITLE_NOUNS.get(page.kind, ("",))):
+    if not qualifier.endswith(_TITLE_NOUNS.get(page.kind, ("",))):
         return None
-    return f"the {inside.removeprefix('The ')} {quoted}"
+    return f"the {qualifier.removeprefix('The ')} {quoted}"
 
 
 #: A person's page with such a word may name the band of a relative.

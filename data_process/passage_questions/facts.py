@@ -3,8 +3,8 @@
 A rule takes the first sentence (`opening`) and the whole text, and yields every value that it finds, with all
 forms of the answer. It yields nothing if it does not fully understand the text, as with a disputed date or a
 hyphenated nationality. The table in `kinds.py` says which rules read which kind of page; a relation for which
-a rule yields two values (two directors, say) is left out there. With a value that it found but cannot read, a
-rule yields AMBIGUOUS to the same end.
+a rule yields two values (two directors, say) is left out there. A rule that finds a value but cannot read it
+yields AMBIGUOUS, so that the relation is left out, too.
 """
 
 from __future__ import annotations
@@ -128,9 +128,9 @@ def named(pattern: str, opening: str, text: str) -> Values:
 
 
 def _subject_matches(pattern: str, opening: str, text: str) -> list[re.Match[str]]:
-    """Return the matches of a pattern in the text, if one of them is surely about the subject, else [].
+    """Return the matches of a pattern in the text if one of them is surely about the subject, else [].
 
-    That is so in the first sentence and in a sentence that begins with the subject (`It`, `The film`).
+    Such a match is in the first sentence or in one that begins with the subject (`It`, `The film`).
     """
     nouns = "film|movie|picture|documentary|album|EP|song|single|track|book|novel|play|series|show"
     subject = rf"It|This|(?:The|This) (?:{nouns})"
@@ -142,8 +142,10 @@ def _subject_matches(pattern: str, opening: str, text: str) -> list[re.Match[str
 
 
 def released(nouns: str, opening: str, text: str) -> Values:
-    """Yield the year before one of the nouns, and the years of all releases that the passage mentions; none
-    for a traditional song. `nouns` are alternatives of a pattern."""
+    """Yield the year before one of the nouns, and the years of all releases that the passage mentions.
+
+    A traditional song has no year of release. `nouns` are alternatives of a pattern.
+    """
     if "traditional" in opening:
         return
     if match := re.search(

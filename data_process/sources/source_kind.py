@@ -153,7 +153,7 @@ class SourceKind:
         recognised = [
             kind.name for kind in kinds.values() if kind.own_columns and columns.issuperset(kind.own_columns)
         ]
-        # `questions` may be rows of any source.
+        # A file of the source `questions` may have the columns of any other source.
         if recognised and self.name not in (*recognised, "questions"):
             return f"not of {self.name}: it looks like {' or '.join(recognised)}"
         if not any(columns.issuperset(layout) for layout in self.layouts):

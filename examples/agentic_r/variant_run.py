@@ -1,7 +1,7 @@
-"""Trains the retriever of a variant on the data of a finished loop, and lets its last agent search with it.
+"""Trains the retriever of a variant on a finished loop's data, and evaluates the loop's last agent with it.
 
-Its folder, OUT/seed0/variants/NAME, has the rows, training, index and evaluation, and once it is finished the
-figures.
+The folder of a variant, OUT/seed0/variants/NAME, has its rows, training, index and evaluation, and its
+figures once it is finished.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _FINISHED = "variant.json"
 
 
 def run_variant(inputs: LoopInputs, seed: int, name: str, policy: Path, policy_url: str) -> None:
-    """Train the retriever of a variant anew, let the agent use it, and write the figures.
+    """Train the retriever of a variant anew, evaluate the agent with it, and write the figures.
 
     Raises RunError if one of the commands fails.
     """

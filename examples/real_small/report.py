@@ -37,7 +37,7 @@ from rag_r1.training.metrics_files import MetricsFile
 
 Record = Mapping[str, Any]
 #: The name of an evaluation: (MODEL, QUESTIONS).
-Name = tuple[str, str]
+EvalName = tuple[str, str]
 #: Number of trajectories that are printed.
 _SAMPLE_SIZE = 10
 _KIND = re.compile("|".join(KINDS))
@@ -61,7 +61,7 @@ class ReportArguments(Arguments):
     grpo: list[Path] = argument("folder of a GRPO training, one for each seed; may be repeated", "DIR")
     evals: Path | None = argument("folder of evaluations, EVALS/MODEL/QUESTIONS", "DIR", default=None)
     trajectories: str | None = argument(
-        "evaluation of which ten trajectories are printed, MODEL/QUESTIONS", default=None
+        "evaluation from which ten trajectories are printed, MODEL/QUESTIONS", default=None
     )
     out: Path = argument("folder for the tables and the picture", "DIR")
     seed: int = argument("seed by which the trajectories are drawn", default=0)
@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def choose_trajectories(args: ReportArguments, evaluated: Mapping[Name, list[Record]]) -> list[Record]:
+def choose_trajectories(args: ReportArguments, evaluated: Mapping[EvalName, list[Record]]) -> list[Record]:
     """Draw `_SAMPLE_SIZE` records of the evaluation --trajectories, or all if it has fewer. Raises ValueError
     if there is no such evaluation."""
     model, _, questions = str(args.trajectories).partition("/")
@@ -123,7 +123,7 @@ def training_log(run: Path) -> dict[int, Mapping[str, float]]:
     return steps
 
 
-def evaluations(folder: Path) -> dict[Name, list[Record]]:
+def evaluations(folder: Path) -> dict[EvalName, list[Record]]:
     """Return the records of each evaluation, by (MODEL, QUESTIONS). Raises ValueError if there are none."""
     records_by_name = {
         (file.parts[-4], file.parts[-3]): list(read_records(file))
@@ -160,13 +160,13 @@ def curve_table(curves: Sequence[Mapping[int, list[Record]]]) -> tuple[list[str]
     steps = sorted(set.intersection(*(set(curve) for curve in curves)))
     rows = []
     for step in steps:
-        parts = [by_kind(curve[step]) for curve in curves]
+        groups = [by_kind(curve[step]) for curve in curves]
         row = [str(step), ", ".join(number(exact_match(curve[step])) for curve in curves)]
         for kind in KINDS:
-            values = [part.get(kind) for part in parts]
+            by_training = [group.get(kind) for group in groups]
             row += [
-                ", ".join(number(exact_match(records), 2) if records else "–" for records in values),
-                ", ".join(number(queries(records), 1) if records else "–" for records in values),
+                ", ".join(number(exact_match(records), 2) if records else "–" for records in by_training),
+                ", ".join(number(queries(records), 1) if records else "–" for records in by_training),
             ]
         rows.append(row)
     return ["step", "EM", *(name for kind in KINDS for name in (kind.replace("_", "-"), "queries"))], rows
@@ -191,9 +191,9 @@ def kinds_table(rows: Mapping[str, list[Record]]) -> tuple[list[str], list[list[
     """Return head and rows of the table of models: EM with its 95 % interval, EM of each kind, queries."""
     table = []
     for name, records in rows.items():
-        share, parts = exact_match(records), by_kind(records)
+        share, groups = exact_match(records), by_kind(records)
         low, high = wilson_interval(share, len(records))
-        ems = [number(exact_match(parts[kind]), 2) if kind in parts else "–" for kind in KINDS]
+        ems = [number(exact_match(groups[kind]), 2) if kind in groups else "–" for kind in KINDS]
         interval = f"{number(share)} [{number(low)}, {number(high)}]"
         table.append([cell(name), integer(len(records)), interval, *ems, number(queries(records), 2)])
     return ["", "questions", "EM", *(kind.replace("_", "-") for kind in KINDS), "queries"], table
@@ -205,22 +205,23 @@ def draw(curves: Sequence[Mapping[int, list[Record]]], path: Path) -> list[Path]
     Returns the paths of the pictures.
     """
 
-    def paint(match: Any, search: Any) -> None:
+    def paint(em_axes: Any, query_axes: Any) -> None:
         """Draw exact match in one panel and queries in the other, with a line for each training and kind."""
         for curve in curves:
             steps = sorted(curve)
-            parts = [by_kind(curve[step]) for step in steps]
+            groups = [by_kind(curve[step]) for step in steps]
             for kind, color in zip(KINDS, pictures.SERIES, strict=False):
                 label = kind.replace("_", "-")
-                for axes, figure in ((match, exact_match), (search, queries)):
-                    by_step = zip(steps, parts, strict=True)
-                    points = [(step, figure(part[kind])) for step, part in by_step if kind in part]
+                for axes, figure in ((em_axes, exact_match), (query_axes, queries)):
+                    by_step = zip(steps, groups, strict=True)
+                    points = [(step, figure(group[kind])) for step, group in by_step if kind in group]
                     pictures.line(axes, points, label, color)
-            pictures.line(match, [(step, exact_match(curve[step])) for step in steps], "all", "black", "s--")
-        match.set(title="Held-out questions, greedy", ylabel="exact match", ylim=(0, 1.03))
-        match.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
-        search.set(title="Held-out questions, greedy", ylabel="queries a question", ylim=(0, None))
-        for axes in (match, search):
+            overall = [(step, exact_match(curve[step])) for step in steps]
+            pictures.line(em_axes, overall, "all", "black", "s--")
+        em_axes.set(title="Held-out questions, greedy", ylabel="exact match", ylim=(0, 1.03))
+        em_axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
+        query_axes.set(title="Held-out questions, greedy", ylabel="queries a question", ylim=(0, None))
+        for axes in (em_axes, query_axes):
             axes.set_xlabel("step of GRPO")
             pictures.whole_steps(axes)
 

@@ -21,9 +21,9 @@ PAPER = {
 ARMS = ("sq", "mq")
 #: The group of questions about which the claim is made.
 TWO_FACTS = "two independent facts"
-_TRAINED = " with PPO, sq for EM, mq for EM less 0.05 a turn of a right answer"
-
-
+#: How policies were trained that are not given.
+_TRAINING = " with PPO, sq for EM, mq for EM less 0.05 a turn of a right answer"
+_HEAD = ("", "EM sq", "EM mq", "rounds sq", "rounds mq", "change", "seconds sq", "seconds mq", "change")
 #: Part of the claim, on questions with two independent facts -> a figure, and the largest relative change of
 #: it from sq to mq for which the part holds.
 CRITERIA = {
@@ -32,7 +32,7 @@ CRITERIA = {
 }
 
 
-def change(figures: Mapping[str, Mapping[str, float]], name: str) -> float | None:
+def relative_change(figures: Mapping[str, Mapping[str, float]], name: str) -> float | None:
     """Return the relative change of a figure from sq to mq, or None if that of sq is 0."""
     before, after = figures["sq"][name], figures["mq"][name]
     return (after - before) / before if before else None
@@ -42,8 +42,8 @@ def criteria_met(figures: Mapping[str, Mapping[str, float]]) -> dict[str, bool]:
     """Return for each part of the claim whether it holds for these figures of sq and mq."""
     results = {"EM at least as high": figures["mq"]["em"] >= figures["sq"]["em"]}
     for criterion, (name, limit) in CRITERIA.items():
-        ratio = change(figures, name)
-        results[criterion] = ratio is not None and ratio <= limit + 1e-9  # tolerates rounding
+        change = relative_change(figures, name)
+        results[criterion] = change is not None and change <= limit + 1e-9  # tolerates rounding
     return results
 
 
@@ -53,7 +53,7 @@ def markdown(results: Mapping[str, Any]) -> str:
     seeds = ", ".join(str(run["seed"]) for run in runs)
     policies = settings["policies"]
     label = policies if isinstance(policies, str) else " and ".join(policies)
-    label += _TRAINED if label == "trained" else ""
+    label += _TRAINING if label == "trained" else ""
     page = Page("Several queries in a turn, or one").text(
         f"{settings['questions']} held-out questions of the demo's world a seed (seeds: {seeds}; policies: "
         f"{label}), greedy, one in flight, {settings['search_s']:g} s per search. Rounds are turns with a "
@@ -64,15 +64,12 @@ def markdown(results: Mapping[str, Any]) -> str:
     return str(page.bullets(_claims(runs)).text(_paper()))
 
 
-_HEAD = ("", "EM sq", "EM mq", "rounds sq", "rounds mq", "change", "seconds sq", "seconds mq", "change")
-
-
 def _rows(runs: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """Return a row with means over the seeds for each group of questions.
 
     If there are several seeds, a row for each follows, with its figures on two independent facts.
     """
-    rows = [[group, *_cells(mean_of(runs, group))] for group in runs[0]["sq"]]
+    rows = [[group, *_cells(mean_figures(runs, group))] for group in runs[0]["sq"]]
     if len(runs) > 1:
         for run in runs:
             figures = {arm: run[arm][TWO_FACTS] for arm in ARMS}
@@ -80,19 +77,19 @@ def _rows(runs: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     return rows
 
 
-def mean_of(runs: Sequence[Mapping[str, Any]], group: str) -> dict[str, dict[str, float]]:
+def mean_figures(runs: Sequence[Mapping[str, Any]], group: str) -> dict[str, dict[str, float]]:
     """Return the figures of a group of questions, each as the mean over the seeds."""
     names = ("em", "rounds", "seconds")
-    return {arm: {n: fmean(run[arm][group][n] for run in runs) for n in names} for arm in ARMS}
+    return {arm: {name: fmean(run[arm][group][name] for run in runs) for name in names} for arm in ARMS}
 
 
 def _cells(figures: Mapping[str, Mapping[str, float]]) -> list[str]:
     """Return the cells of a row after its name, in the order of _HEAD."""
     cells = [f"{figures[arm]['em']:.2f}" for arm in ARMS]
     for name in ("rounds", "seconds"):
-        ratio = change(figures, name)
+        change = relative_change(figures, name)
         cells += [f"{figures[arm][name]:.2f}" for arm in ARMS]
-        cells.append("–" if ratio is None else f"{100 * ratio:+.0f} %")
+        cells.append("–" if change is None else f"{100 * change:+.0f} %")
     return cells
 
 

@@ -112,7 +112,7 @@ def test_what_is_left_of_another_input_is_not_taken_over(kilt, tmp_path):
         ("[1]", "not a page of KILT"),
         ('{"text": []}', "not a page of KILT"),
         ('{"wikipedia_title": "T", "text": "words"}', "not a page of KILT"),
-        ('{"wikipedia_title": "T", "text": [1]}', "something else than strings"),
+        ('{"wikipedia_title": "T", "text": [1]}', "must be a list of strings"),
     ],
 )
 def test_a_line_that_is_no_page_is_named(tmp_path, line, fault):
