@@ -157,12 +157,10 @@ def _entry_parsers(path: Path, flag: Any, entries: Any) -> list[Callable[[], Mix
     if not isinstance(entries, list):
         raise DataError(f"--mix {path}: {flag} must be a list of entries")
     label = f"--mix {path}, {flag}, entry"
-    return [
-        partial(_from_mapping, f"{label} {number}", split, keys) for number, keys in enumerate(entries, 1)
-    ]
+    return [partial(_from_keys, f"{label} {number}", split, keys) for number, keys in enumerate(entries, 1)]
 
 
-def _from_mapping(label: str, split: str, values: Any) -> MixEntry:
+def _from_keys(label: str, split: str, values: Any) -> MixEntry:
     """Return the entry with these keys of the YAML file. Raises DataError if they are invalid."""
     if not isinstance(values, dict):
         raise DataError(f"{label}: must be keys and values, for example {{source: nq, take: 500}}")

@@ -183,9 +183,8 @@ class QuestionPool:
 
     def at(self, seq: int) -> PooledQuestion:
         """Return the row with the number `seq`."""
-        return _pooled_question(
-            self._execute(f"SELECT {_COLUMNS} FROM rows WHERE seq = :seq", seq=seq).fetchone()
-        )
+        sql = f"SELECT {_COLUMNS} FROM rows WHERE seq = :seq"
+        return _pooled_question(self._execute(sql, seq=seq).fetchone())
 
     def repeated_ids(self, entry: int) -> set[str]:
         """Return the source ids that several written rows with the entry's name and split share."""
