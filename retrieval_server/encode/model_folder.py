@@ -260,8 +260,8 @@ def _modules(path: Path) -> list[dict[str, str]]:
                 f"{path}: names the class {kind!r}, which is not sentence-transformers' own. Models that "
                 "need code of their own are not loaded; take another, or save this one without it."
             )
-        inside = PurePosixPath(module_path)
-        if inside.is_absolute() or ".." in inside.parts:
+        relative_path = PurePosixPath(module_path)
+        if relative_path.is_absolute() or ".." in relative_path.parts:
             raise UserError(
                 f"{path}: the module at {module_path!r} lies outside the model's "
                 "folder. Fetch the model again, or take another."

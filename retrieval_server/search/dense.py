@@ -21,6 +21,7 @@ from retrieval_server.folder.row_layout import RowLayout
 from retrieval_server.search.backends import Backend, Hit
 from retrieval_server.search.options import OpenOptions
 from retrieval_server.search.threads import encoder_threads, probe_encoder
+from retrieval_server.search.vectors.available_memory import available_memory
 from retrieval_server.search.vectors.faiss_files import open_index
 from retrieval_server.search.vectors.faiss_search import (
     ApproximateSearch,
@@ -30,7 +31,7 @@ from retrieval_server.search.vectors.faiss_search import (
     open_search,
 )
 from retrieval_server.search.vectors.gpu import place_on_gpus
-from retrieval_server.search.vectors.prefetch import Prefetch, available_memory
+from retrieval_server.search.vectors.prefetch import Prefetch
 from retrieval_server.search.vectors.stored_rows import StoredRows
 
 

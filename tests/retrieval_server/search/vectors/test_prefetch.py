@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import weakref
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from retrieval_server.search.vectors import prefetch
-from retrieval_server.search.vectors.prefetch import Prefetch, available_memory
+from retrieval_server.search.vectors.prefetch import Prefetch
 
 
 @pytest.fixture(autouse=True)
@@ -59,52 +56,6 @@ def test_a_file_that_becomes_shorter_while_it_is_read_is_no_error(tmp_path, monk
     assert reading.share < 1.0 and not faults and not caplog.records
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, which only Linux has")
-def test_the_free_memory_is_known():
-    assert 2**20 < available_memory() < 2**50
-
-
-#: The files of a control group's memory: limit, use, and how memory.stat calls pages of files.
-VERSIONS = {
-    "v2": ("memory.max", "memory.current", ("inactive_file", "active_file")),
-    "v1": ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")),
-}
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize(
-    "limit, used, pages, expected",
-    [
-        ("4096", 0, 0, 4096),
-        ("4096", 3000, 0, 1096),
-        ("4096", 3000, 2000, 3096),
-        ("4096", 5000, 0, 0),
-        ("9999999", 1000, 0, 1024 * 100),
-        ("9223372036854771712", 1000, 0, 1024 * 100),
-        ("max", 1000, 0, 1024 * 100),
-    ],
-)
-def test_a_container_has_what_its_limit_leaves_it(
-    tmp_path, monkeypatch, version, limit, used, pages, expected
-):
-    """``pages``: bytes of files in the cache, which are part of the use and are given up."""
-    (tmp_path / "meminfo").write_text("MemTotal: 500 kB\nMemAvailable: 100 kB\n")
-    monkeypatch.setattr(prefetch, "_MEMORY", tmp_path / "meminfo")
-    folder = {"v2": tmp_path, "v1": tmp_path / "memory"}[version]
-    folder.mkdir(exist_ok=True)
-    limit_file, use_file, names = VERSIONS[version]
-    (folder / limit_file).write_text(f"{limit}\n")
-    (folder / use_file).write_text(f"{used}\n")
-    stat = [f"{names[0]} {pages // 2}", f"{names[1]} {pages // 2}", "anon 77", "inactive_anon 88"]
-    (folder / "memory.stat").write_text("\n".join(stat) + "\n")
-    system = Path("/sys/fs/cgroup")
-    groups = [
-        replace(group, folder=tmp_path / group.folder.relative_to(system)) for group in prefetch._GROUPS
-    ]
-    monkeypatch.setattr(prefetch, "_GROUPS", groups)
-    assert available_memory() == expected
-
-
 def test_the_indexes_of_a_process_share_what_is_free_until_they_are_closed(tmp_path, monkeypatch, caplog):
     for name in "abc":
         (tmp_path / name).write_bytes(b"x" * 60)
@@ -123,8 +74,3 @@ def test_the_indexes_of_a_process_share_what_is_free_until_they_are_closed(tmp_p
     assert opened("c").share is None, "its pages are in use still"
     second.close()
     assert opened("c").share == 1.0
-
-
-def test_where_the_system_does_not_say_there_is_no_limit(tmp_path, monkeypatch):
-    monkeypatch.setattr(prefetch, "_MEMORY", tmp_path / "none")
-    assert available_memory() is None
