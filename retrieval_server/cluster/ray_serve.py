@@ -214,9 +214,8 @@ class RayServe:
         dense = shards[0].manifest.dense
         apps = {}
         if dense is not None:
-            encoder = self._deployment(
-                QueryEncoder, "encoder", options.encoder_replicas, options.encoder_gpus
-            )
+            replicas, gpus = options.encoder_replicas, options.encoder_gpus
+            encoder = self._deployment(QueryEncoder, "encoder", replicas, gpus)
             apps["encoder"] = encoder.bind(dense.encoder.model_dump(), search)
         for number, shard in enumerate(shards):
             deployment = self._deployment(Shard, f"shard-{number}", options.shard_replicas, 0.0)

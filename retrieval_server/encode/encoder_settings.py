@@ -62,10 +62,7 @@ def choose_pooling(
 
     Raises UserError if two of them differ, or none of them says.
     """
-    sources = {
-        "--pooling": options.pooling,
-        "its sentence-transformers configuration": config.pooling,
-    }
+    sources = {"--pooling": options.pooling, "its sentence-transformers configuration": config.pooling}
     if family is not None:
         sources[f"the {family.name} family"] = family.pooling
     poolings = {source: pooling for source, pooling in sources.items() if pooling is not None}
