@@ -118,7 +118,7 @@ def _draw(
     pools: dict[str | None, list[Question]], name: str, count: int, rng: random.Random
 ) -> list[Question]:
     """Draw up to `count` questions of a class (ANY: of all classes), and remove them from the pools."""
-    pool = [q for members in pools.values() for q in members] if name == ANY else pools[name]
+    pool = [entry for members in pools.values() for entry in members] if name == ANY else pools[name]
     ids = set(map(id, rng.sample(pool, min(count, len(pool)))))
     drawn = [question for question in pool if id(question) in ids]
     for members in pools.values():

@@ -121,7 +121,7 @@ def _entry_questions(pool: QuestionPool, index: int, repeated_ids: set[str]) -> 
         yield from questions
         return
     while len(group := list(islice(questions, size))) == size:
-        ids = [short_id(q, repeated_id=q.id in repeated_ids, repeated_question=True) for q in group]
+        ids = [short_id(part, repeated_id=part.id in repeated_ids, repeated_question=True) for part in group]
         yield replace(join_questions(group, "+".join(ids)), row=group[0].row)
 
 

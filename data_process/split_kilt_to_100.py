@@ -171,14 +171,14 @@ def _passage_rows(lines: list[bytes], state: Progress, source: Path) -> tuple[li
     return rows, bad
 
 
-def _next_lines(stream: BinaryIO, begin: int, source: Path) -> list[bytes]:
-    """Return the lines from the byte `begin` up to the next checkpoint, or [] at the end of the input.
+def _next_lines(stream: BinaryIO, start: int, source: Path) -> list[bytes]:
+    """Return the lines from the byte `start` up to the next checkpoint, or [] at the end of the input.
 
-    A gzip file is unpacked from its beginning if `begin` is not the current position. Raises DataError if it
+    A gzip file is unpacked from its beginning if `start` is not the current position. Raises DataError if it
     is broken.
     """
     try:
-        stream.seek(begin)
+        stream.seek(start)
         return list(islice(iter(stream.readline, b""), CHECKPOINT_PAGES))
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{source} is a broken gzip file ({error}): fetch it again") from error

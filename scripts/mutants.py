@@ -89,14 +89,14 @@ class Mutant:
         verdict["place"] = f"{self.path}:{self.site.lines.start}"
         if not self.tests:
             return {**verdict, "verdict": "not covered"}
-        began = time.monotonic()
+        started = time.monotonic()
         session = self._session(base, packages, self.mutated, self.drawn["seconds"])
         if session.status is None:
             # The time limit may have been too short: the tests may need imports that other tests had made
             # when `cover` ran, or the machine may be busy. So the time without the mutant is measured.
             usual = self._session(base, packages, None, LONGEST).seconds
             session = self._session(base, packages, self.mutated, usual)
-        verdict["seconds"] = round(time.monotonic() - began, 1)
+        verdict["seconds"] = round(time.monotonic() - started, 1)
         if session.status is None:
             return {**verdict, "verdict": "timed out"}
         if session.status == 0:

@@ -61,7 +61,7 @@ def _tokenizer() -> PreTrainedTokenizerFast:
 
     words = [word.lower() for word in (*NAME_WORDS, *TRADE, *YEARS)]
     tokens = dict.fromkeys([*_SPECIAL.values(), *words, *_COMMON_WORDS.split()])
-    vocabulary = {token: number for number, token in enumerate(tokens)}
+    vocabulary = {token: token_id for token_id, token in enumerate(tokens)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=_SPECIAL["unk_token"]))
     tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()

@@ -121,16 +121,16 @@ def add_memory_tokens(protocol: Protocol) -> tuple[Qwen2ForCausalLM, PreTrainedT
     weights = model.get_input_embeddings().weight.data
     ids = tokenizer.get_vocab()
     with torch.no_grad():
-        for ours, base in _tag_pairs(protocol):
-            weights[ids[ours]] = weights[ids[base]]
+        for tag, base_tag in _tag_pairs(protocol):
+            weights[ids[tag]] = weights[ids[base_tag]]
     return model, tokenizer
 
 
 def _tag_pairs(protocol: Protocol) -> list[tuple[str, str]]:
     """Return pairs (tag of the protocol, tag of the embedded policy) for the blocks of every protocol."""
-    ours, base = protocol.tags, load_protocol(EMBEDDED).tags
-    pairs = zip(vars(ours).values(), vars(base).values(), strict=True)
-    return [pair for our, its in pairs for pair in ((our.open, its.open), (our.close, its.close))]
+    new, embedded = protocol.tags, load_protocol(EMBEDDED).tags
+    blocks = zip(vars(new).values(), vars(embedded).values(), strict=True)
+    return [pair for block, base in blocks for pair in ((block.open, base.open), (block.close, base.close))]
 
 
 def memory_setup(tokenizer: PreTrainedTokenizerBase, protocol: Protocol) -> AgentSetup:

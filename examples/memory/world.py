@@ -84,7 +84,8 @@ def pages_data(seed: int, train: int = 2400, val: int = 160, kinds: Sequence[str
         make_world(seed, split, people=people, places=places)
         for split, people, places in (("train", 1000, 200), ("test", 200, 36))
     ]
-    questions = [make_questions(world, n, seed, kinds) for world, n in zip(worlds, (train, val), strict=True)]
+    pairs = zip(worlds, (train, val), strict=True)
+    questions = [make_questions(world, count, seed, kinds) for world, count in pairs]
     passages = tuple(passage for world in worlds for passage in make_pages(world, seed).world.passages)
     return DemoData(passages, *questions)
 

@@ -218,12 +218,12 @@ class Encoder:
 def _max_tokens(model: SentenceTransformer) -> int | None:
     """Return the largest number of tokens that a model can read; None if it has no limit or none is known."""
     config = getattr(model[0], "config", None)
-    number = getattr(config, "max_position_embeddings", None)
-    if not isinstance(number, int) or number < 1:
+    max_tokens = getattr(config, "max_position_embeddings", None)
+    if not isinstance(max_tokens, int) or max_tokens < 1:
         return None
     if config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet"):
-        number -= (config.pad_token_id or 0) + 1  # their positions start after that of the padding token
-    return number
+        max_tokens -= (config.pad_token_id or 0) + 1  # their positions start after that of the padding token
+    return max_tokens
 
 
 def _convert(

@@ -168,9 +168,9 @@ class PassageStore(Sequence[Passage]):
 
     def _read_batches(self, reader: pa.RecordBatchFileReader) -> Iterator[pa.RecordBatch]:
         """Yield the batches after reading their metadata. Mapped pages are released from time to time."""
-        for number in range(reader.num_record_batches):
-            yield reader.get_batch(number)
-            if number % _MAX_MAPPED_BATCHES == 0:
+        for batch in range(reader.num_record_batches):
+            yield reader.get_batch(batch)
+            if batch % _MAX_MAPPED_BATCHES == 0:
                 self.release()
 
     def __len__(self) -> int:
@@ -199,11 +199,11 @@ class PassageStore(Sequence[Passage]):
         """
         keys = pa.array(ids, pa.string())
         passages: dict[str, Passage] = {}
-        for number, columns in enumerate(self._columns):
+        for batch, columns in enumerate(self._columns):
             for offset in pc.indices_nonzero(pc.is_in(columns[0], value_set=keys)).to_pylist():
-                passage = self._passage(number, offset)
+                passage = self._passage(batch, offset)
                 passages[passage.id] = passage
-            if number % _MAX_MAPPED_BATCHES == 0:
+            if batch % _MAX_MAPPED_BATCHES == 0:
                 self.release()
         return [passages.get(key) for key in ids]
 

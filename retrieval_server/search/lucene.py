@@ -84,7 +84,7 @@ def _configure_jvm() -> None:
     if find_spec("jnius_config") is None:
         raise UserError(f"Lucene needs pyjnius, which is not installed. {_REMEDY}")
     package = find_spec("pyserini")
-    folders = [] if package is None else [Path(p) for p in package.submodule_search_locations or ()]
+    folders = [] if package is None else [Path(folder) for folder in package.submodule_search_locations or ()]
     jars = [jar for folder in folders for jar in folder.glob("resources/jars/anserini-*-fatjar.jar")]
     if not jars:
         raise UserError(f"Lucene needs the jar that pyserini carries, which is not installed. {_REMEDY}")

@@ -78,10 +78,10 @@ def probe_encoder(encoder: Encoder, threads: ThreadCount) -> ProbeResult:
     return probe.without_bits() if threads.differs else probe
 
 
-def _set_torch_threads(number: int) -> None:
+def _set_torch_threads(count: int) -> None:
     import torch
 
-    torch.set_num_threads(number)
+    torch.set_num_threads(count)
 
 
 def _torch_threads() -> int:

@@ -56,14 +56,14 @@ class WebSource(RemoteSource):
         engine = ENGINES[name]
         options = options or WebOptions()
         connects = replay is None or record is not None
-        with ExitStack() as held:  # closes the recording, which is locked, if another check fails
+        with ExitStack() as stack:  # closes the recording, which is locked, if another check fails
             *_, address, api_key, recording = check_all(
                 lambda: _check_params(engine, options),
                 lambda: _url(engine, environment, url) if connects else None,
                 lambda: _key(engine, environment) if connects else None,
-                lambda: held.enter_context(closing(Recording(replay, record))) if replay or record else None,
+                lambda: stack.enter_context(closing(Recording(replay, record))) if replay or record else None,
             )
-            held.pop_all()
+            stack.pop_all()
         client = WebClient(engine, address, api_key, options) if connects else None
         return cls(engine, options, client, recording)
 

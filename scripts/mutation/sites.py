@@ -205,8 +205,8 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, ast.AST, ast.AST | str]]:
                 yield "condition", test, ast.UnaryOp(ast.Not(), test)
         case ast.FunctionDef(args=args) | ast.AsyncFunctionDef(args=args):
             for default in [*args.defaults, *args.kw_defaults]:
-                number = isinstance(default, ast.Constant) and isinstance(default.value, (int, float))
-                if default is not None and not _is_none(default) and not number:
+                is_number = isinstance(default, ast.Constant) and isinstance(default.value, (int, float))
+                if default is not None and not _is_none(default) and not is_number:
                     yield "default", default, "None"
         case ast.Slice(lower=lower, upper=upper):
             if lower is not None:

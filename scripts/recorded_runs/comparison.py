@@ -85,8 +85,8 @@ class Comparison:
 def _short(old: Any, new: Any, width: int = 160) -> str:
     """Return both values as text, each from a little before their first difference on."""
     first, second = repr(old), repr(new)
-    begin = max(0, len(os.path.commonprefix([first, second])) - width // 3)
-    return f"{first[begin : begin + width]}  ->  {second[begin : begin + width]}"
+    start = max(0, len(os.path.commonprefix([first, second])) - width // 3)
+    return f"{first[start : start + width]}  ->  {second[start : start + width]}"
 
 
 def _files(folder: Path, side: int, normaliser: Normaliser) -> dict[str, Path]:

@@ -124,8 +124,8 @@ class _RowRange(faiss.SearchParameters):
 
 def _parts(index: faiss.Index, max_parts: int) -> list[_RowRange | None]:
     """Divide the rows of an index into at most `max_parts` equal parts; [None] stands for a single part."""
-    count = index.ntotal
-    number = min(max_parts, count * index.d // _MIN_PART_VALUES)
-    if number < 2:
+    rows = index.ntotal
+    parts = min(max_parts, rows * index.d // _MIN_PART_VALUES)
+    if parts < 2:
         return [None]
-    return [_RowRange(i * count // number, (i + 1) * count // number) for i in range(number)]
+    return [_RowRange(part * rows // parts, (part + 1) * rows // parts) for part in range(parts)]

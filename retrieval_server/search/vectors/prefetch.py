@@ -30,7 +30,7 @@ class Prefetch:
     def __init__(self, files: Sequence[Path], available: int | None = None):
         self._files = list(files)
         #: The size in bytes of each file, by its device and inode.
-        self._sizes = {(s.st_dev, s.st_ino): s.st_size for s in map(Path.stat, self._files)}
+        self._sizes = {(stat.st_dev, stat.st_ino): stat.st_size for stat in map(Path.stat, self._files)}
         self._size = sum(self._sizes.values())
         self._read_bytes = 0
         self._stop = threading.Event()
