@@ -110,18 +110,14 @@ class ShardedSource(StagedSource):
         from ray.exceptions import RayActorError
         from ray.serve.exceptions import DeploymentUnavailableError, ReplicaUnavailableError
 
+        unavailable = (RayActorError, DeploymentUnavailableError, ReplicaUnavailableError, ConnectionError)
         wait_s = _FIRST_WAIT_S
         while True:
             try:
                 return call.result(timeout_s=max(0.0, deadline - time.monotonic()))
             except TimeoutError:
                 break
-            except (
-                RayActorError,
-                DeploymentUnavailableError,
-                ReplicaUnavailableError,
-                ConnectionError,
-            ) as error:
+            except unavailable as error:
                 log.warning("%s is gone (%s); asking again", handle.deployment_name, type(error).__name__)
                 if time.monotonic() + wait_s >= deadline:
                     break

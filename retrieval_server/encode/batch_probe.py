@@ -90,9 +90,8 @@ def stable_digest(make_texts: MakeTexts, compute: Callable[[torch.Tensor], torch
             for size in _BATCH_SIZES:
                 first_text = len(texts) - size
                 batch = compute(texts[first_text:])
-                if not all(
-                    torch.equal(batch[i - first_text], row) for i, row in alone.items() if i >= first_text
-                ):
+                in_batch = ((i - first_text, row) for i, row in alone.items() if i >= first_text)
+                if not all(torch.equal(batch[i], row) for i, row in in_batch):
                     return None
             for row in alone.values():
                 digest.update(row.float().numpy().tobytes())

@@ -159,11 +159,10 @@ def recall_table(section: RecallSection) -> str:
 def _settings(index: faiss.Index, chosen: SearchParameters) -> list[SearchParameters]:
     """Return the settings to measure, in the order of rising cost; a single default if the index has none."""
     if cells := cell_count(index):
-        nprobes = {nprobe for nprobe in _NPROBES if nprobe <= cells}
-        nprobes |= {chosen.nprobe} if chosen.nprobe else set()
+        nprobes = {*(nprobe for nprobe in _NPROBES if nprobe <= cells), *filter(None, [chosen.nprobe])}
         return [SearchParameters(nprobe, chosen.ef_search) for nprobe in sorted(nprobes)]
     if _accepts(index, SearchParameters(ef_search=64)):
-        lengths = set(_EF_SEARCHES) | ({chosen.ef_search} if chosen.ef_search else set())
+        lengths = {*_EF_SEARCHES, *filter(None, [chosen.ef_search])}
         return [SearchParameters(None, length) for length in sorted(lengths)]
     return [SearchParameters()]
 

@@ -67,9 +67,8 @@ def estimate_bytes(
     read.
     """
     flat = 4 * dimension * passages
-    estimate = partial(
-        ResourceEstimate, process_bytes=_resident_bytes(), index_s=0.0, with_encoder=with_encoder
-    )
+    process_bytes = _resident_bytes()
+    estimate = partial(ResourceEstimate, process_bytes=process_bytes, index_s=0.0, with_encoder=with_encoder)
     if preset.bits is None or preset.rescoring is None:
         # The encoder's vectors and the index are both on the disk; the index is built in memory.
         disk = 2 * flat if encodes else flat

@@ -62,9 +62,8 @@ def _default_number(default: Callable[[], int]) -> int:
 
 def encoder_threads(options: OpenOptions) -> ThreadCount:
     """Return the thread counts of an encoder in this process, as the options set them."""
-    return ThreadCount(
-        _set_torch_threads, _torch_threads, options.encode_threads_alone, options.encode_threads
-    )
+    alone, together = options.encode_threads_alone, options.encode_threads
+    return ThreadCount(_set_torch_threads, _torch_threads, alone, together)
 
 
 def probe_encoder(encoder: Encoder, threads: ThreadCount) -> ProbeResult:

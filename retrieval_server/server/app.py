@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any
+from typing import Unpack
 
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.security import HTTPBearer
@@ -27,7 +27,7 @@ from retrieval_server.server.http.middleware import BodyLimitMiddleware, Metrics
 from retrieval_server.server.http.origin_check import HostNames, JsonMiddleware, OriginMiddleware
 from retrieval_server.server.indexes import Loader
 from retrieval_server.server.rerank_route import add_rerank_route
-from retrieval_server.server.services import Services
+from retrieval_server.server.services import Services, ServiceSettings
 from retrieval_server.server.wire import DEFAULT_INDEX
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ def create_app(
     hosts: HostNames | None = None,
     on_ready: OnReady | None = None,
     on_load_failure: OnLoadFailure | None = None,
-    **settings: Any,
+    **settings: Unpack[ServiceSettings],
 ) -> FastAPI:
     """Return the FastAPI app of the sources that `load` opens.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict
 
 from retrieval_server.engine.metrics import Metrics
 from retrieval_server.engine.options import EngineOptions
@@ -14,6 +15,18 @@ from retrieval_server.server.pages import ServedPages
 from retrieval_server.server.reload import Reloader, ReloadService
 from retrieval_server.server.request_errors import RequestErrors
 from retrieval_server.server.search_service import SearchService
+
+
+class ServiceSettings(TypedDict, total=False):
+    """The settings that `Services.make` explains."""
+
+    limits: RequestLimits
+    topk: int
+    options: EngineOptions
+    pages: Path | None
+    reloader: Reloader | None
+    log_queries: bool
+    progress: LoadProgress | None
 
 
 @dataclass(frozen=True)
