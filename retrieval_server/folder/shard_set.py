@@ -25,7 +25,7 @@ class IndexFolder(NamedTuple):
 class _Shard(NamedTuple):
     """A shard, and the section of its manifest that says which rows it contains."""
 
-    index: IndexFolder
+    folder: IndexFolder
     section: ShardSection
 
 
@@ -52,7 +52,7 @@ def read_shards(folder: Path) -> list[IndexFolder]:
         shards.append(_Shard(IndexFolder(path, manifest), manifest.shard))
     shards.sort(key=lambda shard: shard.section.number)
     _check_set(folder, shards)
-    return [shard.index for shard in shards]
+    return [shard.folder for shard in shards]
 
 
 def _check_set(folder: Path, shards: Sequence[_Shard]) -> None:
