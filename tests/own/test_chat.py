@@ -21,7 +21,7 @@ def test_files_that_the_run_leaves_out_do_not_end_the_chat(tmp_path, skip):
         plan=read_plan(None, {"documents": documents}),
         out=tmp_path / "out",
         final_model=Path("trained"),
-        episodes=SimpleNamespace(playing={"protocol": "rag_r1_mq"}),
+        episodes=SimpleNamespace(policy_arguments={"protocol": "rag_r1_mq"}),
     )
     *_, line = chat_lines(run)
     args = read_arguments(ChatArguments, shlex.split(line)[2:], description="")

@@ -148,7 +148,7 @@ def test_the_difficulty_script_reads_the_rollouts(tmp_path: Path):
     path = tmp_path / "rollouts.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in rollout_lines(questions)))
     classes = read_difficulties(path)
-    difficulties = [classes.of(Question(question.row.question, ("x",))) for question in questions]
+    difficulties = [classes.class_of(Question(question.row.question, ("x",))) for question in questions]
     assert difficulties == ["easy", "easy", "medium", "medium", "hard", "hard", None, None]
     assert difficulties == [question.difficulty for question in questions]
 

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.retriever.records import json_values
 from rag_r1.retriever.selection.rules import (
     REASONS,
     QueryRound,
@@ -59,7 +58,7 @@ def test_faithful_selects_the_published_positives(scores, expected):
 
 def test_a_row_has_the_published_keys_the_positive_first_and_fifteen_negatives():
     (row,) = rows_of(round_of((0.0, 0), (1.0, 95), *[(0.0, 10)] * 14), FAITHFUL)
-    assert json_values(row) == {
+    assert row.model_dump(mode="json", exclude_unset=True, exclude_none=True) == {
         "dataset": "hotpotqa",
         "query_id": "q1",
         "question": "Who?",
