@@ -67,7 +67,7 @@ def check_launch(args: ChatAgentArguments, checks: Sequence[Callable[[], Any]] =
             _check_without_model(args, checks, start_checks)
         else:
             _check_agent(args, checks, start_checks)
-        if args.documents is not None:
+        if args.documents is not None and not args.demo:  # with --demo, the arguments are wrong already
             is_read = args.is_partial or bool(start_checks.problems) or getattr(args, "check_only", False)
             start_checks.run(_check_documents, args.documents, args.skip_bad_files, is_read=is_read)
 

@@ -297,6 +297,13 @@ def test_runs_without_trajectories_are_named_by_eval_sigma(place, capsys):
     assert "bad.jsonl, line 1: " in message
 
 
+def test_documents_that_the_demo_does_not_use_are_not_read(place, capsys):
+    with pytest.raises(SystemExit):
+        main("serve --demo --documents notes --out new --port 0".split())
+    message = capsys.readouterr().err
+    assert "--documents" in message and "latin.txt" not in message
+
+
 def test_what_follows_from_a_wrong_flag_is_no_problem_of_its_own(place, port, capsys):
     with pytest.raises(SystemExit):
         main(shlex.split(f"view none.jsonl --port {port}0000000"))
