@@ -32,7 +32,7 @@ from rag_r1.evaluation.report.run_table import RunTable, read_run
 from rag_r1.evaluation.target import check_served_model, resolve_model, serve_model
 from rag_r1.io.atomic_files import error_text, write_json, write_text
 from rag_r1.options.command_exit import ExitStatus
-from rag_r1.options.command_line import Positive, argument
+from rag_r1.options.command_line import argument
 from rag_r1.options.types import Constraint
 from rag_r1.rollouts.checks import all_problems
 from rag_r1.rollouts.command_run import read_and_run
@@ -71,6 +71,9 @@ Temperature = Annotated[
     float, Field(gt=0, allow_inf_nan=False), Constraint("a number above 0: greedy answers are equal")
 ]
 
+#: One answer has no other to be compared with.
+GroupSize = Annotated[int, Field(ge=2), Constraint("a whole number of at least 2, to compare answers")]
+
 
 class GroupsArguments(EvalArguments):
     """The arguments of `rag-r1 eval` with several temperatures."""
@@ -80,14 +83,17 @@ class GroupsArguments(EvalArguments):
     temperatures: list[Temperature] = argument(
         "sampling temperature of a run; may be repeated", "T", default=[0.6, 0.8, 1.0]
     )
-    samples: Positive = argument("answers in a group, the episodes of a question", "N", default=5)
+    samples: GroupSize = argument("answers in a group, the episodes of a question", "N", default=5)
 
+    # Each check is a validator of its own, since only the first error of one is reported.
     @model_validator(mode="after")
-    def _flags_fit_groups(self) -> GroupsArguments:
-        if self.samples < 2:
-            raise ValueError("--samples must be at least 2: a group of one has nothing to compare")
+    def _temperatures_are_several(self) -> GroupsArguments:
         if self.temperature:
             raise ValueError("--temperature: give --temperatures, which may be repeated")
+        return self
+
+    @model_validator(mode="after")
+    def _agent_is_asked(self) -> GroupsArguments:
         self.refuse_other_conditions()
         return self
 
