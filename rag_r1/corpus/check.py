@@ -72,7 +72,7 @@ def check_start(args: CheckArguments) -> CorpusInputs:
             checks, args.questions, args.corpus, args.supply, skip_bad_rows=args.skip_bad_rows
         )
         if args.redirects:
-            checks.run(check_redirects, args.redirects)
+            checks.run(check_redirects, args.redirects, args.skip_bad_rows)
         checks.run(_try_servers, args)
     assert inputs is not None  # otherwise the block has raised StartError
     return inputs

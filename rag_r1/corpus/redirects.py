@@ -44,9 +44,12 @@ def read_redirects(path: Path, bad: BadRows, *, progress: bool = True) -> Iterat
         ) from error
 
 
-def check_redirects(path: Path) -> None:
-    """Read the first pair of a file as a check. Raises DataError if the file cannot be read."""
-    next(read_redirects(path, BadRows(), progress=False), None)
+def check_redirects(path: Path, skip_bad_rows: bool) -> None:
+    """Read a file up to its first pair as a check. Raises DataError if the file cannot be read or, unless
+    `skip_bad_rows` says to leave such lines out, if a line before is not a pair."""
+    bad = BadRows()
+    next(read_redirects(path, bad, progress=False), None)
+    bad.refuse(skip_bad_rows, "nothing was written")
 
 
 def _pair_of_tsv(line: str) -> tuple[str, str]:

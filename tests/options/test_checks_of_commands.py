@@ -461,6 +461,10 @@ def test_mcp_refuses_another_server_in_place_of_the_search(capsys):
             "q.jsonl is given twice",
         ),
         ("corpus check --questions q --corpus c.jsonl ./c.jsonl --out new", "c.jsonl is given twice"),
+        (
+            "corpus check --questions questions.jsonl --corpus c.jsonl --redirects bad.jsonl --out new",
+            "bad.jsonl, line 1: not",
+        ),
         ("eval --model m URLS --questions ./questions.jsonl", "questions.jsonl is given twice"),
         ("eval --model m URLS --questions loop", "loop: there is no such file"),
         ("eval --model '' URLS", "--model: must be"),
