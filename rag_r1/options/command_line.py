@@ -28,6 +28,7 @@ or a person (arguments/words.py).
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
@@ -89,7 +90,9 @@ def is_override(word: str) -> bool:
 def _checked_override(word: str) -> str:
     """Validate a word as an override, and return it unchanged. Raises ValueError if it is not one."""
     if not is_override(word):
-        hint = ": repeat the flag for each file" if Path(word).exists() else ""
+        hint = ": repeat the flag for each file" if os.path.exists(word) else ""
+        if os.path.isdir(word):
+            hint = ": give a folder with its flag"
         raise ValueError(f"{word!r} is not key=value or ~key{hint}")
     return word
 
