@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, create_model, field_validator
-from pydantic_core import PydanticUndefined
+from pydantic_core import ErrorDetails, PydanticUndefined
 from pydantic_settings import BaseSettings, CliApp, CliPositionalArg, CliSettingsSource, SettingsConfigDict
 
 from rag_r1.io.unknown_value import listed
@@ -248,13 +248,23 @@ def read_arguments(
             return args
         errors = []
     except ValidationError as error:
-        errors = [item for item in error.errors(include_url=False) if item["type"] != "missing"]
+        errors = [
+            item
+            for item in error.errors(include_url=False)
+            if item["type"] != "missing" and not _is_of_unknown_flag(item, parser, fields)
+        ]
     faults += [*parser.faults, *(message_of(item, fields) for item in errors)]
     parsed = source()
     known_wrong = {str(item["loc"][0]) for item in errors if item["loc"]} | parser.wrong_names
     known_wrong |= {name for name in fields if flag_of(name) in wrong_flags and name not in parsed}
     faults += _other_faults(cls, {**settings, **parsed}, known_wrong, check)
     parser.error("; ".join(faults) if check is None else listed(faults))
+
+
+def _is_of_unknown_flag(error: ErrorDetails, parser: CommandParser, fields: Fields) -> bool:
+    """Return whether an error is about a positional argument that is rather the value of an unknown flag."""
+    name, *index = error["loc"] or ("",)
+    return bool(index) and is_positional(fields[str(name)]) and error["input"] in parser.behind_unknown
 
 
 def names_flag(words: Sequence[str], flag: str) -> bool:

@@ -141,10 +141,16 @@ def test_several_wrong_values_are_told_together(capsys):
     assert "--loaves" in told and "--grain" in told
 
 
-def test_an_override_without_a_value_can_be_refused(capsys):
-    class Checked(Arguments):
-        overrides: CheckedOverrides = argument("anything", "key=value", default=[])
+class Checked(Arguments):
+    overrides: CheckedOverrides = argument("anything", "key=value", default=[])
 
+
+def test_the_value_of_an_unknown_flag_is_no_wrong_override(capsys):
+    told = refusal(capsys, "--nonsense", "1", "a=b", "2", cls=Checked)
+    assert told == "bake: error: unrecognized arguments: --nonsense; '2' is not key=value or ~key"
+
+
+def test_an_override_without_a_value_can_be_refused(capsys):
     assert bake("a=b", cls=Checked).overrides == ["a=b"]
     assert refusal(capsys, "a=b", "c", cls=Checked) == "bake: error: 'c' is not key=value or ~key"
 

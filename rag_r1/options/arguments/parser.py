@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import Any, NoReturn
 
 from pydantic_core import PydanticUndefined
@@ -20,12 +20,14 @@ from rag_r1.options.suggestions import did_you_mean
 
 class CommandParser(argparse.ArgumentParser):
     """argparse's parser with shorter errors. `faults` has the messages about wrong arguments that `parse_all`
-    has found, and `wrong_names` the names of those with too few or too many values."""
+    has found, `wrong_names` the names of those with too few or too many values, and `behind_unknown` the
+    words that follow unknown flags."""
 
     def __init__(self, **keywords: Any):
         super().__init__(**keywords)
         self.faults: list[str] = []
         self.wrong_names: set[str] = set()
+        self.behind_unknown: set[str] = set()
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> argparse.Namespace:
         """Return the arguments, by default those of the process. Ends it if an argument is wrong."""
@@ -62,6 +64,7 @@ class CommandParser(argparse.ArgumentParser):
             self.faults.append(f"the following arguments are required: {', '.join(missing)}")
         if unknown:
             self.faults.append(self._unrecognized(unknown))
+        self.behind_unknown = {word for flag, word in pairwise(words) if flag in unknown}
         return parsed
 
     def _without_wrong_flag(self, words: Sequence[str], error: argparse.ArgumentError) -> list[str]:
