@@ -19,6 +19,7 @@ import sqlite3
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal
 
@@ -118,12 +119,27 @@ def check_start(args: BuildArguments) -> tuple[Protocol, list[MixEntry]]:
         for entry in entries:
             if entry.file is not None:
                 checks.run(check_first_rows, entry.location, read_source(entry))
+        if args.overlap == "fail":
+            checks.run(_refuse_shared_rows, entries)
         checks.run(check_out, args.out, "rag-r1 data")
         splits = {entry.split for entry in entries} | {split for split, values in flags.items() if values}
         if args.mix is None or not checks.problems:  # else the splits are not known
             checks.run(refuse_leftovers, splits, args.out)
     assert protocol is not None  # else StartChecks has raised
     return protocol, entries
+
+
+def _refuse_shared_rows(entries: Sequence[MixEntry]) -> None:
+    """Raise DataError for a source of both splits if the same questions must be in both: all rows of one are
+    taken, or both draw by the same name. (Other overlaps show when the set is built.)"""
+    for one, other in combinations(entries, 2):
+        is_same_file = os.path.realpath(one.location) == os.path.realpath(other.location)
+        is_shared = None in (one.take, other.take) or one.name == other.name
+        if one.split != other.split and one.kind == other.kind and is_same_file and is_shared:
+            raise DataError(
+                f"{one.label} and {other.label} are the same questions: give each split its own, or choose "
+                "with --overlap drop or keep"
+            )
 
 
 def build(args: BuildArguments, protocol: Protocol, entries: list[MixEntry]) -> dict[str, Any]:

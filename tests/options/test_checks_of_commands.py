@@ -466,6 +466,7 @@ def test_mcp_refuses_another_server_in_place_of_the_search(capsys):
             "bad.jsonl, line 1: not",
         ),
         ("eval groups notes --model m --questions q --out new", "give a folder with its flag"),
+        ("data --train nq=questions.jsonl --validation nq=./questions.jsonl --out new", "the same questions"),
         ("eval --model m URLS --questions ./questions.jsonl", "questions.jsonl is given twice"),
         ("eval --model m URLS --questions loop", "loop: there is no such file"),
         ("eval --model '' URLS", "--model: must be"),
