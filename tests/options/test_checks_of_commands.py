@@ -485,7 +485,7 @@ def test_mcp_refuses_another_server_in_place_of_the_search(capsys):
         ("documents --folder notes --out loop/new", "loop is a link to nothing"),
         ("documents --folder notes --out new --check-only=yes", "it takes no value: leave out 'yes'"),
         ("data --train questions=infinite.jsonl --near-duplicates 0 --out new", "not [inf]"),
-        ("data --train questions=twice.jsonl.gz --near-duplicates 0 --out new", "it is not UTF-8 text"),
+        ("data --train questions=twice.jsonl.gz --near-duplicates 0 --out new", "is not text: give another"),
         ("data --train questions=questions.jsonl --protocol folder.yaml --out new", "give another file"),
         ("traces --teacher-model m URLS --body {x", "correct it, such as"),
         ("traces --teacher-model m URLS --body '{\"a\": NaN}'", "NaN is not a number of JSON"),

@@ -118,19 +118,22 @@ def open_bytes(path: Path) -> Iterator[BinaryIO]:
 def refuse_utf16(path: Path, file: BinaryIO, accepted: str = ACCEPTED) -> None:
     """Check the encoding of the file, and leave it at its beginning. Raises DataError, with the command that
     converts the file, if it is UTF-16 or UTF-32, which spreadsheets write, and for a file that only begins
-    like these; `accepted` are the files to give instead."""
+    like these or has null bytes; `accepted` are the files to give instead."""
     begin = file.read(1024)
     file.seek(0)
+    not_text = DataError(f"{path} is not text: give another file. Accepted are {accepted}")
     if (encoding := _wide_encoding(begin[:4])) is not None:
         try:
             codecs.getincrementaldecoder(encoding)().decode(begin)
         except UnicodeDecodeError as error:
-            raise DataError(f"{path} is not text: give another file. Accepted are {accepted}") from error
+            raise not_text from error
         convert = f"iconv -f {encoding} -t UTF-8"
         file_name = quote(str(path))
         is_gzip = path.name.lower().endswith(".gz")
         command = f"zcat {file_name} | {convert}" if is_gzip else f"{convert} {file_name}"
         raise DataError(f"{path} is not UTF-8 but {encoding}: convert it (`{command} > NEW`), and give NEW")
+    if b"\0" in begin:
+        raise not_text
 
 
 def _wide_encoding(begin: bytes) -> str | None:

@@ -121,8 +121,8 @@ def test_a_file_in_utf_16_is_refused_with_the_command_that_converts_it(tmp_path,
     assert f"{path} is not UTF-8 but {named}: convert it (`{command} > NEW`)" in str(raised.value)
 
 
-@pytest.mark.parametrize("data", [b"\0a\xdc\0" * 9, b"\xff\xfe\0\xdc" * 999], ids=["no mark", "mark"])
-def test_a_file_that_only_begins_like_utf_16_is_not_text(tmp_path, data):
+@pytest.mark.parametrize("data", [b"\0a\xdc\0" * 9, b"\xff\xfe\0\xdc" * 999, b"\x89PNG\n\0" * 9])
+def test_a_file_with_null_bytes_that_is_not_utf_16_is_not_text(tmp_path, data):
     (tmp_path / "q.jsonl").write_bytes(data)
     with pytest.raises(DataError, match="q.jsonl is not text: give another file"):
         read_file(tmp_path / "q.jsonl")
