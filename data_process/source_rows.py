@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from data_process.mixture import FLAGS, MixEntry
 from data_process.sources import SOURCES
+from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.files.hub_rows import hub_rows
 from rag_r1.data.files.questions import Question
 from rag_r1.data.files.row_files import ACCEPTED, Rows, open_rows
@@ -25,20 +26,20 @@ def read_source(entry: MixEntry) -> Iterator[tuple[int, Question | ValueError]]:
     no usable row.
     """
     usable = 0
-    first_problem = None
+    bad = BadRows()
     with _open_rows(entry) as rows:
         for number, row in rows:
             try:
                 question = replace(entry.kind.read_row(row, SOURCES), row=number)
             except ValueError as error:
-                first_problem = first_problem or f"row {number}: {error}"
+                bad.add(f"row {number}", error)
                 yield number, error
                 continue
             usable += 1
             yield number, question
     if not usable:
         accepted = f". Accepted are {ACCEPTED}" if entry.file else ""
-        reason = first_problem or "it has no rows"
+        reason = bad.named() or "it has no rows"
         raise DataError(f"no usable question in {entry.location}: {reason}{accepted}")
 
 

@@ -145,6 +145,7 @@ GOOD = '{"question": "A?", "golden_answers": ["x"]}'
             "row 1: not of nq: it looks like 2wikimultihopqa",
         ),
         ("", "it has no rows. Accepted are .json"),
+        ('{"question": "A?"}\n{"question": "B?"}', "row 1: .*; row 2: "),
     ],
 )
 def test_a_wrong_file_is_told_with_the_row_and_the_reason_and_nothing_is_written(

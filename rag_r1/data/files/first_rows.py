@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any
 
+from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.io.errors import DataError
 
 #: Number of rows that are checked. If all of them are bad, the whole file is assumed to be wrong.
@@ -21,7 +22,7 @@ def check_first_rows(
     """Check that a file has a usable row among its first ones. `rows` has (number, row) pairs; a row cannot
     be used if it is a ValueError or if `parse` raises one. Raises DataError, which begins with `name`, if the
     file has no rows, or if none of the first rows can be used."""
-    first_fault = None
+    bad = BadRows()
     for number, row in islice(rows, _CHECKED_ROWS):
         try:
             if isinstance(row, ValueError):
@@ -29,9 +30,9 @@ def check_first_rows(
             parse(row)
             return
         except ValueError as error:
-            first_fault = first_fault or f"row {number}: {error}"
-    if first_fault is None:
+            bad.add(f"row {number}", error)
+    if not bad.count:
         raise DataError(f"{name} has no rows: give another file")
     raise DataError(
-        f"{name}: no usable row among its first ones ({first_fault}): correct it, or give another"
+        f"{name}: no usable row among its first ones ({bad.named()}): correct it, or give another"
     )
