@@ -4,8 +4,8 @@
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-recipe=$1
-shift
+recipe=${1:-}
+shift $(($# > 0))
 case $recipe in
   ppo_sq) door=train_ppo.sh what="PPO, one query per turn" ;;
   ppo_mq) door=train_ppo_mq.sh what="PPO, up to three queries per turn" ;;

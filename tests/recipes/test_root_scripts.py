@@ -102,6 +102,11 @@ def test_before_the_first_installation_a_flag_that_the_command_does_not_have_is_
     assert all(word in named[0] for word in words)
 
 
+def test_without_a_recipe_those_that_there_are_are_named(project: Path):
+    done = call(project, "scripts/train.sh")
+    assert done.returncode == 2 and "ppo_sq" in done.stderr and "unbound" not in done.stderr
+
+
 def test_nothing_set_on_a_gpu_machine_says_what_to_set(project: Path):
     done = call(project, "train_ppo.sh", RAG_R1_PLATFORM="gpu")
     assert done.returncode == 2 and done.stdout == ""
