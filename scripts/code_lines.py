@@ -80,6 +80,8 @@ def count_part(root: Path, part: str) -> LineCount:
 def main() -> None:
     """Print the table of all folders and parts."""
     root = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT
+    if not (root / "rag_r1").is_dir():
+        sys.exit(f"error: {root} is no checkout: there is no folder rag_r1 in it")
     print(f"{'':36}{'code':>8}{'documentation':>15}")
     for part, names in PARTS.items():
         for name in names:
