@@ -21,7 +21,6 @@ A web search engine, with its answers recorded; then the same run again, free of
 from __future__ import annotations
 
 import ipaddress
-import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -36,12 +35,11 @@ if __package__ in (None, ""):
 from retrieval_server.command_line import parse
 from retrieval_server.determinism import Determinism
 from retrieval_server.errors import UserError
-from retrieval_server.serve.checks import ServedSources, check_locally, check_sources
+from retrieval_server.serve.checks import ServedSources, check_locally, check_sources, token_text
 from retrieval_server.serve.options import ServeCommand
 from retrieval_server.server.log_format import set_up_logs
 from retrieval_server.web.options import WEB
 
-TOKEN_VARIABLE = "RETRIEVAL_TOKEN"
 _NO_TOKEN = """\
 WARNING: --host {host} without RETRIEVAL_TOKEN: anybody who can reach this address can search the indexes and
 WARNING: reload them. Set the environment variable to a secret, or listen on 127.0.0.1."""
@@ -51,7 +49,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index serve") ->
     """Serve by a command line until a signal stops the server. Returns the exit status."""
     command = parse(ServeCommand, __doc__, argv, prog, check=check_locally)
     set_up_logs(command.logs.log_format, command.logs.level)
-    token = os.environ.get(TOKEN_VARIABLE, "").strip()
+    token = token_text()
     if not token and not _is_loopback(command.host):
         print(_NO_TOKEN.format(host=command.host), file=sys.stderr, flush=True)
     _set_up_process()

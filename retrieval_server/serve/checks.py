@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -44,6 +44,9 @@ class LocalSources:
     web: WebSource | None
     #: The open socket of the port.
     listener: socket.socket
+
+#: The environment variable with the token that clients must send.
+TOKEN_VARIABLE = "RETRIEVAL_TOKEN"
 
 
 @dataclass
@@ -192,14 +195,15 @@ def _check_rerank(name: str | None) -> None:
 
 
 def _check_other_options(command: ServeCommand) -> None:
-    """Raise UserError for an option that cannot be used: of files, the back end, the encoder or the cluster.
+    """Raise UserError for an option that cannot be used: the token, files, the back end, the encoder or the
+    cluster.
 
     A device is checked even if no index has an encoder, since a reload may bring one, but only if this
     process may use it.
     """
     from retrieval_server.server.pages import check_pages
 
-    checks = []
+    checks: list[Callable[[], object]] = [_check_token]
     if command.pages is not None:
         checks.append(partial(check_pages, command.pages))
     if (backend := command.search.backend) is not None:
@@ -217,6 +221,21 @@ def _check_other_options(command: ServeCommand) -> None:
     else:
         checks.append(partial(_refuse_unused_ray, command.ray))
     check_all(*checks)
+
+
+def token_text() -> str:
+    """Return the token in the environment without white space around it, or an empty text."""
+    return os.environ.get(TOKEN_VARIABLE, "").strip()
+
+
+def _check_token() -> None:
+    """Raise UserError for a token that a header cannot contain. The message does not repeat the token."""
+    token = token_text()
+    if not (token.isascii() and token.isprintable()) or " " in token:
+        raise UserError(
+            f"${TOKEN_VARIABLE} has characters that a token cannot have. Use ASCII letters, digits and "
+            "signs, as `openssl rand -hex 32` prints them."
+        )
 
 
 def _refuse_unused_ray(options: RayOptions) -> None:

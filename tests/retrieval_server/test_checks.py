@@ -235,6 +235,12 @@ def test_a_missing_flag_hides_no_missing_file(words, capsys):
     assert "needs --" in message and "absent.jsonl: no such" in message
 
 
+def test_a_token_that_a_header_cannot_contain_is_named_and_not_shown(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("RETRIEVAL_TOKEN", "my secret")
+    message = refused(capsys, "serve", "--port", "0", "--index", tmp_path / "none", "--check-only")
+    assert missing(message, ["$RETRIEVAL_TOKEN", "none", "2 problems"]) == [] and "secret" not in message
+
+
 def test_the_value_of_an_unknown_flag_is_no_wrong_step(corpus, tmp_path, capsys):
     words = ["--corpus", str(corpus), "--out", str(tmp_path / "new"), "--backend", "bm25"]
     with pytest.raises(SystemExit):
