@@ -12,6 +12,7 @@ at `\\n` only, because other line separators of Unicode may occur inside a text.
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import logging
 import zlib
@@ -20,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from shlex import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -37,6 +39,13 @@ _PARSERS: dict[str, Callable[[str], Passage]] = {".jsonl": parse_jsonl_row, ".ts
 _SUFFIXES = (".jsonl", ".jsonl.gz", ".tsv", ".tsv.gz", ".parquet")
 _COLUMNS = ("id", "contents", "title", "text", "url")
 _PARQUET_BATCH_ROWS = 1024  # rows of a parquet file in memory
+#: Byte-order mark -> encoding. That of UTF-32 begins with that of UTF-16.
+_WIDE_ENCODINGS = {
+    codecs.BOM_UTF32_LE: "UTF-32",
+    codecs.BOM_UTF32_BE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}
 
 
 def corpus_files(corpus: Path | Sequence[Path]) -> list[Path]:
@@ -180,7 +189,7 @@ def _rows(path: Path, bar: tqdm) -> Iterator[Passage | BadRowError | None]:
 def _line_rows(path: Path, bar: tqdm) -> Iterator[Passage | BadRowError | None]:
     """Yield the passage or the fault of each line; None for a blank line.
 
-    Raises UserError for a broken gzip file.
+    Raises UserError for a broken gzip file, and for a text in UTF-16 or UTF-32.
     """
     name = path.name.lower()
     parse = next(parse for suffix, parse in _PARSERS.items() if name.removesuffix(".gz").endswith(suffix))
@@ -188,6 +197,7 @@ def _line_rows(path: Path, bar: tqdm) -> Iterator[Passage | BadRowError | None]:
         stream = gzip.open(raw) if name.endswith(".gz") else raw
         reported = 0  # bytes on disk that the bar shows
         try:
+            _refuse_wide_encoding(path, stream.peek(4)[:4])
             for number, line in enumerate(iter(partial(stream.readline, MAX_LINE_BYTES + 1), b"")):
                 if number % 1000 == 0:
                     bar.update(raw.tell() - reported)
@@ -200,6 +210,19 @@ def _line_rows(path: Path, bar: tqdm) -> Iterator[Passage | BadRowError | None]:
                 yield _parse_line(line, "utf-8-sig" if number == 0 else "utf-8", parse)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise UserError(f"{path}: broken gzip file ({error}). Fetch it again.") from error
+
+
+def _refuse_wide_encoding(path: Path, begin: bytes) -> None:
+    """Raise UserError, with the command that converts the file, if it begins like a text in UTF-16 or UTF-32,
+    which spreadsheets write. (The rule of rag_r1/data/files/row_files.py, which cannot be imported here.)"""
+    encoding = next((name for mark, name in _WIDE_ENCODINGS.items() if begin.startswith(mark)), None)
+    # Without a byte-order mark, one of the two bytes of an ASCII character is null.
+    if encoding is None and len(begin) > 1 and (begin[0] == 0) != (begin[1] == 0):
+        encoding = "UTF-16BE" if begin[0] == 0 else "UTF-16LE"
+    if encoding is not None:
+        read = "zcat" if path.name.lower().endswith(".gz") else "cat"
+        command = f"{read} {quote(str(path))} | iconv -f {encoding} -t UTF-8 > NEW"
+        raise UserError(f"{path} is not UTF-8 but {encoding}. Convert it (`{command}`), and give NEW.")
 
 
 def _parse_line(line: bytes, encoding: str, parse: Callable[[str], Passage]) -> Passage | BadRowError | None:

@@ -164,6 +164,11 @@ def test_an_encoder_whose_files_are_not_whole_is_refused_before_the_work(
         ("build --backend bm25 --out PATH/x --corpus PATH/twice.jsonl", "line 3: neither"),
         ("build --backend bm25 --out PATH/x --corpus PATH/no.tsv --corpus PATH/c.jsonl", "no.tsv: no such"),
         ("build --backend bm25 --out PATH/x --corpus PATH/c.jsonl --corpus PATH/./c.jsonl", "given twice"),
+        (
+            "build --backend bm25 --out PATH/x --corpus PATH/wide.jsonl",
+            "wide.jsonl | iconv -f UTF-16 -t UTF-8",
+        ),
+        ("build --backend bm25 --out PATH/x --corpus PATH/no_mark.jsonl", "is not UTF-8 but UTF-16LE"),
         ("build --backend dense --device tpu DENSE", "--device tpu"),
         ("build --backend bm25 --corpus PATH/c.jsonl --out PATH/LONG", "too long; give a shorter name"),
         ("build --backend dense DENSE --encoder ~nobody-here/model", "~nobody-here/model: no such folder"),
@@ -193,6 +198,8 @@ def test_a_check_names_what_the_work_would_refuse(words, named, tiny_bge, tmp_pa
     (tmp_path / "c.jsonl").write_text('{"id": "1", "contents": "Ulm"}\n')
     (tmp_path / "twice.jsonl").write_text('{"id": "1", "contents": "Ulm"}\n' * 2 + '{"id": "2"}')
     (tmp_path / "utf16").write_text("Ulm", encoding="utf-16")
+    (tmp_path / "wide.jsonl").write_text('{"id": "1", "contents": "Ulm"}\n', encoding="utf-16")
+    (tmp_path / "no_mark.jsonl").write_text('{"id": "1", "contents": "Ulm"}\n', encoding="utf-16-le")
     (tmp_path / "recording").write_text('{"query": "Ulm"}\n')
     np.save(tmp_path / "none.npy", np.zeros((0, 32), np.float32))
     np.save(tmp_path / "int.npy", np.zeros((1, 32), np.int64))
