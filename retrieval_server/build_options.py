@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from retrieval_server.encode.options import EncoderOptions
+from retrieval_server.errors import UserError
 from retrieval_server.indexing.options import BM25Options, BuildOptions, DenseOptions
 from retrieval_server.options import AtLeastOne, Flag, Group, Options
 
@@ -131,45 +132,51 @@ class BuildCommand(Options):
             **dict(self.dense),
         )
 
-    def contradictions(self) -> Iterator[str]:
-        """Yield a sentence for each option that is missing, and for options that contradict each other."""
+    def contradictions(self) -> Iterator[UserError]:
+        """Yield an error for each option that is missing, and for options that contradict each other."""
         if self.backend == "hybrid":
             if self.step != "all" or self.corpus or not self.hybrid.of or not self.out:
-                yield "--backend hybrid needs --of DIR --of DIR and --out, and no corpus"
+                text = "--backend hybrid needs --of DIR --of DIR and --out, and no corpus"
+                yield UserError(text, "--of", "--out")
         elif self.hybrid.of:
-            yield "--of belongs to --backend hybrid"
+            yield UserError("--of belongs to --backend hybrid", "--backend")
         else:
             values = {**dict(self), "encoder": self.dense.encoder}
             for name in _REQUIRED[self.step]:
                 if values[name] is None:
-                    yield f"{'a build' if self.step == 'all' else self.step} needs --{name}"
+                    step = "a build" if self.step == "all" else self.step
+                    yield UserError(f"{step} needs --{name}", f"--{name}")
             if self.backend == "dense" and self.step == "all" and self.dense.encoder is None:
-                yield "--backend dense needs --encoder NAME_OR_PATH (--encoder minilm needs no download)"
+                text = "--backend dense needs --encoder NAME_OR_PATH (--encoder minilm needs no download)"
+                yield UserError(text)
         if self.step == "all" and self.dense.encoder and self.backend not in (None, "dense"):
-            yield f"--encoder is for --backend dense, not {self.backend}"
+            yield UserError(f"--encoder is for --backend dense, not {self.backend}")
         if self.step != "all" and self.backend not in (None, "dense", "hybrid"):
-            yield f"{self.step} is a step of a dense index; {self.backend} is built in one go"
+            yield UserError(f"{self.step} is a step of a dense index; {self.backend} is built in one go")
         if self.step in ("all", "import") and (self.parts or self.part):
-            yield "--parts and --part belong to: rag-r1 index build passages|encode|merge ..."
+            text = "--parts and --part belong to: rag-r1 index build passages|encode|merge ..."
+            yield UserError(text, "step")
         yield from self._import_contradictions()
         if self.dense.preset and "factory" in self.dense.model_fields_set:
-            yield "--preset and --factory both say how FAISS searches; give one of them"
+            yield UserError("--preset and --factory both say how FAISS searches; give one of them")
         if self.dense.preset and self.backend not in (None, "dense"):
-            yield f"--preset is for --backend dense, not {self.backend}"
+            yield UserError(f"--preset is for --backend dense, not {self.backend}")
 
-    def _import_contradictions(self) -> Iterator[str]:
-        """Yield a sentence for each option that an import lacks, or that does not belong to the step."""
+    def _import_contradictions(self) -> Iterator[UserError]:
+        """Yield an error for each option that an import lacks, or that does not belong to the step."""
         imported = self.imported
         if self.step != "import":
             if imported.faiss or imported.embeddings or imported.trust:
-                yield "--faiss, --embeddings and --trust belong to: rag-r1 index import ..."
+                text = "--faiss, --embeddings and --trust belong to: rag-r1 index import ..."
+                yield UserError(text, "step")
             return
         if (imported.faiss is None) == (imported.embeddings is None):
-            yield "import needs either --faiss FILE or --embeddings FILE ..."
+            text = "import needs either --faiss FILE or --embeddings FILE ..."
+            yield UserError(text, "--faiss", "--embeddings")
         if self.skip_bad_rows:
-            yield "--skip-bad-rows: a row left out would shift later vectors; repair the corpus"
+            yield UserError("--skip-bad-rows: a row left out would shift later vectors; repair the corpus")
         dense = self.dense
         chooses_index = dense.factory != "Flat" or dense.preset or dense.recall_queries or dense.train_sample
         if imported.faiss and chooses_index:
             flags = "--factory, --preset, --recall-queries, --train-sample"
-            yield f"{flags}: the index of --faiss is built already; drop them"
+            yield UserError(f"{flags}: the index of --faiss is built already; drop them")

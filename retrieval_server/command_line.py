@@ -19,9 +19,11 @@ from types import MappingProxyType
 from typing import Annotated, Any, NoReturn, get_args, get_origin
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
-from retrieval_server.errors import UserError, listed
+from retrieval_server.errors import UserError, listed, single_errors
 from retrieval_server.options import (
+    ContradictionError,
     Flag,
     Group,
     Model,
@@ -75,17 +77,17 @@ def parse(
     values = empty_values(model) | dict(settled)
     behind_unknown = {word for flag, word in pairwise(words) if flag in unknown}
     unread = _read_values(values, texts, options, behind_unknown)
-    faults = [_unrecognized(unknown, options)] if unknown else []
-    faults += unread.values()
+    faults = [UserError(_unrecognized(unknown, options))] if unknown else []
+    faults += [UserError(text, flag) for flag, text in unread.items()]
     try:
         parsed = model.model_validate(values)
     except ValidationError as error:
         # For the model a flag whose value cannot be read is also missing, which is no second fault.
-        faults += [text for text in _sentences(error, options) if not unread.keys() & set(text.split())]
+        faults += [fault for fault in _faults(error, options) if not unread.keys() & set(fault.flags)]
     if faults:
         if check is not None:
-            faults += _further_faults(faults, check, _valid_options(model, values), options)
-        parser.error(listed(faults))
+            faults += _further_faults(faults, check, _valid_options(model, values))
+        parser.error(listed(list(map(str, faults))))
     return parsed
 
 
@@ -147,19 +149,19 @@ def _valid_options(model: type[Options], values: Mapping[str, Any]) -> Any:
 
 
 def _further_faults(
-    faults: Sequence[str], check: Callable[[Any], Any], command: Any, options: Sequence[Option]
-) -> list[str]:
-    """Return the further messages of the checks that do not merely follow from these faults."""
-    messages: list[str] = []
+    faults: Sequence[UserError], check: Callable[[Any], Any], command: Any
+) -> list[UserError]:
+    """Return the further errors of the checks that do not merely follow from these faults."""
+    errors: list[UserError] = []
     try:
         check(command)
     except UserError as error:
-        messages = getattr(error, "messages", [str(error)])
+        errors = single_errors(error)
     except (TypeError, AttributeError, AssertionError):  # a check may fail because an option is missing
         return []
-    named = {name for option in options for name in option.names} & set(" ".join(faults).split())
-    further = [text for text in messages if text not in faults]
-    return [text for text in further if not named & set(text.replace(":", " ").split())]
+    texts = set(map(str, faults))
+    flags = {flag for fault in faults for flag in fault.flags}
+    return [error for error in errors if str(error) not in texts and not flags & set(error.flags)]
 
 
 def _add(parser: argparse._ActionsContainer, option: Option) -> None:
@@ -200,20 +202,29 @@ def _unrecognized(words: Sequence[str], options: Sequence[Option]) -> str:
     return f"unrecognized arguments: {' '.join(words)}{hint}"
 
 
-def _sentences(error: ValidationError, options: Sequence[Option]) -> Iterator[str]:
-    """Yield a sentence for each fault: that of a validator, or the flag and what its value must be."""
+def _faults(error: ValidationError, options: Sequence[Option]) -> Iterator[UserError]:
+    """Yield an error for each fault: that of a validator, or one with the flag and what its value must be."""
     for fault in error.errors():
-        if fault["type"] == "value_error":
-            yield from str(fault["ctx"]["error"]).split("\n")
-            continue
-        option = next(option for option in options if option.path == fault["loc"][: len(option.path)])
-        limits = fault.get("ctx", {})
-        unit = " seconds" if option.flag.metavar == "SECONDS" else ""
-        bounds = (("ge", "at least"), ("gt", "above"), ("le", "at most"), ("lt", "below"))
-        if fault["type"] == "missing":
-            yield f"{option.names[0]} {option.flag.metavar} is needed: {option.flag.help}"
-            continue
-        must = next((f"{text} {limits[key]:g}{unit}" for key, text in bounds if key in limits), None)
-        if fault["type"] in _EXPECTED:
-            must = f"{_EXPECTED[fault['type']]}, not {fault['input']!r}"
-        yield f"{option.names[0]} must be {must}" if must else f"{option.names[0]}: {fault['msg']}"
+        option = next((item for item in options if item.path == fault["loc"][: len(item.path)]), None)
+        flags = () if option is None else option.names[:1]
+        cause = fault.get("ctx", {}).get("error")
+        if isinstance(cause, ContradictionError):
+            yield from cause.errors
+        elif cause is not None or option is None:  # of a whole model, whose validators name the flags
+            yield UserError(cause or fault["msg"], *flags)
+        else:
+            yield UserError(_sentence(fault, option), *flags)
+
+
+def _sentence(fault: ErrorDetails, option: Option) -> str:
+    """Return the sentence for a wrong value, or a missing one: the flag and what the value must be."""
+    name = option.names[0]
+    if fault["type"] == "missing":
+        return f"{name} {option.flag.metavar} is needed: {option.flag.help}"
+    if fault["type"] in _EXPECTED:
+        return f"{name} must be {_EXPECTED[fault['type']]}, not {fault['input']!r}"
+    limits = fault.get("ctx", {})
+    unit = " seconds" if option.flag.metavar == "SECONDS" else ""
+    bounds = (("ge", "at least"), ("gt", "above"), ("le", "at most"), ("lt", "below"))
+    must = next((f"{text} {limits[key]:g}{unit}" for key, text in bounds if key in limits), None)
+    return f"{name} must be {must}" if must else f"{name}: {fault['msg']}"

@@ -39,16 +39,26 @@ class UserError(Exception):
     """An error that a user can repair. The message says how.
 
     For example, a corpus, an index, an encoder, a recording or a setting cannot be used, a folder cannot be
-    written, or a package is missing.
+    written, or a package is missing. `flags` are flags without which the error may not occur: if the value of
+    one is wrong, a check sees its default instead, and `command_line.parse` leaves such an error out.
     """
+
+    def __init__(self, message: object, *flags: str):
+        super().__init__(message)
+        self.flags = flags
 
 
 class UserErrors(UserError):
-    """Several errors that a user can repair; `messages` has one message for each."""
+    """Several errors that a user can repair."""
 
-    def __init__(self, messages: Sequence[str]):
-        super().__init__(listed(messages))
-        self.messages = list(messages)
+    def __init__(self, errors: Sequence[UserError]):
+        super().__init__(listed(list(map(str, errors))))
+        self.errors = list(errors)
+
+
+def single_errors(error: UserError) -> list[UserError]:
+    """Return the errors of a UserErrors, and any other error alone."""
+    return error.errors if isinstance(error, UserErrors) else [error]
 
 
 def listed(messages: Sequence[str]) -> str:
@@ -61,9 +71,10 @@ def listed(messages: Sequence[str]) -> str:
 def check_all(*checks: Callable[[], Any]) -> list[Any]:
     """Run all of these checks and return their results.
 
-    Raises the UserError of a single failed check, or UserErrors with the messages of several.
+    Raises the UserError of a single failed check, or UserErrors with those of several, each message once.
     """
-    results, failures = [], []
+    results: list[Any] = []
+    failures: list[UserError] = []
     for check in checks:
         try:
             results.append(check())
@@ -72,8 +83,8 @@ def check_all(*checks: Callable[[], Any]) -> list[Any]:
     if len(failures) == 1:
         raise failures[0]
     if failures:
-        messages = [error.messages if isinstance(error, UserErrors) else [str(error)] for error in failures]
-        raise UserErrors(list(dict.fromkeys(itertools.chain(*messages))))
+        errors = itertools.chain(*map(single_errors, failures))
+        raise UserErrors(list({str(error): error for error in errors}.values()))
     return results
 
 

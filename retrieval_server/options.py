@@ -23,6 +23,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, get_
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
 
+from retrieval_server.errors import UserError
+
 #: A number that makes no sense below 1.
 AtLeastOne = Annotated[int, Field(ge=1)]
 
@@ -61,20 +63,28 @@ class Flag:
     default: str | None = None
 
 
+class ContradictionError(ValueError):
+    """Options contradict each other. `errors` has one error for each contradiction."""
+
+    def __init__(self, errors: Sequence[UserError]):
+        super().__init__("\n".join(map(str, errors)))
+        self.errors = list(errors)
+
+
 class Options(BaseModel):
     """Base of the models that declare options."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     group: ClassVar[Group | None] = None
 
-    def contradictions(self) -> Iterator[str]:
-        """Yield a sentence for each contradiction between options, which names the flags and the remedy."""
+    def contradictions(self) -> Iterator[UserError]:
+        """Yield an error for each contradiction between options, which names the flags and the remedy."""
         return iter(())
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        if faults := list(self.contradictions()):
-            raise ValueError("\n".join(faults))
+        if errors := list(self.contradictions()):
+            raise ContradictionError(errors)
         return self
 
 

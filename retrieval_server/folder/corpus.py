@@ -154,7 +154,7 @@ def check_first_rows(corpus: Path, *, skip_bad_rows: bool = False, max_rows: int
 def _check_file(path: Path, skip_bad_rows: bool, max_rows: int) -> None:
     """Check one file as `check_first_rows` does."""
     bad = BadRows()
-    faults: list[str] = []
+    faults: list[UserError] = []
     first_rows: dict[str, int] = {}  # id -> number of the row that has it
     with tqdm(disable=True) as bar:
         for number, row in enumerate(islice(_rows(path, bar), max_rows), start=1):
@@ -163,9 +163,10 @@ def _check_file(path: Path, skip_bad_rows: bool, max_rows: int) -> None:
             elif (
                 row is not None and (first := first_rows.setdefault(row.id, number)) != number and not faults
             ):
-                faults.append(same_id_message(_location(path, first), _location(path, number), row.id))
+                text = same_id_message(_location(path, first), _location(path, number), row.id)
+                faults.append(UserError(text))
     if bad.count and not skip_bad_rows:
-        faults.append(bad.refusal())
+        faults.append(UserError(bad.refusal()))
     if faults:
         raise UserErrors(faults)
 

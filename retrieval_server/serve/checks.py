@@ -132,8 +132,8 @@ def check_locally(command: ServeCommand) -> None:
 def _refuse_contradictions(command: ServeCommand) -> None:
     """Raise UserErrors for options that contradict each other, in the command or in one of its groups."""
     groups = [value for _, value in command if isinstance(value, Options)]
-    if faults := [text for options in (command, *groups) for text in options.contradictions()]:
-        raise UserErrors(faults)
+    if errors := [error for options in (command, *groups) for error in options.contradictions()]:
+        raise UserErrors(errors)
 
 
 def _check_index(command: ServeCommand, folder: Path) -> list[IndexFolder]:
@@ -244,7 +244,8 @@ def _refuse_unused_ray(options: RayOptions) -> None:
     names = [name for name in RayOptions.model_fields if getattr(options, name) != getattr(default, name)]
     if names:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in names)
-        raise UserError(f"without --serve ray, nothing runs on Ray: add it, or leave out {flags}.")
+        text = f"without --serve ray, nothing runs on Ray: add it, or leave out {flags}."
+        raise UserError(text, "--serve")
 
 
 def _refuse_unused_encoder(folders: Sequence[Path]) -> None:

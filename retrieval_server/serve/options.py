@@ -17,6 +17,7 @@ from pydantic import Field
 
 from retrieval_server.cluster.ray_options import RayOptions
 from retrieval_server.engine.options import EngineOptions
+from retrieval_server.errors import UserError
 from retrieval_server.options import AtLeastOne, Flag, Group, Options
 from retrieval_server.search.options import OpenOptions
 from retrieval_server.server.limits import ConnectionLimits, RequestLimits
@@ -88,10 +89,11 @@ class LogOptions(Options):
             return self.log_level
         return "info" if self.log_format == "json" or self.log_queries else "warning"
 
-    def contradictions(self) -> Iterator[str]:
-        """Yield a sentence if queries are to be logged in lines that are not written."""
+    def contradictions(self) -> Iterator[UserError]:
+        """Yield an error if queries are to be logged in lines that are not written."""
         if self.log_queries and self.level in ("warning", "error"):
-            yield f"--log-queries: with --log-level {self.level} requests have no lines; use info"
+            text = f"--log-queries: with --log-level {self.level} requests have no lines; use info"
+            yield UserError(text)
 
 
 class ServeCommand(Options):
@@ -167,21 +169,27 @@ class ServeCommand(Options):
         """The index folders by name, the default index first."""
         return dict(sorted(self.index, key=lambda item: item[0] != DEFAULT_INDEX))
 
-    def contradictions(self) -> Iterator[str]:
-        """Yield a sentence for each problem of sources and limits, which names the flags and the remedy."""
+    def contradictions(self) -> Iterator[UserError]:
+        """Yield an error for each problem of sources and limits, which names the flags and the remedy."""
         names = [name for name, _ in self.index]
         if self.web.web is None and not names:
-            yield "give an index, --index DIR, or a web search engine, --web ENGINE"
+            text = "give an index, --index DIR, or a web search engine, --web ENGINE"
+            yield UserError(text, "--index", "--web")
         if self.web.web is not None and WEB in names:
-            yield f"--index {WEB}=DIR: with --web this name is the web engine's; choose another"
+            text = f"--index {WEB}=DIR: with --web this name is the web engine's; choose another"
+            yield UserError(text)
         for name in dict.fromkeys(name for name in names if names.count(name) > 1):
-            yield f"--index: two indexes are named {name!r}; give each another name, NAME=DIR"
+            text = f"--index: two indexes are named {name!r}; give each another name, NAME=DIR"
+            yield UserError(text)
         limits = self.limits
         depth = self.rerank.rerank_depth
         if self.rerank.rerank and 0 < depth < self.topk:
-            yield f"--topk {self.topk} is above --rerank-depth {depth}: lower it, or raise the depth"
+            text = f"--topk {self.topk} is above --rerank-depth {depth}: lower it, or raise the depth"
+            yield UserError(text, "--topk", "--rerank-depth")
         queue, queries = self.engine.max_queue, limits.max_queries
         if queue < queries:
-            yield f"--max-queue {queue} is below --max-queries {queries}: raise it, or lower --max-queries"
+            text = f"--max-queue {queue} is below --max-queries {queries}: raise it, or lower --max-queries"
+            yield UserError(text, "--max-queue", "--max-queries")
         if self.topk > limits.max_topk:
-            yield f"--topk {self.topk} is above --max-topk {limits.max_topk}: lower it, or raise --max-topk"
+            text = f"--topk {self.topk} is above --max-topk {limits.max_topk}: lower it, or raise --max-topk"
+            yield UserError(text, "--topk", "--max-topk")

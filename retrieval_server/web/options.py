@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
+from retrieval_server.errors import UserError
 from retrieval_server.options import AtLeastOne, Flag, Group, Options
 from retrieval_server.web.engines import ENGINES
 
@@ -94,11 +95,11 @@ class WebSelection(Options):
                 raise ValueError(f"--web-param {pair}: write NAME=VALUE")
         return pairs
 
-    def contradictions(self) -> Iterator[str]:
-        """Yield a sentence for each option that has no meaning without an engine."""
+    def contradictions(self) -> Iterator[UserError]:
+        """Yield an error for each option that has no meaning without an engine."""
         if self.web is None:
             flags = ("--record", "--replay", "--web-param", "--web-url")
             values = (self.record, self.replay, self.web_param, self.web_url)
             for flag, value in zip(flags, values, strict=True):
                 if value:
-                    yield f"{flag} belongs to --web ENGINE"
+                    yield UserError(f"{flag} belongs to --web ENGINE", "--web")

@@ -242,6 +242,13 @@ def test_a_missing_flag_hides_no_missing_file(words, capsys):
     assert "needs --" in message and "absent.jsonl: no such" in message
 
 
+@pytest.mark.parametrize("more", [[], ["--out", "new", "--corpus", "c.jsonl"]])
+def test_a_contradiction_hides_no_wrong_folder_of_a_hybrid(more, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        commands.main(["build", "--backend", "hybrid", "--of", str(tmp_path / "none"), *more])
+    assert missing(capsys.readouterr().err, ["and no corpus", tmp_path / "none", "2 problems"]) == []
+
+
 def test_a_token_that_a_header_cannot_contain_is_named_and_not_shown(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("RETRIEVAL_TOKEN", "my secret")
     message = refused(capsys, "serve", "--port", "0", "--index", tmp_path / "none", "--check-only")
@@ -316,7 +323,7 @@ def test_all_checks_are_made_and_errors_that_are_no_users_pass():
     assert check_all(lambda: 1, lambda: 2) == [1, 2]
     with pytest.raises(UserErrors) as error:
         check_all(fails_twice, lambda: 1, lambda: fails("two"), lambda: fails("three"))
-    assert error.value.messages == ["one", "two", "three"]
+    assert list(map(str, error.value.errors)) == ["one", "two", "three"]
     with pytest.raises(ZeroDivisionError):
         check_all(lambda: fails("one"), lambda: 1 / 0)
 

@@ -21,20 +21,23 @@ def listen(host: str, port: int) -> socket.socket:
             listener.listen(2048)  # connections that may wait to be accepted, as in uvicorn
             return listener.dup()  # the block closes the other one, also after an error
     except (OSError, TypeError) as error:  # TypeError: a name that cannot be encoded
-        raise UserError(_sentence(host, port, error)) from None
+        raise _refusal(host, port, error) from None
 
 
-def _sentence(host: str, port: int, error: OSError | TypeError) -> str:
-    """Return the message, with the remedy, for an address on which this process cannot listen."""
+def _refusal(host: str, port: int, error: OSError | TypeError) -> UserError:
+    """Return the error, with the remedy, for an address on which this process cannot listen."""
     number = getattr(error, "errno", None)
     if number == errno.EADDRINUSE:
-        return (
+        return UserError(
             f"port {port} of {host} is in use by another process. Stop that one, or choose another port with "
-            "--port (0: any free one)."
+            "--port (0: any free one).",
+            "--port",
         )
     if number == errno.EACCES:
-        return f"port {port}: this user may not listen on it. Choose one from 1024 on with --port."
-    return (
+        text = f"port {port}: this user may not listen on it. Choose one from 1024 on with --port."
+        return UserError(text, "--port")
+    return UserError(
         f"--host {host}: this machine cannot listen there, at port {port} ({reason_of(error)}). Give one of "
-        "its own addresses, 127.0.0.1 (this machine only) or 0.0.0.0 (the whole network)."
+        "its own addresses, 127.0.0.1 (this machine only) or 0.0.0.0 (the whole network).",
+        "--host",
     )
