@@ -179,8 +179,11 @@ class ServeCommand(Options):
             text = f"--index {WEB}=DIR: with --web this name is the web engine's; choose another"
             yield UserError(text)
         for name in dict.fromkeys(name for name in names if names.count(name) > 1):
-            text = f"--index: two indexes are named {name!r}; give each another name, NAME=DIR"
-            yield UserError(text)
+            folders = ", ".join(str(folder) for other, folder in self.index if other == name)
+            yield UserError(
+                f"--index: two indexes are named {name!r} ({folders}); give each another name, NAME=DIR, of "
+                "letters, digits, '_', '.' and '-'"
+            )
         limits = self.limits
         depth = self.rerank.rerank_depth
         if self.rerank.rerank and 0 < depth < self.topk:

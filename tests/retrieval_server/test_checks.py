@@ -381,6 +381,7 @@ def test_a_wrong_port_does_not_hide_an_index_that_is_not_there(tmp_path, capsys)
         ("--index x=a --index x=b --port 70000", ["4 problems", "--port", "two indexes are named 'x'"]),
         ("--index a --record r --web-timeout x", ["3 problems", "--web-timeout", "--record belongs to"]),
         ("--index x=a --index x=a", ["2 problems", "two indexes are named 'x'"]),
+        ("--index a/b=i --index c=i/d --index e/f", ["named 'default' (a/b=i, e/f)", "of letters"]),
         ("--index x=a --index x=a --device tpu", ["3 problems", "named 'x'", "--device tpu: torch knows no"]),
         ("--web googl --record r", ["error: --web must be"]),
         (
