@@ -58,6 +58,8 @@ from retrieval_server.encode.model_folder import is_hub_name, resolve_model
 from retrieval_server.errors import UserError, check_all, disk_errors
 from retrieval_server.extras import INDEX, MODEL, require_packages
 
+log = logging.getLogger(__name__)
+
 
 def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index build") -> int:
     """Build an index, or run one step of it, by a command line. Returns the exit status."""
@@ -68,6 +70,9 @@ def run(command: BuildCommand) -> int:
     """Run the step that the options name. Returns the exit status."""
     logging.basicConfig(level="WARNING", format="%(levelname)s: %(message)s")
     set_mkl_reproducible()  # so that a resumed build writes the same bytes as an uninterrupted one
+    if unused := command.unused_flags():
+        kind = command.step if command.step != "all" else f"--backend {command.backend}"
+        log.warning("%s: no effect with %s; leave them out", ", ".join(unused), kind)
     try:
         check(command)
         name = command.dense.encoder

@@ -1,8 +1,8 @@
 """Declares the options of `rag-r1 index build`.
 
 Contradictory options are refused, and so is a step without an option that it needs. Other options that have
-no effect, such as `--k1` for a dense index, are ignored. `command_line.py` creates the flags, the help and
-the error messages from this declaration.
+no effect, such as `--k1` for a dense index, are named in a warning (`BuildCommand.unused_flags`).
+`command_line.py` creates the flags, the help and the error messages from this declaration.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from retrieval_server.encode.options import EncoderOptions
 from retrieval_server.errors import UserError
 from retrieval_server.indexing.options import BM25Options, BuildOptions, DenseOptions
-from retrieval_server.options import AtLeastOne, Flag, Group, Options
+from retrieval_server.options import AtLeastOne, Flag, Group, Options, given_flags
 
 #: The fields that each step needs.
 _REQUIRED = {
@@ -23,6 +23,21 @@ _REQUIRED = {
     "encode": ("parts", "part", "encoder"),
     "merge": ("parts", "out"),
     "import": ("corpus", "out", "encoder"),
+}
+#: The options without effect on an index of each back end, and for steps of a dense index (`given_flags`).
+_UNUSED_BY_BACKEND = {
+    "dense": ("bm25", "hybrid"),
+    "bm25": ("dense", "encoding", "hybrid"),
+    "lucene": ("dense", "encoding", "hybrid"),
+    "hybrid": ("dense", "encoding", "bm25", "skip_bad_rows"),
+}
+_UNUSED_BY_STEP = {
+    "passages": ("out", "overwrite", "dense", "encoding"),
+    "encode": (
+        *("corpus", "out", "skip_bad_rows"),
+        *(f"dense.{name}" for name in ("factory", "nprobe", "ef_search", "recall_queries", "train_sample")),
+    ),
+    "merge": ("corpus", "part", "skip_bad_rows", "encoding"),
 }
 
 
@@ -131,6 +146,11 @@ class BuildCommand(Options):
             overwrite=self.overwrite,
             **dict(self.dense),
         )
+
+    def unused_flags(self) -> list[str]:
+        """Return the flags that were given and have no effect with this back end and step."""
+        names = {*_UNUSED_BY_BACKEND[self.backend or "dense"], *_UNUSED_BY_STEP.get(self.step, ())}
+        return given_flags(self, names)
 
     def contradictions(self) -> Iterator[UserError]:
         """Yield an error for each option that is missing, and for options that contradict each other."""

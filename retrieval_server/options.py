@@ -15,8 +15,9 @@ no flag. Conditions between options belong to the `contradictions` of the model 
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, get_args, get_origin
 
@@ -168,6 +169,17 @@ def declared_options(
         flag = next((item for item in field.metadata if isinstance(item, Flag)), None)
         if flag is not None:
             yield Option((*path, name), field, flag, flag.group or group)
+
+
+def given_flags(command: Options, names: Container[str]) -> list[str]:
+    """Return the flags of a command line that are among `names`: fields of the command, which stand for all
+    flags below them, or fields of a nested model, such as `dense.nprobe`."""
+    return [
+        option.names[0]
+        for option in declared_options(type(command))
+        if (option.path[0] in names or option.dest in names)
+        and option.path[-1] in reduce(getattr, option.path[:-1], command).model_fields_set
+    ]
 
 
 def is_model(field: FieldInfo) -> bool:

@@ -56,6 +56,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index serve") ->
     failure: BaseException | None = None
     try:
         with check_sources(command) as sources:
+            _warn_of_unused_flags(command, sources)
             if command.check_only:
                 descriptions = "; ".join(_descriptions(command, sources))
                 print(f"all checks passed: would serve {descriptions} at {_address(command, sources)}")
@@ -66,6 +67,14 @@ def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index serve") ->
     if failure is not None:
         print(f"error: {failure}", file=sys.stderr)
     return 0 if failure is None else 2
+
+
+def _warn_of_unused_flags(command: ServeCommand, sources: ServedSources) -> None:
+    """Print a warning to stderr if the user gave flags that have no effect on what is served."""
+    has_vectors = any(shards[0].manifest.dense for shards in sources.shards.values())
+    if unused := command.unused_flags(has_vectors=has_vectors):
+        text = f"WARNING: {', '.join(unused)}: no effect on what is served here; leave them out"
+        print(text, file=sys.stderr, flush=True)
 
 
 def _is_loopback(host: str) -> bool:

@@ -2,8 +2,8 @@
 
 Options that contradict each other are refused, and so are those of a web engine without one, an encoder
 without a dense index and those of Ray without `--serve ray` (`checks.py`). Other options that have no effect,
-such as `--rerank-depth` without `--rerank`, are ignored. `command_line.py` makes the flags, the help and the
-error messages from this declaration.
+such as `--nprobe` without a dense index, are named in a warning (`ServeCommand.unused_flags`).
+`command_line.py` makes the flags, the help and the error messages from this declaration.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pydantic import Field
 from retrieval_server.cluster.ray_options import RayOptions
 from retrieval_server.engine.options import EngineOptions
 from retrieval_server.errors import UserError
-from retrieval_server.options import AtLeastOne, Flag, Group, Options
+from retrieval_server.options import AtLeastOne, Flag, Group, Options, given_flags
 from retrieval_server.search.options import OpenOptions
 from retrieval_server.server.limits import ConnectionLimits, RequestLimits
 from retrieval_server.server.wire import DEFAULT_INDEX
@@ -168,6 +168,18 @@ class ServeCommand(Options):
     def folders(self) -> dict[str, Path]:
         """The index folders by name, the default index first."""
         return dict(sorted(self.index, key=lambda item: item[0] != DEFAULT_INDEX))
+
+    def unused_flags(self, *, has_vectors: bool) -> list[str]:
+        """Return the flags that were given and have no effect. `has_vectors` says whether a dense index is
+        served, or a hybrid of one."""
+        unused = {
+            "search": not has_vectors or self.search.backend is not None,
+            "rerank": self.rerank.rerank is None,
+            "web": self.web.web is None,
+        }
+        flags = given_flags(self, [name for name, is_unused in unused.items() if is_unused])
+        used = {"--backend", "--encoder", "--device" if self.rerank.rerank else ""}
+        return [flag for flag in flags if flag not in used]
 
     def contradictions(self) -> Iterator[UserError]:
         """Yield an error for each problem of sources and limits, which names the flags and the remedy."""

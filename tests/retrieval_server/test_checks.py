@@ -255,6 +255,30 @@ def test_a_token_that_a_header_cannot_contain_is_named_and_not_shown(tmp_path, m
     assert missing(message, ["$RETRIEVAL_TOKEN", "none", "2 problems"]) == [] and "secret" not in message
 
 
+@pytest.mark.parametrize(
+    ("words", "flags"),
+    [
+        (
+            "build --backend bm25 --nprobe 3 --batch-size 64 --depth 5 {new}",
+            "--nprobe, --batch-size, --depth",
+        ),
+        ("build --backend bm25 --k1 2 --skip-bad-rows {new}", None),
+        ("build --backend dense --k1 2 --encoder {bge} {new}", "--k1"),
+        ("build passages --parts {path}/parts {new} --pooling cls", "--out, --pooling"),
+        ("serve --port 0 --index {bm25} --nprobe 9 --rerank-depth 20", "--nprobe, --rerank-depth"),
+        ("serve --port 0 --index a={bm25} --index b={dense} --search-threads 1", None),
+    ],
+)
+def test_flags_that_have_no_effect_are_named_in_a_warning(
+    words, flags, corpus, bm25_index, dense_index, tiny_bge, tmp_path, capsys, caplog
+):
+    new = f"--corpus {corpus} --out {tmp_path}/new"
+    words = words.format(new=new, path=tmp_path, bm25=bm25_index, dense=dense_index, bge=tiny_bge)
+    assert commands.main([*words.split(), "--check-only"]) == 0
+    told = capsys.readouterr().err + caplog.text
+    assert f"{flags}: no effect" in told if flags else "no effect" not in told
+
+
 def test_the_value_of_an_unknown_flag_is_no_wrong_step(corpus, tmp_path, capsys):
     words = ["--corpus", str(corpus), "--out", str(tmp_path / "new"), "--backend", "bm25"]
     with pytest.raises(SystemExit):
