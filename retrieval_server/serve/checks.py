@@ -45,6 +45,7 @@ class LocalSources:
     #: The open socket of the port.
     listener: socket.socket
 
+
 #: The environment variable with the token that clients must send.
 TOKEN_VARIABLE = "RETRIEVAL_TOKEN"
 
