@@ -41,9 +41,9 @@ from rag_r1.options.import_path import add_working_directory
 from rag_r1.options.out_folder import check_out
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.protocols import Protocol
-from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks, StartError, check_packages
+from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks, check_packages
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
-from rag_r1.training.composition import check_overrides, compose_recipe
+from rag_r1.training.composition import check_overrides, compose_recipe, refuse_own_keys
 from rag_r1.training.config_facts import adapter_rank
 from rag_r1.training.guard.bands import BandCheck
 from rag_r1.training.next_steps import after_demo
@@ -168,17 +168,10 @@ def _check_start(args: DemoArguments) -> Path:
         checks.run(check_packages, "rag-r1 demo", "verl", "vllm", "bm25s", *packages)
         checks.run(check_out, out, "rag-r1 demo")
         checks.run(check_overrides, Recipe.find(f"demo/{args.recipe}"), args.overrides)
-        checks.run(_check_own_keys, args, out)
+        own_keys = {override.partition("=")[0] for override in _run_overrides(out, args.seed, out, "")}
+        hint = "--seed and --out choose the data and the folder"
+        checks.run(refuse_own_keys, args.overrides, own_keys, "the demo", hint)
     return out
-
-
-def _check_own_keys(args: DemoArguments, out: Path) -> None:
-    """Raise StartError with the overrides of keys that the demo sets itself, which it has not checked."""
-    own_keys = {override.partition("=")[0] for override in _run_overrides(out, args.seed, out, "")}
-    keys = [override.lstrip("+~").partition("=")[0] for override in args.overrides]
-    if wrong_keys := [key for key in keys if key in own_keys]:
-        remedy = "leave it out (--seed and --out choose the data and the folder)"
-        raise StartError([f"{key}: the demo sets this key itself: {remedy}" for key in wrong_keys])
 
 
 @command_main(RuntimeError, DataError)

@@ -40,6 +40,7 @@ from rag_r1.runs.steps import PipelineFolder
 from rag_r1.system.installation import require
 from rag_r1.tools.documents.corpus import count_passages, document_files
 from rag_r1.training.composition import check_composition, check_overrides
+from rag_r1.training.stages import check_stage_keys
 
 
 def with_teacher_name(plan: OwnPlan) -> OwnPlan:
@@ -158,6 +159,7 @@ def _check_overrides(artifacts: OwnArtifacts, checks: StartChecks) -> None:
     """Check that both training recipes can be composed, and the values of keys that the plan changes."""
     plan, episodes = artifacts.plan, artifacts.episodes
     config = checks.run(lambda: episodes.config)
+    checks.run(check_stage_keys, plan.grpo.overrides)
     if plan.grpo.overrides or plan.policy.keys:
         checks.run(lambda: check_overrides(Recipe.find(str(plan.grpo.recipe)), episodes.overrides))
     if not plan.sft.skip:

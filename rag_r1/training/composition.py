@@ -11,13 +11,14 @@ data: keys, types, numbers, and the block `rag_r1`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from rag_r1.config.recipes import KINDS, QUOTING, UNREADABLE, Recipe, kind_of, shipped_names
-from rag_r1.options.problems import PreflightReport, Problem, error
+from rag_r1.options.problems import PreflightReport, Problem, error, found
 from rag_r1.options.suggestions import did_you_mean
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import FAULTS, StartChecks, StartError
@@ -137,7 +138,7 @@ def check_composition(recipe: Recipe, overrides: Sequence[str]) -> DictConfig:
 
 def check_overrides(recipe: Recipe, overrides: Sequence[str]) -> DictConfig:
     """Return the whole configuration. Raises StartError with all wrong overrides, including those whose
-    value has a wrong type, or RunError if the recipe does not compose without them.
+    value has a wrong type, or RunError if the recipe does not compose without them. Warnings are printed.
 
     Without overrides, types are not checked, since that requires veRL, whose import takes half a minute on a
     busy machine.
@@ -146,15 +147,29 @@ def check_overrides(recipe: Recipe, overrides: Sequence[str]) -> DictConfig:
         return check_composition(recipe, overrides)
     config, problems = compose_valid(recipe, overrides)
     from rag_r1.training.preflight import NUMBERS, sft
+    from rag_r1.training.preflight.sampler import check_group_size
     from rag_r1.training.preflight.settings import check_rag_r1_keys, wrong_types
 
     if "rag_r1" in config:
         problems += [*wrong_types(config, NUMBERS), *check_rag_r1_keys(config)[1]]
+        problems += found(check_group_size, config)
     else:
         problems += wrong_types(config, sft.NUMBERS)
+    for problem in problems:
+        if problem.level == "warning":
+            print(problem, file=sys.stderr)
     if sentences := PreflightReport(problems).sentences:
         raise StartError(sentences)
     return config
+
+
+def refuse_own_keys(overrides: Sequence[str], own_keys: Collection[str], command: str, hint: str) -> None:
+    """Raise StartError with the overrides of keys that a command sets itself. `hint` says what decides on
+    their values."""
+    keys = [override.lstrip("+~").partition("=")[0] for override in overrides]
+    if wrong_keys := [key for key in keys if key in own_keys]:
+        remedy = f"leave it out ({hint})"
+        raise StartError([f"{key}: {command} sets this key itself: {remedy}" for key in wrong_keys])
 
 
 def _syntax_problem(override: str) -> Problem | None:
@@ -211,6 +226,8 @@ def _override_problem(config: DictConfig, override: str, fault: BaseException) -
         return error(key, "this recipe has no room for a preset", remedy)
     if "Could not override" in message:
         return error(key, "there is no such key", _key_hint(config, key))
+    if OmegaConf.is_dict(OmegaConf.select(config, key)) and not value.startswith("{"):
+        return error(key, f"is a block of keys, not {value}", f"write {key}={{KEY: VALUE}}")
     return error(key, " ".join(message.split()), "correct the override")
 
 

@@ -37,11 +37,13 @@ from rag_r1.options.command_line import (
 from rag_r1.options.out_folder import check_out
 from rag_r1.options.problems import Problem, error
 from rag_r1.options.settings_file import recorded_settings
+from rag_r1.options.suggestions import did_you_mean
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.lock import hold_lock
 from rag_r1.runs.processes import run_child
 from rag_r1.runs.start_checks import StartChecks
 from rag_r1.training.checkpoint_steps import mend_tracker
+from rag_r1.training.composition import refuse_own_keys
 from rag_r1.training.config_facts import SAVE_CONTENTS, saved_contents, saves_checkpoints
 
 if TYPE_CHECKING:
@@ -60,7 +62,10 @@ example:
       rag_r1.retriever.url=http://127.0.0.1:8000 stage1:trainer.total_epochs=3
 """
 MODEL_KEY = "actor_rollout_ref.model.path"
+_FOLDER_KEY = "trainer.default_local_dir"
 _ONE_STAGE = re.compile(r"stage(\d+):(.*)", re.DOTALL)
+#: A word in braces, but not an interpolation of Hydra.
+_IN_BRACES = re.compile(r"(?<!\$)\{(\w+)\}")
 
 #: Trains, or checks, a recipe with overrides; returns the exit status.
 Train = Callable[[str, Sequence[str]], int]
@@ -121,19 +126,34 @@ def finished_model(stage: Path) -> Path:
 
 
 def check_stage_overrides(overrides: Sequence[str], stages: int) -> None:
-    """Raise StartError naming every override that is not key=value or belongs to a stage that does not
-    exist. `stages` is their number, or 0 if it is not known."""
+    """Raise StartError naming every override that is not key=value, belongs to a stage that does not exist,
+    or is for a key that the stage sets itself. `stages` is their number, or 0 if it is not known."""
     with StartChecks() as checks:
         for override in overrides:
-            checks.run(_check_stage_override, override, stages)
+            checks.run(_right_override, override, stages)
 
 
-def _check_stage_override(override: str, stages: int) -> None:
+def _right_override(override: str, stages: int) -> str:
+    """Return the override. Raises RunError if it is wrong."""
     match = _ONE_STAGE.fullmatch(override)
-    if match and stages and not 1 <= int(match[1]) <= stages:
+    number, word = (int(match[1]), match[2]) if match else (1, override)
+    if match and stages and not 1 <= number <= stages:
         raise RunError(f"{override}: there is no stage {match[1]}, only 1 to {stages}")
-    if not is_override(match[2] if match else override):
+    if not is_override(word):
         raise RunError(f"{override} is not key=value or ~key (or stage1:key=value)")
+    for name in _IN_BRACES.findall(word):
+        if name != "stage" and did_you_mean(name, ["stage"], cutoff=0.8):
+            raise RunError(f"{override}: {{{name}}} is not replaced: did you mean {{stage}}?")
+    check_stage_keys([word], number)
+    return override
+
+
+def check_stage_keys(overrides: Sequence[str], number: int = 1) -> None:
+    """Raise StartError with the overrides of keys that stage `number` sets itself: its checkpoint folder and,
+    after the first stage, its initial model."""
+    own_keys = (_FOLDER_KEY, *([MODEL_KEY] if number > 1 else []))
+    hint = "--out chooses the folder, and a stage starts from the model of the one before"
+    refuse_own_keys(overrides, own_keys, "rag-r1 stages", hint)
 
 
 def stage_overrides(overrides: Sequence[str], number: int, folder: Path, model: Path | None) -> list[str]:
@@ -155,7 +175,7 @@ def stage_overrides(overrides: Sequence[str], number: int, folder: Path, model: 
         f"rag_r1.trajectory_dir={hydra_quoted(folder / 'trajectories')}",
         f"hydra.run.dir={hydra_quoted(folder / 'hydra')}",
         *(override.replace("{stage}", str(number)) for override in shared + specific),
-        f"trainer.default_local_dir={hydra_quoted(folder / 'checkpoints')}",
+        f"{_FOLDER_KEY}={hydra_quoted(folder / 'checkpoints')}",
         *model_override,
     ]
 
@@ -262,13 +282,14 @@ def check_start(args: StagesArguments) -> None:
     with StartChecks() as checks:
         checks.run(check_out, args.out, "rag-r1 stages")
         found = [recipe for recipe in args.recipe if checks.run(Recipe.find, recipe) is not None]
-        checks.run(check_stage_overrides, args.overrides, len(args.recipe))
+        stages = len(args.recipe)
+        right = [override for override in args.overrides if checks.run(_right_override, override, stages)]
         all_stages = args.check_only or args.is_partial or bool(checks.problems)
 
         def check_found(recipe: str, overrides: Sequence[str]) -> int:
             return run_check(recipe, overrides) if recipe in found else 0
 
-        checks.run(check_stages, args.recipe, args.out, args.overrides, check_found, all_stages=all_stages)
+        checks.run(check_stages, args.recipe, args.out, right, check_found, all_stages=all_stages)
 
 
 if __name__ == "__main__":

@@ -55,6 +55,14 @@ def test_the_demo_refuses_other_values_of_the_keys_that_it_sets_itself(tmp_path,
     assert [key for key in keys if f"{key.strip('+')}: the demo sets" not in message] == []
 
 
+def test_the_pipeline_refuses_a_key_that_its_stages_set_and_warns_of_single_answers(tmp_path, capsys):
+    keys = ["trainer.default_local_dir", "actor_rollout_ref.rollout.n"]
+    words = [word for key in keys for word in ("--grpo-set", f"{key}=1")]
+    assert command.main(["--out", str(tmp_path / "out"), *words, "--check-only"]) == 1
+    message = capsys.readouterr().err
+    assert f"{keys[0]}: rag-r1 stages sets" in message and f"warning: {keys[1]}: is 1" in message
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_check_only_says_what_would_run_and_writes_nothing(name, tmp_path, capsys):
     out = tmp_path / "out"

@@ -148,11 +148,11 @@ def test_what_is_wrong_with_files_recipes_and_keys_is_reported_together(tmp_path
         problems(
             tmp_path,
             policy={"model": str(tmp_path / "none"), "prompt": str(tmp_path / "none.txt"), "platform": "cpu"},
-            grpo={"overrides": ["data.train_batch_sise=4"]},
+            grpo={"overrides": ["data.train_batch_sise=4", "trainer.default_local_dir=x"]},
         )
     )
-    for part in (f"{tmp_path / 'none'} is not the folder of a model", "none.txt", "data.train_batch_sise"):
-        assert part in found
+    parts = (f"{tmp_path / 'none'} is not the folder of a model", "none.txt", "data.train_batch_sise")
+    assert [part for part in (*parts, "trainer.default_local_dir: ") if part not in found] == []
 
 
 def test_the_teachers_model_is_the_only_one_that_its_server_lists(own: Own, tmp_path):

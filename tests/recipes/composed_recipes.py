@@ -19,7 +19,7 @@ from rag_r1.config.recipes import Recipe
 from rag_r1.options.problems import plain
 from rag_r1.training.composition import compose_recipe
 from rag_r1.training.preflight.model import check_quantisation
-from rag_r1.training.preflight.sampler import check_filtering, check_sampler
+from rag_r1.training.preflight.sampler import check_filtering, check_group_size, check_sampler
 from rag_r1.training.preflight.sessions import check_sessions
 from rag_r1.training.preflight.settings import (
     check_lengths,
@@ -89,6 +89,6 @@ def refusals(config: DictConfig) -> list[str]:
     for check in (check_required_keys, check_lengths, check_log_probs, check_sampler, check_quantisation):
         problems += check(config)
     problems += check_sessions(config, settings)
-    problems += check_filtering(config, settings)
+    problems += [*check_group_size(config), *check_filtering(config, settings)]
     problems += check_verl(config, has_model=True)
     return list(map(str, problems))

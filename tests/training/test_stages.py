@@ -126,22 +126,16 @@ def test_overrides_are_for_all_stages_for_one_or_hold_the_stages_number(tmp_path
     assert second_args[-1] == MODEL_KEY + "'it\\'s'" and not any(o.startswith(MODEL_KEY) for o in first_args)
 
 
-def test_nothing_given_can_part_the_stages(tmp_path):
-    overrides = ["trainer.default_local_dir=elsewhere", "stage2:" + MODEL_KEY + "other"]
-    trainer = Trainer()
-    run_stages(RECIPES, tmp_path, overrides, trainer)
-    assert value(trainer.calls[1][1], MODEL_KEY).startswith(str(tmp_path / "stage1"))
-    assert value(trainer.calls[1][1], "trainer.default_local_dir=") == str(
-        tmp_path / "stage2" / "checkpoints"
-    )
-
-
 @pytest.mark.parametrize(
     ("override", "message"),
     [
         ("stage3:a=1", "there is no stage 3, only 1 to 2"),
         ("stage0:a=1", "no stage 0"),
         ("a", "a is not key=value"),
+        ("trainer.default_local_dir=elsewhere", "trainer.default_local_dir: "),
+        ("stage2:+trainer.default_local_dir=elsewhere", "trainer.default_local_dir: "),
+        ("stage2:" + MODEL_KEY + "other", "actor_rollout_ref.model.path: "),
+        ("data.train_files=data/{stge}.parquet", "did you mean {stage}"),
     ],
 )
 def test_a_wrong_override_is_named_before_anything_is_trained(tmp_path, override, message):
@@ -210,12 +204,18 @@ def test_without_a_recipe_no_stage_is_said_not_to_exist(capsys):
 
 def test_a_folder_that_cannot_be_used_hides_nothing_of_the_stages(tmp_path, monkeypatch, capsys):
     checked = []
-    monkeypatch.setattr(stages, "run_check", lambda recipe, overrides: bool(checked.append(recipe)) or 1)
+
+    def check(recipe, overrides):
+        checked.append(recipe)
+        assert "word" not in overrides, "it would be reported twice"
+        return 1
+
+    monkeypatch.setattr(stages, "run_check", check)
     (tmp_path / "file").touch()
-    recipes = ["--recipe", "rag_r1/grpo", "--recipe", "none"]
+    recipes = ["word", "--recipe", "rag_r1/grpo", "--recipe", "none"]
     assert main([*recipes, "--out", str(tmp_path / "file")]) == 1
     message = capsys.readouterr().err
-    assert checked == ["rag_r1/grpo"] and "there is no recipe 'none'" in message
+    assert checked == ["rag_r1/grpo"] and "there is no recipe 'none'" in message and "word is" in message
     assert "file is a file" in message and "the problems above, of stage 1" in message
 
 

@@ -52,6 +52,7 @@ def check_start(args: PipelineArguments) -> None:
     from rag_r1.demo.pipeline.limits import grpo_overrides
     from rag_r1.rollouts.server_check import ModelServer, check_replies
     from rag_r1.training.composition import check_composition, check_overrides
+    from rag_r1.training.stages import check_stage_keys
 
     # The arguments themselves refuse the others.
     overrides = {name: [*filter(is_override, getattr(args, name))] for name in ("sft_set", "grpo_set")}
@@ -65,6 +66,7 @@ def check_start(args: PipelineArguments) -> None:
         # Types are checked for the user's overrides only, since that takes an import of veRL.
         check_grpo = check_overrides if args.grpo_set else check_composition
         checks.run(check_grpo, Recipe.find("demo/grpo"), grpo_overrides(args))
+        checks.run(check_stage_keys, args.grpo_set)
         if args.teacher_url is not None:
             flags = {"name": "teacher", "flag": "--teacher-url", "model_flag": "--teacher-model"}
             server = ModelServer(args.teacher_url, args.api_key_env, args.teacher_model, **flags)

@@ -68,7 +68,7 @@ def _check_configuration(config: DictConfig, report: PreflightReport) -> None:
         *(model.check_quantisation, nf4.check_nf4, check_bucket, settings.check_lengths),
         *(settings.check_log_probs, settings.check_llds, cluster.check_batch_sizes, cluster.check_engines),
         *(cluster.check_reachability, _check_resumed_rates, resume.check_run_folder, sampler.check_sampler),
-        check_loggers,
+        *(sampler.check_group_size, check_loggers),
     ):
         report.problems += found(check, config)
     for check in (sampler.check_filtering, sessions.check_sessions, probes.check_probes):

@@ -19,6 +19,15 @@ from rag_r1.training.preflight.sessions import REWARD_POOL, shares_reward_model
 _SAMPLER = "trainer.v1.sampler.custom_sampler"
 _KWARGS = "trainer.v1.sampler.sampler_kwargs"
 _FILTER = "algorithm.filter_groups"
+_SIZE = "actor_rollout_ref.rollout.n"
+#: Estimators that compare the answers to a question. A single answer keeps its reward as the advantage (its
+#: rewards to go with the last three), which gdpo and reinforce_plus_plus_baseline still whiten by the batch.
+COMPARING = (
+    *("grpo", "grpo_vectorized", "gpg", "rloo", "opo", "gdpo", "reinforce_plus_plus_baseline"),
+    *("optimal_token_baseline", "tir_optimal_token_baseline", "turn_loo"),
+)
+#: What the others do with a single answer (verl/trainer/ppo/core_algos.py).
+UNUSABLE = {"rloo_vectorized": "every advantage is 0", "grpo_passk": "veRL ends with an error"}
 
 
 def check_sampler(config: DictConfig) -> Iterator[Problem]:
@@ -45,7 +54,6 @@ def check_filtering(config: DictConfig, settings: RagR1Config | None) -> Iterato
     yield from _check_refill(config)
     options = OmegaConf.select(config, _FILTER)
     if options and options.get("enable"):
-        yield from _check_group_size(config)
         yield from _check_reward_pool(config)
         yield from _check_metric(config, settings)
         yield from _check_sampler_filter(config, options)
@@ -62,13 +70,21 @@ def _check_refill(config: DictConfig) -> Iterator[Problem]:
         yield error(key, text, remedy)
 
 
-def _check_group_size(config: DictConfig) -> Iterator[Problem]:
-    """Check that a group has several trajectories, whose rewards can differ."""
-    n = config.actor_rollout_ref.rollout.n
-    if isinstance(n, int) and n < 2:  # another type is reported by wrong_types
+def check_group_size(config: DictConfig) -> Iterator[Problem]:
+    """Check that a group has several trajectories, if they are filtered or compared. Comparing none is a
+    warning, since it may be meant."""
+    n, estimator = OmegaConf.select(config, _SIZE), OmegaConf.select(config, "algorithm.adv_estimator")
+    if not isinstance(n, int) or n > 1:  # another type is reported by wrong_types
+        return
+    if OmegaConf.select(config, f"{_FILTER}.enable"):
         text = f"with rollout.n={n} a group is one trajectory, and no two rewards can differ"
-        remedy = f"set actor_rollout_ref.rollout.n to 2 or more, or {_FILTER}.enable to false"
-        yield error(f"{_FILTER}.enable", text, remedy)
+        yield error(f"{_FILTER}.enable", text, f"set {_SIZE} to 2 or more, or {_FILTER}.enable to false")
+    elif estimator in (*COMPARING, *UNUSABLE) and not OmegaConf.select(config, "trainer.val_only"):
+        effect = UNUSABLE.get(estimator, "the advantage is its reward, without a baseline from others")
+        problem = error if estimator in UNUSABLE else warning
+        text = f"is {n}, but {estimator} compares the answers to a question; with one, {effect}"
+        remedy = "set it to 2 or more, or algorithm.adv_estimator=reinforce_plus_plus, which compares none"
+        yield problem(_SIZE, text, remedy)
 
 
 def _check_reward_pool(config: DictConfig) -> Iterator[Problem]:

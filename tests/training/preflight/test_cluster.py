@@ -330,7 +330,6 @@ def test_a_recipe_that_does_not_tell_the_sampler_is_refused_for_it_would_filter_
 @pytest.mark.parametrize(
     ("override", "level", "key"),
     [
-        ("actor_rollout_ref.rollout.n=1", "error", "algorithm.filter_groups.enable"),
         ("algorithm.filter_groups.metric=acc", "error", "algorithm.filter_groups.metric"),
         (f"{LIMIT}=0", "warning", LIMIT),
         ("reward.reward_model.enable=true", "error", "reward.reward_model.enable_resource_pool"),
