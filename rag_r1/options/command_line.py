@@ -67,6 +67,7 @@ Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False), Constraint("a number
 From0 = Annotated[float, Field(ge=0, allow_inf_nan=False), Constraint("a number of at least 0")]
 From0Count = Annotated[int, Field(ge=0), Constraint("a whole number of at least 0")]
 Share = Annotated[float, Field(ge=0, le=1), Constraint("a number from 0 to 1")]
+Below1 = Annotated[float, Field(ge=0, lt=1), Constraint("a number from 0 to below 1")]
 Port = Annotated[int, Field(ge=0, le=65535), Constraint("a port, 0 to 65535")]
 Filled = Annotated[str, Field(pattern=r"\S"), Constraint("a text that is not empty")]
 HostName = Annotated[

@@ -112,6 +112,8 @@ class QuestionsArguments(EndpointArguments):
             raise ValueError("--reader-body and --reader-price-* need --reader-model: else the teacher reads")
         if self.reader_url is None and self.reader_api_key_env != READER_KEY:
             raise ValueError("--reader-api-key-env needs --reader-url: --base-url uses --api-key-env")
+        if repeated := [kind for kind in self.kinds if self.kinds.count(kind) > 1]:
+            raise ValueError(f"--kinds names {repeated[0]} twice: leave one out")
         if self.right > self.samples:
             raise ValueError(f"--right {self.right} is more than --samples {self.samples}")
         return self

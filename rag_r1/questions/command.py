@@ -60,6 +60,8 @@ async def make_questions(args: QuestionsArguments) -> int:
     """
     spec = args.spec()
     opens_run = not (args.estimate or args.is_partial)
+    if args.test_share == 1:
+        print("warning: --test-share 1 leaves train.parquet empty: give a smaller one", file=sys.stderr)
     pool = check_start(spec, asks_models=not args.estimate, opens_run=opens_run)
     if args.check_only:
         are_asked = not (args.estimate or args.trust_env)

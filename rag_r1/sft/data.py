@@ -26,14 +26,16 @@ from tqdm import tqdm
 from rag_r1.agent.records import read_records, trajectory_of
 from rag_r1.data.files.bad_rows import HELP, BadRows
 from rag_r1.data.files.first_rows import check_first_rows
+from rag_r1.data.files.row_files import refuse_utf16
 from rag_r1.data.sft_rows import SftRow
 from rag_r1.data.sft_tokens import SftTokens
 from rag_r1.inference.tokenizer import load_tokenizer, why_not_loaded
 from rag_r1.io.atomic_files import write_json, write_json_lines
 from rag_r1.io.errors import DataError
+from rag_r1.io.ordinary_files import open_ordinary
 from rag_r1.io.terminal_text import terminal_text
 from rag_r1.options.command_exit import command_main
-from rag_r1.options.command_line import Arguments, Positive, Share, argument, read_arguments
+from rag_r1.options.command_line import Arguments, Below1, Positive, Share, argument, read_arguments
 from rag_r1.options.out_folder import check_out
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.protocols import Protocol, load_protocol, load_with_prompt, protocol_names
@@ -88,7 +90,7 @@ class SftDataArguments(Arguments):
     thought_only: Share = argument(
         "largest share of the traces that may answer without a search", "SHARE", default=0.5
     )
-    validation: Share = argument("share of the questions for the validation set", "SHARE", default=0.05)
+    validation: Below1 = argument("share of the questions for the validation set", "SHARE", default=0.05)
     max_context: Positive = argument("most tokens before a target", "TOKENS", default=8192)
     max_target: Positive = argument("most tokens of a target", "TOKENS", default=2048)
     seed: int = argument("seed of the draws", default=0)
@@ -142,6 +144,9 @@ def _check_traces(path: Path) -> None:
     """Raise DataError if none of the first records can be used. It names the first line that is not a record,
     if there is one."""
     bad = BadRows()
+    if path.is_file():
+        with open_ordinary(path) as file:
+            refuse_utf16(path, file, "records of `rag-r1 traces`")
     try:
         records = read_records(path, skip_broken=bad.add)
         check_first_rows(path, enumerate(records, 1), trajectory_of)

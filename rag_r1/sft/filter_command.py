@@ -26,7 +26,7 @@ from rag_r1.evaluation.provenance import write_provenance
 from rag_r1.evaluation.report.summary import stop_message
 from rag_r1.io.atomic_files import write_json, write_json_lines
 from rag_r1.options.command_exit import ExitStatus
-from rag_r1.options.command_line import From0, Positive, Share, argument
+from rag_r1.options.command_line import Below1, From0, Positive, Share, argument
 from rag_r1.options.server_address import Address
 from rag_r1.rollouts.agent_arguments import SAMPLING
 from rag_r1.rollouts.arguments import RolloutArguments
@@ -73,7 +73,7 @@ class FilterArguments(RolloutArguments):
     temperature: From0 = argument("temperature of the replays", "T", default=1.2, rare=SAMPLING)
     first_temperature: From0 = argument("temperature of the first try", "T", default=1.0, rare=SAMPLING)
     share: Share = argument("share to keep of the questions that are right at the first try", default=0.25)
-    validation: Share = argument("share of the kept rows that test.parquet gets", default=0.05)
+    validation: Below1 = argument("share of the kept rows that test.parquet gets", default=0.05)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -96,6 +96,8 @@ async def filter_questions(args: FilterArguments) -> int:
     with StartChecks() as checks:
         # All kept rows are written into one file.
         checks.run(metadata_types, [row.metadata for row in run_setup.questions.rows])
+    if args.temperature == 0 and args.replays > 1:
+        print("warning: replays at --temperature 0 are mostly equal: raise it, or play one", file=sys.stderr)
     if args.check_only:
         return await check_only(args, run_setup, args.base_url, args.model)
     sampling = args.model_dump(include={"replays", "temperature", "first_temperature"})

@@ -124,6 +124,11 @@ def _check_recipe(args: SftArguments) -> tuple[Any, list[str], Path, PreflightRe
     report = preflight_sft(config)
     report.problems[:0] = override_problems
     report.problems += [] if args.hours is None else check_resume(config)
+    try:
+        _check_data(args.data)
+    except RunError as fault:  # in place of the missing file, of which the user has said nothing
+        others = [problem for problem in report.problems if problem.where != "data.train_files"]
+        report.problems = [error_of("data.train_files", fault), *others]
     nodes = config.trainer.get("nnodes")
     if isinstance(nodes, int) and nodes > 1:
         report.problems.append(_too_many_nodes(nodes, command))

@@ -23,7 +23,7 @@ from rag_r1.config.recipes import Recipe
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Overrides, argument, hydra_quoted, read_arguments
 from rag_r1.options.import_path import add_working_directory
-from rag_r1.options.problems import PreflightReport, print_report
+from rag_r1.options.problems import PreflightReport, error, print_report
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import StartError
@@ -128,6 +128,8 @@ def _check_recipe(args: TrainArguments) -> tuple[Recipe, DictConfig, PreflightRe
 
     report = preflight(config)
     report.problems[:0] = override_problems
+    if args.check_only and args.estimate:
+        report.problems.append(error("--estimate", "measures after the checks", "leave --check-only out"))
     if args.leave_model:
         report.problems += check_export(config)
     if args.supervise:

@@ -183,7 +183,7 @@ def _check_sizes(sizes: str) -> None:
     """Raise RunError if a size is not known."""
     from rag_r1.training.preflight.memory.shape import SHAPES
 
-    if unknown := [size for size in sizes.split(",") if size not in SHAPES]:
+    if unknown := [size or "''" for size in sizes.split(",") if size not in SHAPES]:
         raise RunError(f"--size {','.join(unknown)}: the sizes that are known are {', '.join(SHAPES)}")
 
 
@@ -236,10 +236,11 @@ def _check_copy(args: CopyArguments) -> tuple[Path, Path]:
     return source, target
 
 
-def _recipe_file(name: str) -> Path:
-    """Return the file of a recipe. Raises RunError if there is none, or if the file is not a recipe."""
+def _recipe_file(name: str, *, or_beside: bool = False) -> Path:
+    """Return the file of a recipe or, with `or_beside`, also another file beside the shipped recipes. Raises
+    RunError if there is none, or if it is another file."""
     path = find_file(name, ".yaml")
-    if path.suffix != ".yaml":
+    if path.suffix != ".yaml" and not (or_beside and path.is_relative_to(RECIPES)):
         raise RunError(f"{name} is not a recipe but the file {path}: name one of `rag-r1 recipes`")
     return path
 
@@ -283,7 +284,7 @@ def print_paths(arguments: Sequence[str]) -> int:
 def _check_paths(args: PathArguments) -> list[Path]:
     """Return the paths of the named files. Raises StartError."""
     with StartChecks() as checks:
-        paths = [checks.run(find_file, name, ".yaml") for name in args.names]
+        paths = [checks.run(_recipe_file, name, or_beside=True) for name in args.names]
     return [path for path in paths if path is not None]
 
 

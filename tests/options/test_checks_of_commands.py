@@ -60,7 +60,7 @@ PLANTED = {
     "sft": (
         "--recipe rag_r1/sft/qwen_7b --data none model.pth=1 optim.lrr=1 model.path=./none_m "
         "trainer.default_local_dir=file data.protocol=none_p",
-        ["model.pth", "optim.lrr", "./none_m", "none/train.parquet", "trainer.default_local_dir", "none_p"],
+        ["model.pth", "optim.lrr", "./none_m", "--data none is not a", "trainer.default_local_dir", "none_p"],
     ),
     "stages": (
         "--recipe none --recipe grop --out file stage3:a=1 b",
@@ -501,6 +501,12 @@ def test_mcp_refuses_another_server_in_place_of_the_search(capsys):
         ),
         ("eval --model m --engine chat URLS --answerable infinite.jsonl --supporting notes", "read notes"),
         ("filter --model m URLS --tokenizer listed", "(tokenizer_config.json: not a JSON object)"),
+        ("filter --model m URLS --validation 1", "--validation: must be a number from 0 to below 1"),
+        ("sft-data --traces wide.jsonl --model model --out new", "not UTF-8 but UTF-16: convert it"),
+        ("recipes path questions.jsonl", "questions.jsonl is not a recipe"),
+        ("recipes table --recipe rag_r1/grpo --size 7B,", "--size '': the sizes"),
+        ("train --recipe demo/grpo --check-only --estimate", "--estimate: measures after the checks"),
+        ("recipes show demo/grpo --composed rag_r1.tools=[{name:x}]", "rag_r1.tools: is a block of keys"),
         ("retriever data --model m URLS --candidates 9", "--negatives 15 needs at least --candidates 16"),
         ("passage-questions --corpus wide.jsonl --out new", "wide.jsonl is not UTF-8 but UTF-16: convert it"),
         ("passage-questions --corpus questions.jsonl --out new", "`title` and `text`: correct the file\n"),

@@ -355,8 +355,9 @@ def test_a_server_of_another_corpus_is_refused(words, served: Served, tmp_path, 
 def test_every_server_that_is_dead_is_named(served: Served, tmp_path, capsys):
     dead = "http://127.0.0.1:9"
     words = served.words(tmp_path / "run", "--retriever-url", dead, "--base-url", f"{dead}/v1")
-    assert run(words) == 1
+    assert run([*words, "--test-share", "1"]) == 1
     message = capsys.readouterr().err
+    assert "warning: --test-share 1" in message
     assert message.count(dead) == 2 and "--base-url" in message and "--retriever-url" in message
 
 
@@ -370,6 +371,7 @@ def test_every_server_that_is_dead_is_named(served: Served, tmp_path, capsys):
         ("--reader-model r --reader-api-key-env R", "--reader-api-key-env needs --reader-url"),
         ("--source-name=", "argument --source-name: must be a name that is not empty"),
         ("--kinds one_hop riddle", "argument --kinds: must be one of one_hop"),
+        ("--kinds one_hop one_hop", "--kinds names one_hop twice"),
         ("--max-cost 5", "--max-cost needs --price-in and --price-out"),
     ],
 )

@@ -133,7 +133,9 @@ def test_files_whose_rows_cannot_be_in_one_are_refused_before_any_rollout(tmp_pa
     with Policy(tokenizer, {}, lambda *unused: False) as policy:
         files = [str(tmp_path / "b.parquet"), "--check-only"]
         assert run(policy, tmp_path / "a.parquet", tmp_path / "out", "--questions", *files) == 1
-    assert "extra_info.level has values of several types" in capsys.readouterr().err
+        assert "extra_info.level has values of several types" in capsys.readouterr().err
+        assert run(policy, *files[:1], tmp_path / "out", "--temperature", "0", "--check-only") == 0
+    assert "warning: replays at --temperature 0" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -93,7 +93,10 @@ def refuse_repeated(paths: Sequence[str | Path]) -> None:
     files = [os.path.realpath(path) for path in paths]  # unlike Path.resolve also of a loop of links
     counts = Counter(files)
     if repeated := [path for path, file in zip(paths, files, strict=True) if counts[file] > 1]:
-        raise DataError(f"{repeated[0]} is given twice: leave one out")
+        same = (path for path in repeated if os.path.realpath(path) == os.path.realpath(repeated[0]))
+        first, *others = dict.fromkeys(map(str, same))
+        note = f" (also as {', '.join(others)})" if others else ""
+        raise DataError(f"{first} is given twice{note}: leave one out")
 
 
 def short_text(value: Any, length: int = 60) -> str:

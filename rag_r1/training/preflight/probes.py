@@ -15,7 +15,7 @@ from rag_r1.config.schema import SHOW_PASSAGES, RagR1Config
 from rag_r1.data.evidence import GoldEvidence
 from rag_r1.data.rows import QuestionRow, read_rows
 from rag_r1.io.errors import DataError
-from rag_r1.options.problems import Problem, error, error_of
+from rag_r1.options.problems import Problem, error, error_of, warning
 from rag_r1.probes.passages import HOW_TO_MAKE, Passages, read_passages
 from rag_r1.probes.probes import NEED_GOLD, NEED_PASSAGES, applies, enough_random, topk_of
 from rag_r1.training.preflight.data import files_of
@@ -28,6 +28,8 @@ def check_probes(config: DictConfig, settings: RagR1Config | None) -> Iterator[P
     """Check that the data set adds the rows of the probes, but not to a training file, and that the rows and
     passages are those that the probes need."""
     if settings is None or not settings.probes:
+        if settings is not None and settings.probe_passages is not None:
+            yield warning(_FILE, f"is not read, since {_KEY} names no probes", "name some, or leave it out")
         return
     data, dataset = config.data, OmegaConf.select(config, "data.custom_cls") or {}
     is_ours = {key: dataset.get(key) for key in _DATASET} == _DATASET and data.get("probes")

@@ -219,6 +219,7 @@ def test_a_file_that_is_named_twice_is_refused_by_whatever_path(tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "link.jsonl").symlink_to("a.jsonl")
     for other in ("a.jsonl", "folder/../a.jsonl", "link.jsonl"):
-        with pytest.raises(DataError, match="a.jsonl is given twice"):
+        with pytest.raises(DataError, match="a.jsonl is given twice") as refused:
             refuse_repeated([tmp_path / "a.jsonl", tmp_path / "b.jsonl", str(tmp_path / other)])
+        assert other in str(refused.value)
     refuse_repeated([tmp_path / "a.jsonl", tmp_path / "b.jsonl"])

@@ -50,6 +50,8 @@ def test_probes_that_can_be_played_are_no_problem(tmp_path: Path):
     assert problems(rows, tmp_path, *all_of_them, rag_r1__probe_passages=file) == []
     missing = str(tmp_path / "no such")
     assert problems([row()], tmp_path, "empty", rag_r1__probe_passages=missing) == [], "none is shown"
+    [unread] = problems([row()], tmp_path, rag_r1__probe_passages=missing)
+    assert unread.startswith("warning: rag_r1.probe_passages: ")
 
 
 @pytest.mark.parametrize(
