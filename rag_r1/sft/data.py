@@ -26,13 +26,12 @@ from tqdm import tqdm
 from rag_r1.agent.records import read_records, trajectory_of
 from rag_r1.data.files.bad_rows import HELP, BadRows
 from rag_r1.data.files.first_rows import check_first_rows
-from rag_r1.data.files.row_files import refuse_utf16
+from rag_r1.data.files.row_files import open_bytes, refuse_utf16
 from rag_r1.data.sft_rows import SftRow
 from rag_r1.data.sft_tokens import SftTokens
 from rag_r1.inference.tokenizer import load_tokenizer, why_not_loaded
 from rag_r1.io.atomic_files import write_json, write_json_lines
 from rag_r1.io.errors import DataError
-from rag_r1.io.ordinary_files import open_ordinary
 from rag_r1.io.terminal_text import terminal_text
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Below1, Positive, Share, argument, read_arguments
@@ -141,18 +140,16 @@ def check_start(args: SftDataArguments) -> SftTokens:
 
 
 def _check_traces(path: Path) -> None:
-    """Raise DataError if none of the first records can be used. It names the first line that is not a record,
-    if there is one."""
+    """Raise DataError if no record at the beginning can be used, with the first line that is not a record."""
     bad = BadRows()
-    if path.is_file():
-        with open_ordinary(path) as file:
-            refuse_utf16(path, file, "records of `rag-r1 traces`")
     try:
         records = read_records(path, skip_broken=bad.add)
         check_first_rows(path, enumerate(records, 1), trajectory_of)
     except DataError as error:
         if not bad.first:
             raise
+        with open_bytes(path) as file:
+            refuse_utf16(path, file, "records of `rag-r1 traces`")
         raise DataError(f"{bad.first[0]}: correct it, or give another file") from error
 
 
