@@ -34,16 +34,17 @@ gets the same settings, and serve that with rag_r1.retriever.agentic_input=true:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command. Returns 0 when the model is saved, or all checks have passed with --check-only, and 1
     after an error, which is printed."""
-    arguments, settings, faults = split_recipe(sys.argv[1:] if arguments is None else arguments, COMMAND)
+    split = split_recipe(sys.argv[1:] if arguments is None else arguments, COMMAND)
+    arguments = split.words
     options = read_arguments(
         TrainOptions,
         arguments,
         prog=COMMAND,
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        settings=settings,
+        settings=split.settings,
         check=_check_start,
-        faults=faults,
+        faults=split.faults,
     )
     rows = _check_start(options)
     if options.check_only:
