@@ -1,7 +1,8 @@
 """Divides a Markdown text into sections at its headings.
 
-Only what this requires is parsed, as CommonMark defines it: headings that begin with #, and fenced blocks of
-code, in which a # is a comment. The rest of a section is kept as it is written.
+Only what this requires is parsed: headings that begin with #, and fenced blocks of code, in which a # is a
+comment. Both are those of CommonMark, except that a fence may be indented by any number of spaces. The rest
+of a section is kept as it is written.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from rag_r1.sandbox.documents import MAX_SECTIONS, DocumentText, Section, one_li
 
 #: Most lines of a Markdown file, since each line is an object while the file is read.
 MAX_LINES = 1_000_000
-#: The characters at which str.splitlines cuts.
+#: The characters at which str.splitlines cuts; it takes `\r\n` as one end.
 _LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 
 #: A heading. In CommonMark up to three spaces may precede it; a line with more of them is code.
 _HEADING = re.compile(r" {0,3}#{1,6}\s+(\S.*)")
-#: The beginning of a fenced block of code. In CommonMark no backtick follows a fence of backticks.
+#: The beginning of a fenced block of code. In CommonMark no backtick follows a fence of backticks. Up to
+#: three spaces may precede it, but more if it is in a list; lists are not parsed here, so any number may.
 _FENCE = re.compile(r"\s*(`{3,}(?=[^`]*$)|~{3,})")
 
 
@@ -27,7 +29,7 @@ def markdown_sections(text: str) -> DocumentText:
 
     Raises DataError if the text has too many lines or sections.
     """
-    if sum(map(text.count, _LINE_ENDS)) > MAX_LINES:
+    if sum(map(text.count, _LINE_ENDS)) - text.count("\r\n") > MAX_LINES:
         raise DataError(f"it has more than {MAX_LINES:,} lines: split it")
     sections: list[tuple[str, list[str]]] = [("", [])]
     fence = ""  # the characters that began the current block of code

@@ -60,6 +60,7 @@ def test_every_document_becomes_passages_with_its_title_and_file(tmp_path):
         "````\n```\n# no heading\n````",
         "~~~\n```\n# no heading\n~~~~ ",
         "  ```python\n# no heading\n``` x\n# no heading\n  ```",
+        "1.  an item\n\n    ```\n# no heading\n    ```",
     ],
 )
 def test_headings_after_code_and_none_in_it_begin_sections_of_markdown(tmp_path, block):

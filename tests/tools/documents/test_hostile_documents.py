@@ -55,6 +55,13 @@ def test_a_page_that_takes_for_ever_is_given_up_and_the_next_one_is_read(tmp_pat
     assert read_document(tmp_path / "b.html").sections[0].text.strip() == "read"
 
 
+def test_an_end_of_line_of_two_characters_counts_once(monkeypatch):
+    monkeypatch.setattr(markdown, "MAX_LINES", 2)
+    assert markdown.markdown_sections("# A\r\nb\r\n").title == "A"
+    with pytest.raises(DataError, match="more than 2 lines"):
+        markdown.markdown_sections("# A\r\nb\r\n\n")
+
+
 @needs_pypdf
 @pytest.mark.slow
 def test_a_pdf_of_millions_of_operators_is_given_up(tmp_path, impatient):
