@@ -1,13 +1,16 @@
 """Excludes masked trajectories from the means of a validation, and reports how many there were.
 
-veRL averages the scores of all trajectories of a validation. The score of a masked trajectory
-(rag_r1.failures.mask) is unknown and recorded as 0, so an outage of the search engine would look like a worse
-policy. Therefore the sampler passes the batch of a validation through `drop_masked_rows`, which removes all
-rows of masked trajectories. `val-core` and `val-aux` are then means over the judged trajectories.
+veRL averages the scores of all trajectories of a validation. The score of a masked trajectory, one with a
+failure that the configuration key `rag_r1.failures.mask` names, is unknown and recorded as 0, so an outage of
+the search engine would look like a worse policy. Therefore the sampler passes the batch of a validation
+through `drop_masked_rows`, which removes all rows of masked trajectories. `val-core` and `val-aux` are then
+means over the judged trajectories.
 
 The number of lost trajectories stays visible: it is logged, and in the remaining trajectories `masked` and
 `failed_<kind>` are replaced by their shares in the same data source of that batch. So
-`val-aux/<source>/masked/mean@1` is the same as before the removal.
+`val-aux/<source>/masked/mean@1` is the same as before the removal, as long as one trajectory of the source is
+judged. If all of a source are masked but not those of the others, the source has no metrics in this
+validation; only the log reports its loss.
 
 With several answers to a question (`val_kwargs.n`), veRL puts the number of answers into the name of a mean.
 A question that has lost an answer is therefore counted under another name (mean@3 beside mean@4).
@@ -30,8 +33,8 @@ def drop_masked_rows(batch: KVBatchMeta) -> KVBatchMeta:
     """Remove the masked trajectories of a validation batch from the store, write their shares into the
     others, and return the batch of the others.
 
-    If all are masked, they stay, because veRL's validation needs rows; the log says that its numbers are
-    meaningless.
+    If all trajectories of the batch are masked, they stay, because veRL's validation needs rows; the log says
+    that its numbers are meaningless.
     """
     rows = last_rows(batch.keys)  # veRL takes a trajectory's result from its last row
     if not rows:

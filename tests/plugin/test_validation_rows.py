@@ -44,6 +44,15 @@ def test_losses_are_counted_for_each_data_source(make):
     assert shares == {"prompt0_0_0": 0.5, "prompt2_0_0": 0.0, "prompt3_0_0": 0.0}
 
 
+def test_a_data_source_of_which_nothing_was_judged_is_only_in_the_log(make, caplog):
+    buffer = make([1.0], [None])
+    buffer.rollout.start(2, "val")
+    buffer.store.rows["val"]["prompt1_0_0"]["data_source"] = "other"
+    with caplog.at_level(logging.ERROR):
+        batch, _ = buffer.sample(global_steps=1, partition_id="val", batch_size=2)
+    assert batch.keys == ["prompt0_0_0"] and "other: failed_retriever 100%, masked 100%" in caplog.text
+
+
 def test_a_validation_of_which_nothing_is_left_says_that_it_is_worth_nothing(make, caplog):
     buffer = make([None], [None])
     batch, _ = sample(buffer, 2, "val")
