@@ -34,18 +34,38 @@ PARSE_ERRORS = (ValueError, KeyError, TypeError, AttributeError, RecursionError,
 _CHUNK_BYTES = 1 << 20
 
 
-class JsonLinesFile:
+class _OpenLines:
+    """An open file of lines, or none for a `path` of None, whose lines are kept in memory. Raises OSError if
+    the file cannot be opened."""
+
+    def __init__(self, path: Path | None, on_line: OnLine):
+        self.path, self._on_line = path, on_line
+        self._file = None if path is None else open_to_append(path)
+        #: The offset up to which the file has been read.
+        self._end = 0
+
+    def at(self, position: LinePosition) -> dict[str, Any]:
+        """Return the object at a position."""
+        data = position if isinstance(position, bytes) else os.pread(self._file, position[1], position[0])
+        return json.loads(data.decode("utf-8", "surrogatepass"))
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+class JsonLinesFile(_OpenLines):
     """An append-only file with one JSON object per line.
 
-    `on_line` is called with the position of each object that is read or appended. If `header` is given, it is
-    the first line, and a file that begins differently is emptied. Raises RunError, which names the file and
-    the line, for a line that cannot be read, and OSError if the file cannot be opened.
+    `on_line` is called with each object that is read or appended, and with its position. If `header` is
+    given, it is the first line, and a file that begins differently is emptied. Raises RunError, which names
+    the file and the line, for a line that cannot be read, and OSError if the file cannot be opened.
     """
 
     def __init__(self, path: Path, on_line: OnLine, header: Mapping[str, Any] | None = None):
-        self.path, self._on_line = path, on_line
-        self._file = open_to_append(path)
-        self._end = 0
+        super().__init__(path, on_line)
         try:
             if header is not None:
                 self._begin_with(json_line(header))
@@ -67,19 +87,6 @@ class JsonLinesFile:
         self._end += len(data)
         self._on_line(value, (self._end - len(data), len(data)))
 
-    def at(self, position: LinePosition) -> dict[str, Any]:
-        """Return the object at a position."""
-        data = position if isinstance(position, bytes) else os.pread(self._file, position[1], position[0])
-        return json.loads(data.decode("utf-8", "surrogatepass"))
-
-    def read_on(self) -> None:
-        """Read what other processes have appended. Does nothing, since no other process appends to this
-        file."""
-
-    def close(self) -> None:
-        """Close the file."""
-        os.close(self._file)
-
     def _begin_with(self, header: bytes) -> None:
         """Write the header, and empty a file that has another one."""
         if os.pread(self._file, len(header), 0) != header:
@@ -100,33 +107,28 @@ class JsonLinesFile:
                         break
                     self._read_line(line, number)
             except TooLargeError as error:
-                raise RunError(
-                    f"{self.path}: {error}, but this command writes no such line: remove it"
-                ) from error
+                raise RunError(f"{self.path}: {error}, so it cannot be read: remove it") from error
         os.ftruncate(self._file, self._end)
 
     def _read_line(self, line: bytes, number: int) -> None:
-        """Pass a line to `on_line`. Raises RunError, with the line number, if this command did not write
+        """Pass a line to `on_line`. Raises RunError, with the line number, if `on_line` does not accept
         it."""
         try:
             self._on_line(read_json_line(line), (self._end, len(line)))
         except PARSE_ERRORS as error:
             raise RunError(
                 f"{self.path}, line {number} was not written by this command ({error!r}): remove the line; "
-                "its request is then sent again"
+                "the command then continues as if it had not been written"
             ) from error
         self._end += len(line)
 
 
-class SharedJsonLines(JsonLinesFile):
+class SharedJsonLines(_OpenLines):
     """A file of JSON objects to which several processes append; with a `path` of None the lines are kept in
-    memory. Raises OSError."""
+    memory. `on_line` is called as by JsonLinesFile. Raises OSError if the file cannot be opened."""
 
     def __init__(self, path: Path | None, on_line: OnLine):
-        self.path, self._on_line = path, on_line
-        self._file = None if path is None else open_to_append(path)
-        #: The offset up to which the file has been read. Other processes wrote the lines after it.
-        self._end = 0
+        super().__init__(path, on_line)
         self._has_warned = False
         if skipped_lines := self._read():
             logger.warning("%s: %d lines that cannot be read are skipped", path, skipped_lines)
@@ -144,12 +146,6 @@ class SharedJsonLines(JsonLinesFile):
     def read_on(self) -> None:
         """Read what other processes have appended."""
         self._read()
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
 
     def _is_written(self, data: bytes) -> bool:
         """Write bytes to the end of the file. Returns whether all were written; if not, logs a warning

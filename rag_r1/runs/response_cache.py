@@ -53,7 +53,7 @@ class ResponseCache:
     """The cached answers of a model server. Without `lines` nothing is stored (for tests and single
     questions)."""
 
-    lines: JsonLinesFile | None = None
+    lines: JsonLinesFile | SharedJsonLines | None = None
     #: The usage of all lines, including those of earlier invocations.
     usage: Usage = field(default_factory=Usage)
     _positions: dict[bytes, LinePosition] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class ResponseCache:
         if self.lines is None:
             return None
         key = _key(request_id, turn, _sha256(request))
-        if key not in self._positions:
+        if key not in self._positions and isinstance(self.lines, SharedJsonLines):
             self.lines.read_on()
         position = self._positions.get(key)
         return None if position is None else _line(self.lines.at(position))
