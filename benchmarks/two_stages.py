@@ -40,7 +40,7 @@ from rag_r1.demo.policy import POLICIES, load_policy
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.simulate import run_rollouts
 from rag_r1.demo.world import demo_data, demo_protocol, write_demo
-from rag_r1.evaluation.report.statistics import mean
+from rag_r1.evaluation.report.estimates import known_mean
 from rag_r1.options.command_exit import command_main
 from rag_r1.rewards import RewardSum, token_f1
 from rag_r1.runs.errors import RunError
@@ -75,9 +75,9 @@ def summarise(records: Sequence[dict[str, Any]]) -> dict[str, float]:
     labels = [None if text is None else r1_searcher_traces.noted_contents(text) for text in first_texts]
     named = [label in ("a name", "every name") for label in labels]
     return {
-        "searched": mean(searched),
-        "name": mean(named),
-        **{name: mean(values) for name, values in known.items()},
+        "searched": known_mean(searched),
+        "name": known_mean(named),
+        **{name: known_mean(values) for name, values in known.items()},
     }
 
 
@@ -148,7 +148,7 @@ def sampled_f1(model: Path, seed: int, samples: int = 4) -> float:
             policy, tokenizer, demo_protocol(PROTOCOL), data.val, search, temperature=1.0
         )
     ]
-    return mean([token_f1(rollout.trajectory.answer, rollout.question.gold) for rollout in rollouts])
+    return known_mean([token_f1(rollout.trajectory.answer, rollout.question.gold) for rollout in rollouts])
 
 
 def run(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rag_r1.evaluation.report.statistics import mean
+from rag_r1.evaluation.report.estimates import known_mean
 from rag_r1.runs import markdown, pictures
 
 PAGE = """\
@@ -60,7 +60,7 @@ def table(runs: Sequence[dict[str, Any]]) -> str:
         ]
         for name, arm, step in [*points, (CONTROL, "control", max(map(int, held_out["control"])))]:
             window = [training[arm][str(n)] for n in range(max(step - 5, 1), max(step, 1) + 1)]
-            figures = [window[-1]["searched"], mean([sampled["name"] for sampled in window])]
+            figures = [window[-1]["searched"], known_mean([sampled["name"] for sampled in window])]
             figures.append(results["sampled"][name])
             figures += [held_out[arm][str(step)][figure] for figure in FIGURES]
             cells = [results["seed"], name, step, *(f"{value:.2f}" for value in figures)]

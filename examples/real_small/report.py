@@ -23,7 +23,7 @@ from typing import Any
 
 from data_process.passage_questions.questions import KINDS
 from rag_r1.agent.records import read_records, records_by_step
-from rag_r1.evaluation.report.statistics import mean, wilson_interval
+from rag_r1.evaluation.report.estimates import known_mean, wilson_interval
 from rag_r1.io.atomic_files import write_text
 from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
@@ -146,12 +146,12 @@ def by_kind(records: Iterable[Record]) -> dict[str, list[Record]]:
 
 def exact_match(records: Iterable[Record]) -> float:
     """Return the share of questions whose answer is an exact match; those without a score are left out."""
-    return mean([record["rewards"]["em"] for record in records])
+    return known_mean([record["rewards"]["em"] for record in records])
 
 
 def queries(records: Iterable[Record]) -> float:
     """Return the mean number of queries for a question."""
-    return mean([float(sum(len(turn["calls"]) for turn in record["turns"])) for record in records])
+    return known_mean([float(sum(len(turn["calls"]) for turn in record["turns"])) for record in records])
 
 
 def curve_table(curves: Sequence[Mapping[int, list[Record]]]) -> tuple[list[str], list[list[str]]]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from rag_r1.agent.records import records_by_step, summary, trajectory_of
 from rag_r1.demo.world import KINDS
-from rag_r1.evaluation.report.statistics import mean, wilson_interval
+from rag_r1.evaluation.report.estimates import known_mean, wilson_interval
 from rag_r1.io.atomic_files import write_json, write_text
 from rag_r1.io.bounded_json import read_json_object
 from rag_r1.io.errors import DataError
@@ -60,10 +60,10 @@ def summarise(records: Sequence[dict[str, Any]]) -> HeldOutMeans:
     kinds = dict.fromkeys([*KINDS, *sorted(by_kind)])  # the world's kinds first, in its order
     figures = [summary(trajectory_of(record)) for record in records]
     return HeldOutMeans(
-        em_by_kind={kind: mean(by_kind[kind]) for kind in kinds if kind in by_kind},
-        em=mean([record["rewards"]["em"] for record in records]),
-        searches=mean([episode["searches"] for episode in figures]),
-        turns=mean([episode["turns"] for episode in figures]),
+        em_by_kind={kind: known_mean(by_kind[kind]) for kind in kinds if kind in by_kind},
+        em=known_mean([record["rewards"]["em"] for record in records]),
+        searches=known_mean([episode["searches"] for episode in figures]),
+        turns=known_mean([episode["turns"] for episode in figures]),
     )
 
 
@@ -80,7 +80,7 @@ def make_report(run: Path, facts: dict[str, Any]) -> dict[str, Any]:
             "set trainer.val_before_train=true and trainer.test_freq, and train again"
         )
     held_out = {step: summarise(records) for step, records in validation.items()}
-    reward = {step: mean([r["rewards"]["score"] for r in records]) for step, records in training.items()}
+    reward = {step: known_mean(r["rewards"]["score"] for r in records) for step, records in training.items()}
     results = {
         **facts,
         "held_out_questions": len(next(iter(validation.values()))),

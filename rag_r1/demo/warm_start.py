@@ -46,7 +46,7 @@ from rag_r1.demo.trace_records import BATCH, warm_traces
 from rag_r1.demo.traces.mixes import FULL, draw_strategy
 from rag_r1.demo.traces.writer import Segment, sample_kinds, write_drill, write_trace
 from rag_r1.demo.world import KINDS, Question, demo_data, demo_protocol, fresh_world, make_questions
-from rag_r1.evaluation.report.statistics import mean
+from rag_r1.evaluation.report.estimates import known_mean
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments
 from rag_r1.protocols import Protocol
@@ -161,10 +161,10 @@ def measure(
         trajectories = [rollout.trajectory for rollout in rollouts]
         turns = [turn for trajectory in trajectories for turn in trajectory.turns]
         result[name] = scores_by_kind(rollouts) | {
-            "well-formed": mean(turn.action != "invalid" for turn in turns),
+            "well-formed": known_mean(turn.action != "invalid" for turn in turns),
             "turns": len(turns) / len(rollouts),
-            "F1": mean(token_f1(each.trajectory.answer, each.question.gold) for each in rollouts),
-            "searched": mean(trajectory.n_searches > 0 for trajectory in trajectories),
+            "F1": known_mean(token_f1(each.trajectory.answer, each.question.gold) for each in rollouts),
+            "searched": known_mean(trajectory.n_searches > 0 for trajectory in trajectories),
         }
     return result
 

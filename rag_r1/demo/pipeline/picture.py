@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rag_r1.evaluation.report.estimates import wilson_interval
 from rag_r1.evaluation.report.plots import dots, legend, row_names
-from rag_r1.evaluation.report.statistics import wilson_interval
 from rag_r1.runs import pictures
 
 #: The colour of each model.

@@ -25,8 +25,8 @@ from rag_r1.demo.pipeline.evaluation import SCORES, Scores
 from rag_r1.demo.pipeline.picture import draw
 from rag_r1.demo.report import summarise
 from rag_r1.demo.world import KINDS
+from rag_r1.evaluation.report.estimates import known_mean
 from rag_r1.evaluation.report.significance import mcnemar
-from rag_r1.evaluation.report.statistics import mean
 from rag_r1.io.atomic_files import write_json, write_text
 from rag_r1.runs.markdown import Page, number, p_value
 from rag_r1.runs.steps import PipelineFolder
@@ -87,8 +87,8 @@ def figures(scores: Scores) -> dict[str, Any]:
     return {
         "questions": len(scores),
         "counts": {kind: len(values) for kind, values in by_kind.items()},
-        **{f"em_{kind}": mean(values) for kind, values in by_kind.items()},
-        **{name: mean([score[name] for score in scores]) for name in ("em", "searches", "format")},
+        **{f"em_{kind}": known_mean(values) for kind, values in by_kind.items()},
+        **{name: known_mean([score[name] for score in scores]) for name in ("em", "searches", "format")},
     }
 
 
@@ -99,13 +99,13 @@ def check_claim(claim: Claim, scores: Mapping[str, Scores]) -> dict[str, Any]:
     n_first_alone = sum(a > b for a, b in pairs)
     n_second_alone = sum(a < b for a, b in pairs)
     p = mcnemar(n_first_alone, n_second_alone)
-    difference = mean(first) - mean(second)
+    difference = known_mean(first) - known_mean(second)
     direction = "holds" if difference > 0 else "the opposite holds"
     verdict = direction if p < _SIGNIFICANCE else "not shown"
     return {
         "claim": claim.text,
         "models": [claim.better, claim.other],
-        "em": [mean(first), mean(second)],
+        "em": [known_mean(first), known_mean(second)],
         "difference": difference,
         "only_first": n_first_alone,
         "only_second": n_second_alone,
@@ -123,7 +123,7 @@ def curves(trajectories: Path) -> dict[str, dict[int, float]]:
     training, held_out = (records_by_step(trajectories / split) for split in ("train", "val"))
     rewards = {step: [record["rewards"]["score"] for record in records] for step, records in training.items()}
     return {
-        "reward": {step: mean(values) for step, values in rewards.items()},
+        "reward": {step: known_mean(values) for step, values in rewards.items()},
         "held_out_em": {step: summarise(records).em for step, records in held_out.items()},
     }
 

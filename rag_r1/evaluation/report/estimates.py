@@ -1,4 +1,8 @@
-"""Simple statistics: the mean of the known values, and the interval of a share."""
+"""Estimates a mean, and the interval of a share, from a few values.
+
+The pages of the demo, the examples and the benchmarks use these. Reports of evaluations have the intervals of
+bootstrap.py, which knows data sources and several samples of a question.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +13,16 @@ from collections.abc import Iterable
 _Z_95 = 1.96
 
 
-def mean(values: Iterable[float | None]) -> float:
-    """Return the mean of the values that are not None; nan if there are none. None is the value of an
-    episode without a score, such as one that failed."""
+def known_mean(values: Iterable[float | None]) -> float:
+    """Return the mean of the values that are not None; nan if there are none. None stands for a value that is
+    not known, such as the score of a failed episode."""
     numbers = [value for value in values if value is not None]
     return sum(numbers) / len(numbers) if numbers else math.nan
 
 
 def wilson_interval(share: float, count: int) -> tuple[float, float]:
-    """Return Wilson's 95 % interval (1927) of a share of `count` questions, which must be at least 1."""
+    """Return the ends (low, high) of Wilson's 95 % interval (1927) of a `share` of `count` observations, at
+    least 1."""
     z_squared = _Z_95 * _Z_95
     center = share + z_squared / (2 * count)
     half_width = _Z_95 * math.sqrt(share * (1 - share) / count + z_squared / (4 * count * count))
