@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -42,6 +41,7 @@ from rag_r1.io.bounded_http import is_web_page
 from rag_r1.io.bounded_json import read_json
 from rag_r1.io.errors import TooLargeError
 from rag_r1.io.retry import RetryPolicy, TransientError, is_transient, retry_after, with_retries
+from rag_r1.io.secrets import read_secret
 from rag_r1.options.server_address import model_server_base
 from rag_r1.runs.cancel_token import CancelToken
 from rag_r1.runs.errors import RunError
@@ -260,7 +260,7 @@ def base_address(url: str) -> str:
 def key_of(variable: str) -> str:
     """Return the key in an environment variable; "" if it is not set. Raises RunError for a value that
     cannot be a key."""
-    key = os.environ.get(variable, "").strip()
-    if not (key.isascii() and key.isprintable()) or " " in key:
-        raise RunError(f"${variable} has characters that a key cannot have: set it to the key alone")
-    return key
+    try:
+        return read_secret(variable) or ""
+    except ValueError as error:
+        raise RunError(str(error)) from None

@@ -1,11 +1,13 @@
-"""Removes secrets from what is stored with a run: keys, tokens, and credentials in addresses.
+"""Reads secrets from environment variables, and removes others from what is stored with a run.
 
-A value counts as secret if its key has the name of a secret. Of an address, the parts that may contain a
-password or a token are removed. Secrets therefore belong in environment variables, whose names may be stored.
+Secrets are keys, tokens, and credentials in addresses. They belong in environment variables, whose names may
+be stored. A stored value counts as secret if its key has the name of a secret. Of an address, the parts that
+may contain a password or a token are removed.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -28,6 +30,16 @@ _CREDENTIALS = re.compile(r"(?<=://)[^/\s]*@")  # a password may contain @
 _WEB = re.compile("https?://", re.IGNORECASE)
 _REMOVED = "(removed)"
 _FLAG = re.compile(r"(?:^|\s)--?([\w-]+)")
+
+
+def read_secret(variable: str | None) -> str | None:
+    """Return the key or token in an environment variable, which must not be logged; None if the variable is
+    empty or not set, or is None. Raises ValueError, whose message does not show the value, if it has
+    characters that a header or a key cannot have; HTTP clients would show such a header in their messages."""
+    value = os.environ.get(variable, "").strip() if variable else ""
+    if not (value.isascii() and value.isprintable()) or " " in value:
+        raise ValueError(f"${variable} has characters that a key cannot have: set it to the key alone")
+    return value or None
 
 
 def public_address(url: str) -> str:

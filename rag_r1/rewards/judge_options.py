@@ -6,13 +6,13 @@ messages never show the key, nor an option into which it may have been written b
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from pydantic import model_validator
 
+from rag_r1.io.secrets import read_secret
 from rag_r1.options.declare import OptionsError, options
 from rag_r1.options.from_config import options_from
 from rag_r1.options.server_address import AN_ADDRESS, is_server_address, model_server_base
@@ -80,15 +80,16 @@ def key_header(variable: str | None) -> dict[str, str]:
     """
     if variable is None:
         return {}
-    key = os.environ.get(variable, "").strip()
-    if not key:
-        raise RewardError(
-            "the environment variable that api_key_env names is not set: export it, or set api_key_env to "
-            "null"
-        )
-    if not (key.isascii() and key.isprintable()) or " " in key:
+    try:
+        key = read_secret(variable)
+    except ValueError:
         raise RewardError(
             "the environment variable that api_key_env names has characters that a key cannot have: set it "
             "to the key alone"
+        ) from None
+    if key is None:
+        raise RewardError(
+            "the environment variable that api_key_env names is not set: export it, or set api_key_env to "
+            "null"
         )
     return {"Authorization": f"Bearer {key}"}

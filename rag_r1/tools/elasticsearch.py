@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 from urllib.parse import quote
 
+from rag_r1.io.secrets import read_secret
 from rag_r1.options.declare import options
 from rag_r1.options.from_config import options_from
 from rag_r1.options.server_address import Address
@@ -25,7 +26,7 @@ from rag_r1.protocols import Document, Failure
 from rag_r1.tools.http import HttpFailure, JsonClient
 from rag_r1.tools.retrieval.client import failure
 from rag_r1.tools.retrieval.wire import MAX_DOCUMENT_CHARS, MAX_ID_CHARS
-from rag_r1.tools.secret_option import Variable, read_secret
+from rag_r1.tools.secret_option import Variable
 
 _FIELDS = ("title", "text")
 
