@@ -178,7 +178,7 @@ def test_a_name_of_no_module_is_found():
 #: rag_r1/system/child_processes.py and rag_r1/options/command_exit.py.
 SUPERVISORS = {
     "rag_r1/system/child_processes.py": "the one place",
-    "rag_r1/http_server/listening.py": "uvicorn stops orderly, and raises the signal again",
+    "rag_r1/http_server/stop_signals.py": "uvicorn stops orderly, and raises the signal again",
     "rag_r1/runs/processes.py": "ends what an earlier start has left: no children of this process",
     "rag_r1/sandbox/worker.py": "the worker itself: limits, and Ctrl-C is its parent's",
     "rag_r1/sandbox/worker_pool.py": "workers that are spoken to over pipes, and killed within a job",

@@ -22,7 +22,9 @@ from pydantic import model_validator
 from pydantic_settings import CliPositionalArg
 
 from rag_r1.explorer.record_files.sources import Sources
-from rag_r1.http_server import listening
+from rag_r1.http_server.access_token import read_token, take_token, warn_without_token
+from rag_r1.http_server.listening import bind_socket, check_port, server_names, server_url
+from rag_r1.http_server.stop_signals import signals_ignored
 from rag_r1.io.atomic_files import write_text
 from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
@@ -122,8 +124,8 @@ def _check_start(args: ViewArguments) -> None:
             for name in dict.fromkeys(name for name, _ in filters):
                 checks.run(_check_filter, [item for item in filters if item[0] == name])
         else:
-            checks.run(listening.check_port, args.host, args.port)
-            checks.run(listening.token_of, TOKEN_VARIABLE)
+            checks.run(check_port, args.host, args.port)
+            checks.run(read_token, TOKEN_VARIABLE)
 
 
 def _check_path(path: Path) -> None:
@@ -225,19 +227,19 @@ def _serve(args: ViewArguments) -> int:
     from rag_r1.explorer.app import create_app
     from rag_r1.http_server.idle_timeout import uvicorn_config
 
-    token = listening.take_token_of(TOKEN_VARIABLE)
-    listening.warn_without_token(args.host, token, TOKEN_VARIABLE)
-    with listening.bind_socket(args.host, args.port) as listener:
+    token = take_token(TOKEN_VARIABLE)
+    warn_without_token(args.host, token, TOKEN_VARIABLE)
+    with bind_socket(args.host, args.port) as listener:
         host, port = listener.getsockname()[:2]
         with _open_store(args.paths) as store:
-            names = listening.server_names(host)
+            names = server_names(host)
             app = create_app(store, names=names, allowed=args.allowed_host, token=token)
             if not store.sources.files():
                 paths = ", ".join(map(str, args.paths))
                 print(f"note: no records in {paths} yet: wait, or give another run's folder", file=sys.stderr)
-            print(f"trajectories at {listening.server_url(host, port)}", flush=True)
+            print(f"trajectories at {server_url(host, port)}", flush=True)
             server = uvicorn.Server(uvicorn_config(app, stop_s=_STOP_S, lifespan="on"))
-            with listening.signals_ignored():
+            with signals_ignored():
                 server.run(sockets=[listener])
     return 0
 

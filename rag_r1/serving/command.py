@@ -16,7 +16,8 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
-from rag_r1.http_server.listening import bind_socket, check_port, take_token_of, token_of, warn_without_token
+from rag_r1.http_server.access_token import read_token, take_token, warn_without_token
+from rag_r1.http_server.listening import bind_socket, check_port
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import read_arguments
 from rag_r1.runs.errors import RunError
@@ -50,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     set_up_logs(logging.INFO)
     _check_start(args)
-    token = take_token_of(TOKEN_VARIABLE)
+    token = take_token(TOKEN_VARIABLE)
     # Imported here, because these modules need extras, which `--help` does not.
     from rag_r1.serving.http_server import RunningServer, serve
     from rag_r1.serving.launch import launch_agent
@@ -77,7 +78,7 @@ def _check_start(args: ServeArguments) -> None:
     from rag_r1.serving.launch import check_launch
 
     port_check = partial(check_port, args.host, args.port)
-    token_check = partial(token_of, TOKEN_VARIABLE)
+    token_check = partial(read_token, TOKEN_VARIABLE)
     check_launch(args, [partial(check_extras, COMMAND, args), port_check, token_check])
 
 

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 import uvicorn
 
 from rag_r1.http_server.idle_timeout import uvicorn_config
-from rag_r1.http_server.listening import server_names, server_url, signals_ignored
+from rag_r1.http_server.listening import server_names, server_url
+from rag_r1.http_server.stop_signals import signals_ignored
 from rag_r1.serving.admission import AdmissionQueue
 from rag_r1.serving.agent import open_agent
 from rag_r1.serving.app import create_app

@@ -116,13 +116,14 @@ def check_start(args: McpArguments) -> None:
     A retrieval server that does not answer yet only causes a warning, since each search reports it later. It
     is an error if there is a model, which needs the search from the start, or with --check-only. Another
     server at its address is always an error."""
-    from rag_r1.http_server.listening import check_port, token_of
+    from rag_r1.http_server.access_token import read_token
+    from rag_r1.http_server.listening import check_port
     from rag_r1.rollouts.server_check import ModelServer, check_endpoint
     from rag_r1.serving.agent import check_agent, try_agent_servers
 
     checks: list[Callable[[], Any]] = []
     if args.http is not None:
-        checks = [partial(check_port, "127.0.0.1", args.http, "--http"), partial(token_of, TOKEN_VARIABLE)]
+        checks = [partial(check_port, "127.0.0.1", args.http, "--http"), partial(read_token, TOKEN_VARIABLE)]
     evaluation = _eval_arguments(args)
     with StartChecks() as start_checks:
         start_checks.run(check_agent, evaluation, checks)
@@ -182,11 +183,12 @@ async def _serve_http(server: MCPServer, port: int) -> None:
     no header can contain the token."""
     import uvicorn
 
+    from rag_r1.http_server.access_token import take_token
     from rag_r1.http_server.idle_timeout import uvicorn_config
-    from rag_r1.http_server.listening import bind_socket, take_token_of
+    from rag_r1.http_server.listening import bind_socket
     from rag_r1.serving.mcp.server import http_app
 
-    app = http_app(server, take_token_of(TOKEN_VARIABLE))
+    app = http_app(server, take_token(TOKEN_VARIABLE))
     with bind_socket("127.0.0.1", port, "--http") as listener:
         print(f"MCP at http://127.0.0.1:{port}/mcp", file=sys.stderr)
         await uvicorn.Server(uvicorn_config(app, stop_s=_STOP_S, lifespan="on")).serve(sockets=[listener])

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
-from rag_r1.http_server.listening import take_token_of, token_of
+from rag_r1.http_server.access_token import read_token, take_token
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import read_arguments
 from rag_r1.runs.errors import RunError
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     set_up_logs(logging.WARNING)
     _check_start(args)
-    token = take_token_of(TOKEN_VARIABLE)
+    token = take_token(TOKEN_VARIABLE)
     if args.check_only:
         print("all checks passed: the chat would begin")
         return 0
@@ -61,10 +61,10 @@ def _check_start(args: ChatArguments) -> None:
     """Check the agent's arguments, packages and token or, with --url, the token and the server. Raises
     StartError or RunError with all problems."""
     if args.url is not None:
-        return check_server(args.url.rstrip("/"), token_of(TOKEN_VARIABLE))
+        return check_server(args.url.rstrip("/"), read_token(TOKEN_VARIABLE))
     from rag_r1.serving.launch import check_launch
 
-    check_launch(args, [partial(check_extras, "rag-r1 chat", args), partial(token_of, TOKEN_VARIABLE)])
+    check_launch(args, [partial(check_extras, "rag-r1 chat", args), partial(read_token, TOKEN_VARIABLE)])
 
 
 if __name__ == "__main__":
