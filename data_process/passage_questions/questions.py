@@ -42,8 +42,9 @@ class MadeQuestion:
     golds: tuple[str, ...]
     #: The entities of the question, whose pages are its evidence.
     entities: tuple[Entity, ...]
-    #: For `two_facts`: the values that no other passage may name together.
-    values: tuple[str, ...] = ()
+    #: For `two_facts`: the values that no other passage may name together. If one of the two facts is a date,
+    #: it is the only one, because a date in two passages is reason enough to drop the question.
+    distinctive_values: tuple[str, ...] = ()
 
 
 class QuestionWriter:
@@ -92,13 +93,14 @@ class QuestionWriter:
         """Yield questions that name two facts of an entity and ask for the entity."""
         for relations, wordings in TWO_FACTS.get(entity.kind, {}).items():
             values = {relation: entity.value(relation) for relation in relations}
-            if not all(values.values()) or entity.page.noun == "person":
-                continue  # a question needs both facts, and the occupation of a person
+            if not all(values.values()) or _specific_noun(entity) is None:
+                continue  # the wordings have both facts and the noun
             facts = {name.replace(" ", "_"): value for name, value in values.items()}
             text = self._draw(wordings, entity.title, *relations).format(noun=entity.page.noun, **facts)
             dates = [value for name, value in values.items() if name.endswith(" date")]
-            unique = tuple(dates or (str(value).removeprefix("the ") for value in values.values()))
-            yield MadeQuestion("two_facts", ", ".join(relations), text, names_of(entity), (entity,), unique)
+            distinctive = tuple(dates or (str(value).removeprefix("the ") for value in values.values()))
+            path = ", ".join(relations)
+            yield MadeQuestion("two_facts", path, text, names_of(entity), (entity,), distinctive)
 
     def comparisons(self) -> Iterator[MadeQuestion]:
         """Yield questions about which of two came first, and whether one came before the other.
@@ -110,7 +112,7 @@ class QuestionWriter:
                 value, other_value = one.value(relation), other.value(relation)
                 if value == other_value:
                     continue
-                first = one if value < other_value else other
+                first = one if value < other_value else other  # as texts, since all years have four digits
                 names = {"one": one.name, "other": other.name}
                 text = self._draw(wordings, one.title, other.title).format(**names)
                 yield MadeQuestion("comparison", relation, text, names_of(first), (one, other))
@@ -125,8 +127,8 @@ class QuestionWriter:
         """
         for (kind, relation), wording in SAME_VALUE.items():
             equal = list(self._pairs(kind, relation, lambda entity, name=relation: entity.value(name)))
-            mixed = self._pairs(kind, relation, _one_group)
-            different = [pair for pair in mixed if self._differ_surely(relation, *pair)][: len(equal)]
+            all_pairs = self._pairs(kind, relation, _one_group)
+            different = [pair for pair in all_pairs if self._differ_surely(relation, *pair)][: len(equal)]
             for one, other in [*equal, *different]:
                 answer = "yes" if one.value(relation) == other.value(relation) else "no"
                 text = wording.format(one=one.name, other=other.name)
@@ -134,7 +136,7 @@ class QuestionWriter:
 
     def nationalities(self) -> Iterator[MadeQuestion]:
         """Yield questions about whether two people of one occupation both have a certain nationality."""
-        for one, other in self._pairs("person", "nationality", _occupation):
+        for one, other in self._pairs("person", "nationality", _specific_noun):
             nation, other_nation = one.value("nationality"), other.value("nationality")
             if nation != other_nation and not self._differ_surely("nationality", one, other):
                 continue
@@ -190,25 +192,26 @@ def names_of(entity: Entity) -> tuple[str, ...]:
 
 
 def names_both(question: MadeQuestion, mentions: Mentions) -> bool:
-    """Return whether another passage names both facts of a `two_facts` question.
-
-    A passage that also names the answer is about the same entity and does not count, unless the fact is a
+    """Return whether another passage names both facts of a `two_facts` question or, if one is a date, the
     date.
+
+    A passage that also names the answer is about the same entity and does not count, unless there is a date.
     """
     [entity] = question.entities
-    passage_ids = mentions.passages_with_all(question.values) - {entity.id}
-    is_date = len(question.values) == 1
-    return any(is_date or not mentions.has_name(passage_id, entity.base) for passage_id in passage_ids)
+    passage_ids = mentions.passages_with_all(question.distinctive_values) - {entity.id}
+    has_date = " date" in question.relation
+    return any(has_date or not mentions.has_name(passage_id, entity.base) for passage_id in passage_ids)
 
 
-def _occupation(entity: Entity) -> str | None:
-    """Return the occupation of a person as a group, or None if it is not known."""
+def _specific_noun(entity: Entity) -> str | None:
+    """Return the noun of an entity, such as the occupation of a person; None for `person`, the noun of people
+    whose occupation is not known (kinds.py)."""
     return None if entity.page.noun == "person" else entity.page.noun
 
 
 def _comparison_groups(relation: str) -> Callable[[Entity], str | None]:
     """Return the function that groups entities for comparisons: people by occupation, others in one group."""
-    return _occupation if relation == "birth year" else _one_group
+    return _specific_noun if relation == "birth year" else _one_group
 
 
 def _one_group(entity: Entity) -> str:
