@@ -24,8 +24,7 @@ from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.files.duplicates import question_key
 from rag_r1.data.files.questions import Question
 from rag_r1.data.files.row_files import BrokenRowError, parse_json_line, short_text
-from rag_r1.io.atomic_files import reason_of
-from rag_r1.io.errors import DataError
+from rag_r1.io.errors import DataError, reason_of
 from rag_r1.io.ordinary_files import open_ordinary
 
 

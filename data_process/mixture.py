@@ -28,9 +28,8 @@ from typing import Any
 
 from data_process.sources import SOURCES, SourceKind
 from data_process.sources.source_kind import HubSplit
-from rag_r1.io.atomic_files import reason_of
 from rag_r1.io.bounded_yaml import YamlError, read_yaml
-from rag_r1.io.errors import DataError
+from rag_r1.io.errors import DataError, reason_of
 from rag_r1.options.declare import OptionsError, options
 from rag_r1.options.from_config import options_from
 from rag_r1.options.suggestions import did_you_mean

@@ -13,9 +13,8 @@ from tqdm import tqdm
 
 from rag_r1.corpus.reader import parsed_lines
 from rag_r1.data.files.bad_rows import BadRows
-from rag_r1.io.atomic_files import reason_of
 from rag_r1.io.bounded_json import read_json_line
-from rag_r1.io.errors import DataError
+from rag_r1.io.errors import DataError, reason_of
 
 _SUFFIXES = (".tsv", ".tsv.gz", ".jsonl", ".jsonl.gz")
 #: Most bytes of a line, far more than two titles have: MediaWiki limits a title to 255 bytes.

@@ -22,9 +22,8 @@ from typing import Any, Generic, TypeVar
 from rag_r1.data.evidence import GoldEvidence
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.rows import QuestionRow
-from rag_r1.io.atomic_files import reason_of
 from rag_r1.io.bounded_json import json_file_bytes, read_json_line
-from rag_r1.io.errors import DataError
+from rag_r1.io.errors import DataError, reason_of
 
 Value = TypeVar("Value")
 #: Most bytes of a file; a million questions with ten passages each need less.

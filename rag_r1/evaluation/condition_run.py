@@ -26,7 +26,8 @@ from rag_r1.evaluation.provenance import write_provenance
 from rag_r1.evaluation.report.report import REPORT_MD, WRONG_RUN, write_report
 from rag_r1.evaluation.report.run_table import read_run
 from rag_r1.evaluation.report.summary import headline, stop_message
-from rag_r1.io.atomic_files import error_text, write_json_lines
+from rag_r1.io.atomic_files import write_json_lines
+from rag_r1.io.errors import error_text
 from rag_r1.options.command_exit import ExitStatus
 from rag_r1.rollouts.provenance import Provenance, protocol_part
 from rag_r1.rollouts.requests import make_request

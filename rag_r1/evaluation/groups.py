@@ -30,7 +30,8 @@ from rag_r1.evaluation.judge import check_judge
 from rag_r1.evaluation.report.report import WRONG_RUN
 from rag_r1.evaluation.report.run_table import RunTable, read_run
 from rag_r1.evaluation.target import check_served_model, resolve_model, serve_model
-from rag_r1.io.atomic_files import error_text, write_json, write_text
+from rag_r1.io.atomic_files import write_json, write_text
+from rag_r1.io.errors import error_text
 from rag_r1.options.command_exit import ExitStatus
 from rag_r1.options.command_line import argument
 from rag_r1.options.types import Constraint

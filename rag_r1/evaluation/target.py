@@ -17,8 +17,8 @@ from rag_r1.evaluation.eval_arguments import PolicyArguments
 from rag_r1.inference.model_folders import is_hub_name, local_model, model_folder
 from rag_r1.inference.tokenizer import check_vocabulary
 from rag_r1.inference.vllm_server import check_options, vllm_server
-from rag_r1.io.atomic_files import reason_of
 from rag_r1.io.bounded_json import read_json_file
+from rag_r1.io.errors import reason_of
 from rag_r1.rollouts.engine_factory import TokenUnit
 from rag_r1.rollouts.server_check import ModelServer, check_endpoint, check_replies
 from rag_r1.runs.errors import RunError

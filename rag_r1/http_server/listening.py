@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 
-from rag_r1.io.atomic_files import reason_of
+from rag_r1.io.errors import reason_of
 from rag_r1.runs.errors import RunError
 
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from rag_r1.inference.model_folders import is_hub_name
 from rag_r1.inference.model_folders.model_config import model_config
-from rag_r1.io.atomic_files import reason_of
 from rag_r1.io.bounded_json import read_json_object
+from rag_r1.io.errors import reason_of
 from rag_r1.io.hub import hub_answers
 from rag_r1.runs.errors import RunError
 from rag_r1.sandbox.chat_template import refuse_empty_tokenizer, refuse_endless_files, refuse_endless_template

@@ -1,45 +1,34 @@
-"""Writes files atomically, and reports disk errors with the file's name.
+"""Writes files atomically, and raises disk errors with the file's name.
 
 `atomic_file` yields the name of a temporary part beside the file, which its block writes. At the end of the
 block the part is renamed to the file. So whenever the process is killed, either the old file or the new one
 exists. If the block fails, the part is removed and the old file stays. `write_lines`, `write_text`,
-`write_json` and `write_json_lines` write text files in this way.
+`write_json` and `write_json_lines` write text files in this way. The part is `NAME.part`, so only one process
+at a time may write a file; a run's folder is locked (rag_r1/runs/lock.py).
 
 The operating system's error about a full disk does not name the file. `atomic_file` adds the name, and so
-does `name_in_errors` for other files. `error_text` turns such an error into the message that commands
-print, with the remedy.
+does `name_in_errors` for other files. errors.py has the message that commands print for such an error.
 """
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
-_MAKE_ROOM = "make room on that disk, or choose another folder"
-_CHECK_RIGHTS = "check the rights of the file and of its folder, or choose another folder"
-#: What a user can do about an error, by its number.
-_REMEDIES = {
-    errno.ENOSPC: _MAKE_ROOM,
-    errno.EDQUOT: _MAKE_ROOM,
-    errno.EFBIG: _MAKE_ROOM,
-    errno.EROFS: _CHECK_RIGHTS,
-    errno.EACCES: _CHECK_RIGHTS,
-    errno.EPERM: _CHECK_RIGHTS,
-    errno.ENAMETOOLONG: "give a shorter name",
-}
+from rag_r1.io.errors import is_disk_error
 
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """Yield the path of a part, a file or folder that the block must write and that then replaces `path`. A
-    folder that a killed process has left in its place is removed before. Raises OSError with the name of the
-    file."""
+    """Yield the path of a part, a file or folder that the block must write and that is then renamed to
+    `path`. A file replaces an earlier one, and a folder an empty one. A folder that a killed process has left
+    as the part is removed before. Raises OSError with the name of the file, also if `path` is a folder with
+    content."""
     part = path.with_name(f"{path.name}.part")
     if part.is_dir():
         shutil.rmtree(part, ignore_errors=True)
@@ -54,7 +43,8 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 
 def move_into_place(part: Path, path: Path) -> None:
-    """Rename the file or folder `part` to `path`, and replace a file of that name. Raises OSError.
+    """Rename the file or folder `part` to `path`, and replace a file or empty folder of that name. Raises
+    OSError.
 
     This is for work that continues with its part after an error, and for files that are set aside. All other
     code uses `atomic_file`.
@@ -73,35 +63,6 @@ def name_in_errors(path: Path, part: Path | None = None) -> Iterator[None]:
             assert error.errno is not None  # checked by is_disk_error
             raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
         raise
-
-
-def is_disk_error(error: BaseException) -> TypeGuard[OSError]:
-    """Return whether this is an operating system error about missing space, missing permissions or a name
-    that is too long."""
-    return isinstance(error, OSError) and error.errno in _REMEDIES
-
-
-def error_text(error: BaseException) -> str:
-    """Return the message that a command prints for an error. For a disk error it names the file and the
-    remedy."""
-    if not is_disk_error(error):
-        return str(error)
-    problem = f"cannot use {error.filename}" if error.filename is not None else "cannot write"
-    return f"{problem}: {os.strerror(error.errno)}; {_REMEDIES[error.errno]}, and run the same command again"
-
-
-def reason_of(error: BaseException) -> str:
-    """Return the reason of an error on one line, for messages that name the file themselves. It lacks the
-    number and the file name of an operating system error."""
-    if isinstance(error, UnicodeDecodeError):
-        return f"it is not UTF-8 text, at byte {error.start}"
-    return getattr(error, "strerror", None) or " ".join(str(error).split())
-
-
-def first_line_of(error: BaseException) -> str:
-    """Return the first line of an error's message, or the name of its type if the message is empty. It is for
-    libraries whose messages have many lines."""
-    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def write_lines(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import unicodedata
 
-from rag_r1.io.atomic_files import error_text
+from rag_r1.io.errors import error_text
 
 #: Unicode categories of characters that are replaced: control and formatting characters (escape sequences,
 #: changes of direction), private and surrogate characters, and line and paragraph separators.

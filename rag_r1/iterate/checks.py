@@ -23,7 +23,7 @@ from rag_r1.corpus.reader import Corpus
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.validation_limits import validation_limits
 from rag_r1.inference.model_folders import check_weights, has_weights
-from rag_r1.io.atomic_files import error_text
+from rag_r1.io.errors import error_text
 from rag_r1.iterate.commands import StepCommands
 from rag_r1.iterate.plan import LoopPlan, option_name
 from rag_r1.iterate.server import manifest_facts

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.evaluation.judge import JUDGE_FOLDER
-from rag_r1.io.atomic_files import reason_of
 from rag_r1.io.bounded_json import read_json_object
+from rag_r1.io.errors import reason_of
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.folder import JOURNAL
 from rag_r1.runs.response_cache import EXCHANGES, ResponseCache, Usage

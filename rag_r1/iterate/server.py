@@ -23,9 +23,9 @@ from typing import Any
 
 import httpx
 
-from rag_r1.io.atomic_files import reason_of
 from rag_r1.io.bounded_http import MAX_ANSWER_VALUES, bounded_http_client, is_web_page
 from rag_r1.io.bounded_json import read_json, read_json_file
+from rag_r1.io.errors import reason_of
 from rag_r1.iterate.plan import ServerSpec
 from rag_r1.options.server_address import FIRST_ANSWER_S, other_answer_fault, search_fault, web_page_fault
 from rag_r1.rollouts.provenance_facts import describe_server

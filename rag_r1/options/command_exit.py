@@ -29,7 +29,7 @@ from enum import IntEnum
 from functools import wraps
 from typing import ParamSpec
 
-from rag_r1.io.atomic_files import is_disk_error
+from rag_r1.io.errors import is_disk_error
 from rag_r1.io.terminal_text import print_error
 from rag_r1.system.child_processes import exit_on_sigterm
 

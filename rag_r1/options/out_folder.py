@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from tempfile import TemporaryFile
 
-from rag_r1.io.atomic_files import reason_of
+from rag_r1.io.errors import reason_of
 from rag_r1.options.settings_file import owner_of
 
 #: The file with the passages of an index, by which the folder of an index is recognised (PASSAGES in

@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rag_r1.io.atomic_files import reason_of
 from rag_r1.io.bounded_yaml import YamlError, load_yaml, read_yaml
+from rag_r1.io.errors import reason_of
 from rag_r1.options.declare import OptionsError, option_names
 from rag_r1.options.from_config import options_from
 

@@ -28,8 +28,9 @@ from typing import Any, NamedTuple, get_args, get_origin
 import yaml
 from pydantic_settings import BaseSettings
 
-from rag_r1.io.atomic_files import reason_of, write_text
+from rag_r1.io.atomic_files import write_text
 from rag_r1.io.bounded_yaml import YamlError, read_yaml
+from rag_r1.io.errors import reason_of
 from rag_r1.io.secrets import holds_secret
 from rag_r1.options.arguments.errors import ArgumentsError
 from rag_r1.options.arguments.fields import Fields, fields_of, flag_of, is_positional, values_of

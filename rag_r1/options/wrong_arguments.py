@@ -14,7 +14,7 @@ from typing import Annotated, Any, get_origin
 
 from pydantic import TypeAdapter, ValidationError
 
-from rag_r1.io.atomic_files import error_text
+from rag_r1.io.errors import error_text
 from rag_r1.io.unknown_value import UNKNOWN, needs_unknown
 from rag_r1.options.arguments.fields import fields_of, flag_of
 

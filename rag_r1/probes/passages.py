@@ -30,9 +30,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rag_r1.data.evidence import GoldEvidence, title_key, title_of
-from rag_r1.io.atomic_files import reason_of
 from rag_r1.io.bounded_json import json_file_bytes
-from rag_r1.io.errors import DataError, TooLargeError
+from rag_r1.io.errors import DataError, TooLargeError, reason_of
 from rag_r1.protocols import Document
 from rag_r1.rewards.answer_metrics import cover_exact_match
 

@@ -26,9 +26,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rag_r1.io.atomic_files import reason_of
 from rag_r1.io.bounded_yaml import YamlError, read_yaml
-from rag_r1.io.errors import ICONV
+from rag_r1.io.errors import ICONV, reason_of
 from rag_r1.io.ordinary_files import open_ordinary
 from rag_r1.protocols.actions import SEARCH
 from rag_r1.protocols.blocks import ACTING, ONE_CALL, POPPED, ROLES, SPANS, SYNTAXES, Block, CallFormat, Role

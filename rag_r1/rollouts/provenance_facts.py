@@ -24,9 +24,9 @@ import httpx
 from tqdm import tqdm
 
 import rag_r1
-from rag_r1.io.atomic_files import reason_of
 from rag_r1.io.bounded_http import bounded_http_client, get_json
 from rag_r1.io.bounded_json import json_file_bytes
+from rag_r1.io.errors import reason_of
 from rag_r1.io.file_hash import sha256_of_file
 from rag_r1.io.secrets import public_address, without_secrets
 from rag_r1.runs.errors import RunError

@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rag_r1.io.atomic_files import reason_of
 from rag_r1.io.bounded_json import read_json_object
+from rag_r1.io.errors import reason_of
 from rag_r1.runs.errors import RunError
 
 

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, Self, TypeVar
 
-from rag_r1.io.atomic_files import error_text
+from rag_r1.io.errors import error_text
 from rag_r1.io.unknown_value import UNKNOWN, listed, needs_unknown
 from rag_r1.runs.errors import RunError
 from rag_r1.system.installation import missing_package

@@ -26,7 +26,7 @@ from rag_r1.evaluation.target import check_tokens, resolve_model
 from rag_r1.evaluation.validation_limits import validation_limits
 from rag_r1.inference.client import Endpoint
 from rag_r1.inference.streaming import OnText
-from rag_r1.io.atomic_files import error_text
+from rag_r1.io.errors import error_text
 from rag_r1.options.import_path import add_working_directory
 from rag_r1.rollouts.checks import all_problems
 from rag_r1.rollouts.engine_factory import TokenUnit, engine_maker

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rag_r1.config.recipes import Recipe
-from rag_r1.io.atomic_files import error_text
+from rag_r1.io.errors import error_text
 from rag_r1.options.command_exit import ExitStatus, command_main
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.processes import run_child_until

@@ -9,15 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rag_r1.io.atomic_files import (
-    atomic_file,
-    error_text,
-    is_disk_error,
-    write_json,
-    write_json_lines,
-    write_lines,
-    write_text,
-)
+from rag_r1.io.atomic_files import atomic_file, write_json, write_json_lines, write_lines, write_text
+from rag_r1.io.errors import error_text, is_disk_error
 from rag_r1.options.subcommands import run
 
 FULL = Path("/dev/full")
@@ -73,7 +66,7 @@ import resource, sys
 from pathlib import Path
 from rag_r1.protocols import load_protocol
 from rag_r1.data.rows import QuestionRow, RowWriter, write_rows
-from rag_r1.io.atomic_files import error_text
+from rag_r1.io.errors import error_text
 
 protocol, folder = load_protocol("rag_r1_mq"), Path(sys.argv[1])
 rows = []

@@ -27,9 +27,8 @@ from shlex import quote
 from typing import Any, BinaryIO
 
 from rag_r1.data.files.json_array import elements
-from rag_r1.io.atomic_files import reason_of
 from rag_r1.io.bounded_json import read_json_line
-from rag_r1.io.errors import ICONV, DataError
+from rag_r1.io.errors import ICONV, DataError, reason_of
 from rag_r1.io.ordinary_files import open_ordinary
 from rag_r1.sandbox.parquet import BATCH_ROWS, check_parquet
 

@@ -42,8 +42,8 @@ from rag_r1.evaluation.probes.served_passages import served_passages
 from rag_r1.evaluation.probes.verdict import CONDITION_NAMES
 from rag_r1.evaluation.report.report import WRONG_RUN
 from rag_r1.evaluation.report.run_table import read_run
-from rag_r1.io.atomic_files import error_text, write_json, write_text
-from rag_r1.io.errors import DataError
+from rag_r1.io.atomic_files import write_json, write_text
+from rag_r1.io.errors import DataError, error_text
 from rag_r1.options.command_exit import ExitStatus
 from rag_r1.probes import probes
 from rag_r1.probes.passages import Passages

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from rag_r1.io.atomic_files import first_line_of
+from rag_r1.io.errors import first_line_of
 from rag_r1.runs.errors import RunError
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rag_r1.inference.model_folders import ADAPTER_META
-from rag_r1.io.atomic_files import first_line_of
 from rag_r1.io.bounded_json import read_json_file
+from rag_r1.io.errors import first_line_of
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.json_lines import PARSE_ERRORS
 

@@ -17,8 +17,9 @@ from pydantic_settings import CliPositionalArg
 
 from rag_r1.inference.model_folders import is_hub_name
 from rag_r1.inference.nf4.checkpoint import SavedAdapters, read_adapters
-from rag_r1.io.atomic_files import atomic_file, first_line_of, reason_of, write_json
+from rag_r1.io.atomic_files import atomic_file, write_json
 from rag_r1.io.bounded_json import read_json_file, read_json_object
+from rag_r1.io.errors import first_line_of, reason_of
 from rag_r1.io.hub import hub_answers
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments

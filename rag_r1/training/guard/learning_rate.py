@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rag_r1.io.atomic_files import atomic_file, first_line_of
+from rag_r1.io.atomic_files import atomic_file
+from rag_r1.io.errors import first_line_of
 from rag_r1.options.command_exit import command_main
 from rag_r1.runs.errors import RunError
 
