@@ -19,21 +19,19 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from tqdm import tqdm
-
 from retrieval_server.errors import UserError, disk_errors
 from retrieval_server.folder.locks import exclusive_lock
 from retrieval_server.folder.manifest import MANIFEST, replaced_folder
 
 log = logging.getLogger(__name__)
-_COPY_BLOCK_BYTES = 16 * 2**20
 
 
 def check_target(out: Path, *, overwrite: bool) -> None:
     """Raise UserError if `out` must not be written.
 
-    This is the case if it exists and `overwrite` is false, if it is not an index, or if its parent is not
-    writable. An index that a killed build left as `OUT.replaced` is restored first.
+    This is the case if it exists and `overwrite` is false, if it is a link to nothing or not an index, if
+    another build replaces it now, or if its parent is not writable. First an index that a killed build left
+    as `OUT.replaced` is renamed to `out`, so that it counts as existing.
     """
     _put_back(out)
     if out.is_symlink() and not out.exists():
@@ -89,26 +87,6 @@ def work_folder(
             if not any((work / name).exists() for name in resumable if not name.endswith(".json")):
                 shutil.rmtree(work, ignore_errors=True)
             raise
-
-
-def link_or_copy(source: Path, target: Path, *, progress: bool = False) -> None:
-    """Hard-link a file that never changes, or copy it block by block if the file system cannot link it.
-
-    Raises OSError, in particular FileExistsError if `target` exists, which may be a link to the source
-    itself.
-    """
-    with suppress(OSError):
-        os.link(source, target)
-        return
-    size = source.stat().st_size
-    with (
-        source.open("rb") as reader,
-        target.open("xb") as writer,
-        tqdm(total=size, desc="copying", unit="B", unit_scale=True, disable=not progress) as bar,
-    ):
-        while block := reader.read(_COPY_BLOCK_BYTES):
-            writer.write(block)
-            bar.update(len(block))
 
 
 def _publish(work: Path, out: Path) -> None:

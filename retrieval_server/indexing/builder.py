@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from retrieval_server.errors import UserError
 from retrieval_server.extras import DENSE, INDEX, WORDS, require_packages
 from retrieval_server.folder.corpus import CorpusReader, corpus_files, write_passages
+from retrieval_server.folder.hard_links import link_or_copy
 from retrieval_server.folder.manifest import (
     BM25_FOLDER,
     FORMAT_VERSION,
@@ -32,7 +33,7 @@ from retrieval_server.folder.manifest import (
     write_manifest,
 )
 from retrieval_server.folder.passages import PassageStore
-from retrieval_server.folder.publication import check_target, link_or_copy, work_folder
+from retrieval_server.folder.publication import check_target, work_folder
 from retrieval_server.folder.row_layout import RowLayout
 from retrieval_server.indexing.index_manifest import finish_index, library_versions
 from retrieval_server.indexing.options import BuildOptions, require_encoder

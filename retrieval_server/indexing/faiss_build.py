@@ -20,7 +20,7 @@ from tqdm import tqdm
 from retrieval_server.encode.vector_files import VectorFiles
 from retrieval_server.errors import UserError
 from retrieval_server.folder.atomic import replacing
-from retrieval_server.folder.publication import link_or_copy
+from retrieval_server.folder.hard_links import link_or_copy
 from retrieval_server.search.vectors.faiss_search import cell_count, widen_cell_search
 
 log = logging.getLogger(__name__)
@@ -28,10 +28,12 @@ log = logging.getLogger(__name__)
 MIN_TRAINING_VECTORS = 65_536
 #: The number of vectors to train on for each cell of an IVF index; FAISS warns below 39.
 TRAIN_PER_CELL = 40
-_BLOCK = 65_536  # vectors that are added at once
+#: The number of vectors that are added at once.
+_BLOCK = 65_536
 #: The number of vectors after which the half-built index is saved. Adding them takes some minutes, and they
 #: need 0.4 GB at 2 bits and 768 dimensions.
 SAVE_INTERVAL = 2_097_152
+#: The seed with which the training sample is drawn.
 _SEED = 0
 
 
@@ -67,10 +69,10 @@ def write_faiss_index(
     `train_sample` is the number of vectors to train on (None: as many as the kind of index needs). `saved` is
     the file of the half-built index. If it exists, the build resumes with it, so it must belong to these
     vectors and this factory string; a damaged file is ignored. At the end it contains the finished index,
-    `path` is a link to it, and the caller must remove it.
+    `path` is a link to it or a copy (`link_or_copy`), and the caller must remove it.
 
     Raises UserError if FAISS cannot build the index, or the half-built one does not fit into memory, and
-    OSError if it cannot be saved.
+    OSError if the index cannot be saved.
     """
     index = _half_built(saved, vectors)
     try:
@@ -87,7 +89,7 @@ def write_faiss_index(
             f"{faiss_message(error)}). A small corpus needs fewer cells and centroids, and Flat always works."
         ) from None
     if saved is None:
-        faiss.write_index(index, str(path))
+        _write(index, path)
     else:
         path.unlink(missing_ok=True)
         link_or_copy(saved, path)
@@ -114,10 +116,15 @@ def _save(index: faiss.Index, path: Path | None) -> None:
     """Write the half-built index to `path`, if there is such a file. Raises OSError."""
     if path is not None:
         with replacing(path) as unfinished:
-            try:
-                faiss.write_index(index, str(unfinished))
-            except RuntimeError as error:  # the disk's fault (`disk_errors`), not the factory string's
-                raise OSError(faiss_message(error)) from error
+            _write(index, unfinished)
+
+
+def _write(index: faiss.Index, path: Path) -> None:
+    """Write an index to a file. Raises OSError."""
+    try:
+        faiss.write_index(index, str(path))
+    except RuntimeError as error:  # the disk's fault (`disk_errors`), not the factory string's
+        raise OSError(faiss_message(error)) from error
 
 
 def _half_built(path: Path | None, vectors: VectorFiles) -> faiss.Index | None:

@@ -24,6 +24,7 @@ from tqdm import tqdm
 from retrieval_server.encode.encoder import Encoder
 from retrieval_server.errors import UserError
 from retrieval_server.folder.corpus import CorpusReader, write_passages
+from retrieval_server.folder.hard_links import link_or_copy
 from retrieval_server.folder.manifest import (
     FAISS_INDEX,
     PASSAGES,
@@ -33,7 +34,7 @@ from retrieval_server.folder.manifest import (
     SearchSection,
 )
 from retrieval_server.folder.passages import Passage, PassageStore
-from retrieval_server.folder.publication import check_target, link_or_copy, work_folder
+from retrieval_server.folder.publication import check_target, work_folder
 from retrieval_server.indexing.builder import open_encoder, print_resources
 from retrieval_server.indexing.dense_build import make_dense
 from retrieval_server.indexing.embedding_files import Embeddings

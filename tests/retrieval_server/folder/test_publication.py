@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from retrieval_server.errors import UserError
+from retrieval_server.folder.hard_links import link_or_copy
 from retrieval_server.folder.locks import exclusive_lock
 from retrieval_server.folder.manifest import MANIFEST, read_manifest
-from retrieval_server.folder.publication import check_target, link_or_copy, work_folder
+from retrieval_server.folder.publication import check_target, work_folder
 
 #: Replaces an index in a process that ends at its second rename, as if it were killed there.
 KILLED = """
