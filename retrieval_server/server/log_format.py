@@ -1,33 +1,14 @@
 """The formats of the server's log: plain text, or one JSON object per line.
 
-Each request is one record of the logger `retrieval_server.requests`, with id, route, status, milliseconds,
-number of queries and index. The text of queries is private and left out unless the operator asks for it.
-Headers, which include the token, are never logged.
+Both formats have the `fields` of a record (`extra={"fields": ...}`), such as those of a request
+(request_log.py).
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass
 from datetime import datetime, timezone
-
-request_log = logging.getLogger("retrieval_server.requests")
-#: The key of a request's RequestNote in the ASGI scope.
-NOTE = "retrieval_server.note"
-
-
-@dataclass
-class RequestNote:
-    """What is logged about a request besides route, status and time. The search service fills it in."""
-
-    id: str
-    #: The number of queries.
-    queries: int = 0
-    #: The name of the index that was searched.
-    index: str | None = None
-    #: The text of the queries, if the operator wants it logged.
-    texts: tuple[str, ...] = ()
 
 
 class JsonLinesFormatter(logging.Formatter):
@@ -58,7 +39,8 @@ class TextFormatter(logging.Formatter):
 
 
 def set_up_logs(log_format: str, level: str) -> None:
-    """Send all records from `level` on to standard error. `log_format` is "json" or "text"."""
+    """Send all records from `level` on to standard error, unless the process has set up its log already.
+    `log_format` is "json" or "text"."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLinesFormatter() if log_format == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler])

@@ -8,6 +8,7 @@ reranking services of Cohere and Jina, with positions in the request and relevan
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any
 
@@ -20,6 +21,8 @@ from retrieval_server.search.reranker import Reranker
 from retrieval_server.server.services import Services
 from retrieval_server.server.wire import Query, TopK, example
 
+#: The text of a document. Like a query, it must be encodable for the model.
+DocumentText = Query
 #: Pairs of a query and a document in one request.
 MAX_PAIRS = 2048
 #: Requests that are accepted and not yet answered; the model scores them one after the other.
@@ -31,7 +34,7 @@ class RerankDocument(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    contents: Annotated[Query, Field(validation_alias=AliasChoices("contents", "text"))]
+    contents: Annotated[DocumentText, Field(validation_alias=AliasChoices("contents", "text"))]
 
     @model_validator(mode="after")
     def _can_be_sent_back(self) -> RerankDocument:
@@ -45,7 +48,8 @@ class ScoredRerankDocument(BaseModel):
     document: RerankDocument
 
 
-RerankInput = Query | ScoredRerankDocument | RerankDocument
+#: A document of a request: its text alone, or an object.
+RerankInput = DocumentText | ScoredRerankDocument | RerankDocument
 
 
 class RerankRequest(BaseModel):
@@ -114,9 +118,9 @@ def add_rerank_route(router: APIRouter, services: Services, reranker: Reranker, 
     )
     async def rerank(body: RerankRequest, request: Request) -> JSONResponse:
         nonlocal waiting
-        services.indexes.require()
+        services.indexes.require()  # no index is used, but the server is ready only when its default one is
         groups = body.documents_by_query()
-        _refuse_too_large(body, services)
+        _refuse_too_large(groups, body, services)
         if waiting >= MAX_WAITING:
             reason = f"{waiting} rerank requests under way, at most {MAX_WAITING}"
             raise services.refusals.refused(503, "overloaded", reason, retry_after=1)
@@ -132,9 +136,10 @@ def add_rerank_route(router: APIRouter, services: Services, reranker: Reranker, 
         return JSONResponse({"result": result} if body.queries is not None else {"results": result[0]})
 
 
-def _refuse_too_large(body: RerankRequest, services: Services) -> None:
-    """Raise RequestError (413) for a request that exceeds the limits."""
-    groups = body.documents_by_query()
+def _refuse_too_large(
+    groups: Sequence[tuple[str, list[RerankInput]]], body: RerankRequest, services: Services
+) -> None:
+    """Raise RequestError (413) if the queries and documents of a request, `groups`, exceed the limits."""
     refused = services.refusals.refused
     max_chars = services.search.limits.max_query_chars
     pairs = sum(len(documents) for _, documents in groups)

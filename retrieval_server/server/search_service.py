@@ -20,8 +20,8 @@ from retrieval_server.errors import ClientDisconnectedError, OverloadedError, Re
 from retrieval_server.folder.passages import Passage
 from retrieval_server.server.indexes import Indexes
 from retrieval_server.server.limits import RequestLimits
-from retrieval_server.server.log_format import NOTE, RequestNote
 from retrieval_server.server.request_errors import RequestErrors
+from retrieval_server.server.request_log import NOTE, RequestNote
 
 Result = TypeVar("Result")
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hmac
 import itertools
-import logging
 import re
 import secrets
 import time
@@ -18,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from retrieval_server.engine.metrics import Metrics
 from retrieval_server.server.error_responses import error_response
-from retrieval_server.server.log_format import NOTE, RequestNote, request_log
+from retrieval_server.server.request_log import NOTE, RequestNote, log_request
 
 #: Paths that need no token: probes send none, and the API page shows no data.
 OPEN_PATHS = frozenset(
@@ -65,17 +64,7 @@ class MetricsMiddleware:
             route = path if path in self._routes else "other"
             self._metrics.requests.labels(route, status).inc()
             self._metrics.request_seconds.labels(route).observe(seconds)
-            _log_request(note, route, status, seconds)
-
-
-def _log_request(note: RequestNote, route: str, status: int, seconds: float) -> None:
-    """Log a request, if the log level includes such lines."""
-    if request_log.isEnabledFor(logging.INFO):
-        fields = {"id": note.id, "route": route, "status": status, "ms": round(seconds * 1000, 1)}
-        fields |= {"queries": note.queries, "index": note.index}
-        if note.texts:
-            fields["texts"] = list(note.texts)
-        request_log.info("request", extra={"fields": fields})
+            log_request(note, route, status, seconds)
 
 
 class TokenMiddleware:
