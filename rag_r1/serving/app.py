@@ -6,6 +6,7 @@
     GET  /                      the chat page (page/)
     GET  /about                 the description of the server, for the page
     GET  /health, /metrics
+    GET  /openapi.json          the schema of these routes
 
 A server that is full or shutting down answers 503 with Retry-After. Every error is JSON in OpenAI's form, and
 contains no internal details. The chats themselves are played by sessions.py.
@@ -14,7 +15,7 @@ contains no internal details. The chats themselves are played by sessions.py.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -37,7 +38,8 @@ from rag_r1.serving.wire import ChatRequest, Message, TextRequest, completion
 
 #: Paths that need no token: the page, which has no data, and the health check.
 OPEN_PATHS = frozenset({*PAGE_FILES, "/health"})
-#: The error codes of chats that began and failed; these are not counted as refusals.
+#: The error codes of chats that began and failed; these are not counted as refusals. A chat that is ended by
+#: a stop counts as refused with `stopping`, unless its streamed response has begun.
 _FAILED = frozenset(failure.code for failure in FAILURES.values())
 
 
@@ -75,12 +77,11 @@ def _add_chat(app: FastAPI, chats: ChatSessions) -> None:
         chat = _begin_chat(chats, _chat_parameters(chats, body))
         if body.stream:
             return _ChatStream(chats, chat)
-        trajectory = await _await_trajectory(request, chat)
-        if trajectory is None:
-            return Response(status_code=499)  # the client has gone
-        return JSONResponse(
-            completion(chat.id, chats.name, _require_success(trajectory), take_reasoning(chat), chat.details)
-        )
+
+        def reply(trajectory: Trajectory) -> dict[str, Any]:
+            return completion(chat.id, chats.name, trajectory, take_reasoning(chat), chat.details)
+
+        return await _respond(request, chat, reply)
 
     @app.post("/chat/", response_model=None)
     @app.post("/chat", response_model=None, include_in_schema=False)
@@ -89,10 +90,8 @@ def _add_chat(app: FastAPI, chats: ChatSessions) -> None:
             conversation = read_conversation([Message(role="user", content=body.text)])
         except ValueError as error:
             raise RequestError(400, "bad_input", f"text: {error}") from error
-        trajectory = await _await_trajectory(request, _begin_chat(chats, ChatParameters(conversation)))
-        if trajectory is None:
-            return Response(status_code=499)  # the client has gone
-        return JSONResponse({"result": _require_success(trajectory).answer or ""})
+        chat = _begin_chat(chats, ChatParameters(conversation))
+        return await _respond(request, chat, lambda trajectory: {"result": trajectory.answer or ""})
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
@@ -131,6 +130,19 @@ def _stopping() -> RequestError:
     return RequestError(*STOPPING, {"Retry-After": str(RETRY_S)})
 
 
+async def _respond(
+    request: Request, chat: ChatSession, reply: Callable[[Trajectory], dict[str, Any]]
+) -> Response:
+    """Wait for the end of a chat and return the response with the `reply` to its trajectory. Raises
+    RequestError if the server stops before or the chat has failed."""
+    trajectory = await _await_trajectory(request, chat)
+    if trajectory is None:
+        return Response(status_code=499)  # the client has gone
+    if trajectory.status in FAILURES:
+        raise RequestError(*FAILURES[trajectory.status])
+    return JSONResponse(reply(trajectory))
+
+
 async def _await_trajectory(request: Request, chat: ChatSession) -> Trajectory | None:
     """Wait for the end of a chat and return its trajectory; None if the client goes away before, which ends
     the chat. Raises RequestError if the server stops before the chat has ended."""
@@ -143,13 +155,6 @@ async def _await_trajectory(request: Request, chat: ChatSession) -> Trajectory |
     finally:
         disconnection.cancel()
         chat.task.cancel()
-
-
-def _require_success(trajectory: Trajectory) -> Trajectory:
-    """Return the trajectory. Raises RequestError if its episode has failed."""
-    if trajectory.status in FAILURES:
-        raise RequestError(*FAILURES[trajectory.status])
-    return trajectory
 
 
 class _ChatStream(StreamingResponse):
