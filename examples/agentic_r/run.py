@@ -4,11 +4,8 @@
 
 The command makes the agent's warm start (examples/agentic_r/warm_start.py) and an untrained encoder once, and
 for each seed a world (examples/agentic_r/world.py), its questions and the first index. Then it runs
-`rag-r1 iterate` twice, with real trainings:
-
-    loop      two rounds of agent, data, retriever, index and reload, and a last training of the agent
-    control   the same trainings of the agent with the first index; the steps before the first retriever are
-              copied from the loop
+`rag-r1 iterate` twice, with real trainings: as `loop`, by default with two rounds, and as `control`
+(examples/agentic_r/loops.py).
 
     OUT/warm-HASH, OUT/encoder       the agent's warm start, the untrained encoder
     OUT/seed0/data, index            the world and its first index
@@ -71,9 +68,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 run_arm(inputs, arm, seed, args.rounds)
             if (inputs.folder / "loop" / FINISHED).exists():
                 measure_recall(inputs, seed, args.rounds)
-    runs = finished_loops(args.out)
-    draw(runs, args.out / "agentic_r.png")
-    write_page(args.out / "agentic_r.md", markdown(runs), picture="agentic_r.png")
+        runs = finished_loops(args.out)
+        draw(runs, args.out / "agentic_r.png")
+        write_page(args.out / "agentic_r.md", markdown(runs), picture="agentic_r.png")
     return 0
 
 
