@@ -1,5 +1,8 @@
 """Extracts the text of HTML and PDF files in a sandbox worker.
 
+A file of any format becomes a `DocumentText`. Text and Markdown files need no worker; their reader
+(rag_r1/tools/documents/parsers.py) uses `decode_text` and `within_limits`.
+
 HTML is parsed with the standard library and PDF with pypdf, which is imported only when it is needed. Files
 are untrusted data: scripts, styles and comments are left out, nothing is fetched, and no markup remains.
 """
@@ -21,6 +24,8 @@ from rag_r1.sandbox.job_paths import path_of
 MAX_CHARS = 16 << 20
 #: Most sections of one file.
 MAX_SECTIONS = 200_000
+#: Most characters of a title or heading.
+_MAX_HEADING_CHARS = 200
 
 #: The encoding that a page declares. If the declaration can be read as ASCII, it is not UTF-16 or UTF-32.
 _CHARSET = re.compile(
@@ -176,14 +181,14 @@ class _PageParser(HTMLParser):
     def document(self) -> DocumentText:
         """Return the title and the sections that were read. The title is by default the first heading."""
         sections = [_page_section("".join(heading), "".join(text)) for heading, text in self._sections]
-        title = one_line("".join(self._title)) or next((s.heading for s in sections if s.heading), "")
+        title = short_line("".join(self._title)) or next((s.heading for s in sections if s.heading), "")
         return DocumentText(title, sections)
 
 
 def _page_section(heading: str, text: str) -> Section:
     """Return a section of a page. A heading that is too long, such as one without an end tag, is also in its
     text."""
-    short_heading = one_line(heading)
+    short_heading = short_line(heading)
     is_cut = len(short_heading) < len(" ".join(heading.split()))
     return Section(f"{heading}\n{text}" if is_cut else text, short_heading)
 
@@ -202,7 +207,7 @@ def _read_pdf(stream: BinaryIO) -> DocumentText:
         reader = pypdf.PdfReader(stream)
         if reader.is_encrypted and not reader.decrypt(""):
             raise DataError("it is encrypted: store it without a password")
-        title = one_line(str((reader.metadata and reader.metadata.title) or ""))
+        title = short_line(str((reader.metadata and reader.metadata.title) or ""))
         sections = list(_pages(reader))
     except (DataError, OSError):
         raise
@@ -224,6 +229,6 @@ def _pages(reader: Any) -> Iterator[Section]:
         yield Section(text, page=number)
 
 
-def one_line(text: str) -> str:
-    """Return a text on one line of at most 200 characters."""
-    return " ".join(text.split())[:200]
+def short_line(text: str) -> str:
+    """Return a title or heading on one line, cut to _MAX_HEADING_CHARS."""
+    return " ".join(text.split())[:_MAX_HEADING_CHARS]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from rag_r1.io.errors import DataError
-from rag_r1.sandbox.documents import MAX_SECTIONS, DocumentText, Section, one_line
+from rag_r1.sandbox.documents import MAX_SECTIONS, DocumentText, Section, short_line
 
 #: Most lines of a Markdown file, since each line is an object while the file is read.
 MAX_LINES = 1_000_000
@@ -42,7 +42,7 @@ def markdown_sections(text: str) -> DocumentText:
         if heading:
             if len(sections) == MAX_SECTIONS:
                 raise DataError(f"it has more than {MAX_SECTIONS:,} sections: split it")
-            sections.append((one_line(_without_closing_marks(heading[1])), []))
+            sections.append((short_line(_without_closing_marks(heading[1])), []))
         else:
             sections[-1][1].append(line)
     title = next((heading for heading, _ in sections if heading), "")
