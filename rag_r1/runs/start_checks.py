@@ -5,9 +5,13 @@
         read = checks.run_on_all(read_questions, args.questions)
         checks.run(check_out, args.out, "rag-r1 data")
 
-A check raises an error that the user can correct, or returns a result for use after the block. At the end of
-the block one StartError reports all failed checks. The servers are tried with one request each, all of them
-even if one fails: after the block by `try_servers`, or as checks in the block, begun by `begin_checks`.
+A check raises an error that the user can correct, or returns a result for use after the block. A check with
+an argument that is UNKNOWN (rag_r1/io/unknown_value.py), because another check found it wrong, is skipped. At
+the end of the block one StartError reports all failed checks.
+
+The servers are tried with one request each, all of them even if one fails: after the block by `try_servers`,
+or as checks in the block, begun by `begin_checks`. A function that is not asynchronous, but may be called in
+an event loop, calls `try_servers` by `run_in_thread`.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from rag_r1.system.installation import missing_package
 
 _P = ParamSpec("_P")
 Result = TypeVar("Result")
-#: The errors that a user can correct.
+#: The errors that a user can correct. A ValueError of a programming error is reported like these.
 FAULTS = (ValueError, RunError, OSError)
 #: The help text of a command's argument `check_only`.
 CHECK_ONLY = "check arguments, files and servers, report all problems, and stop"

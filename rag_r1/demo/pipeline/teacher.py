@@ -1,10 +1,10 @@
 """A rule-based teacher for the demo world, behind an OpenAI-compatible endpoint on loopback.
 
 It stands in for the large model of RAG-R1's first step (arXiv 2507.02962). `RuleTeacher` knows which facts a
-question needs, searches for each of them, and answers. If a fact is not in the observations, it answers
-`unknown`. A known share of its answers is wrong: they name something else of the same type. Hashes decide
-which questions are answered wrongly, and which are searched for in parallel, so the traces do not depend on
-the order of the requests.
+question needs, searches for each of them, and answers. It reads the observations only before the answer: if
+one of the facts is in none of them, it answers `unknown`. A known share of its answers is wrong: they name
+something else of the same type. Hashes decide which questions are answered wrongly, and which are searched
+for in parallel, so the traces do not depend on the order of the requests.
 
 `TeacherServer` serves the teacher. Like other chat endpoints, it ends a reply before the first stop string. A
 request that is not a conversation about a known question is answered with status 400 and the reason.

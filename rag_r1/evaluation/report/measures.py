@@ -1,6 +1,6 @@
 """Defines the measures of a report: their names, and how they are computed from a run table.
 
-A figure is a ratio of two sums over questions: the sum of `value` and the sum of `weight`, which is 1 for a
+A measure is a ratio of two sums over questions: the sum of `value` and the sum of `weight`, which is 1 for a
 plain mean. Both are first averaged over the samples of a question, so that every question counts once. Scores
 and costs only cover episodes that have not failed; measures of failures, and the share of answerable
 questions, cover all episodes (`Measure.with_failed`). docs/guides/reports.md lists the formulas.
@@ -30,7 +30,7 @@ _NORMALISER_ENDS = {"squad": ("", ""), "r1_searcher": ("_r1_searcher", ", R1-Sea
 
 @dataclass(frozen=True)
 class Measure:
-    """A figure of a report."""
+    """A measure of a report: how it is named, shown and computed."""
 
     name: str
     #: The name in tables and pictures.
@@ -61,7 +61,8 @@ def score(metric: str, normaliser: NormaliserName = "squad") -> Measure:
 
 
 def mean_among(name: str, label: str, section: Section, score_column: str, group: str) -> Measure:
-    """Return the measure of a score's mean over the episodes for which the column `group` is 1."""
+    """Return the measure `{name}_{group}`, such as `em_answered`: the mean of a score over the episodes for
+    which the column `group` is 1."""
 
     def value(columns: Columns) -> np.ndarray:
         return columns[score_column] * columns[group]
@@ -134,7 +135,7 @@ def measures_of(table: RunTable) -> tuple[Measure, ...]:
 
 def by_source(table: RunTable, measures: Sequence[Measure]) -> tuple[dict[str, RatioSums], np.ndarray]:
     """Return the bootstrap's sums for each source, and the numbers of episodes behind them, an array of
-    shape (sources, figures). Both are in the order of the sources' names."""
+    shape (sources, measures). Both are in the order of the sources' names."""
     questions, numerators, denominators, counts = _question_means(table, measures)
     sources = np.array([source for source, _ in questions], dtype=object)
     masks = {name: sources == name for name in sorted(set(sources))}
@@ -143,7 +144,7 @@ def by_source(table: RunTable, measures: Sequence[Measure]) -> tuple[dict[str, R
 
 
 def by_question(table: RunTable, measures: Sequence[Measure]) -> dict[QuestionKey, np.ndarray]:
-    """Return an array of shape (figures,) for each question, its means over the question's samples; nan
+    """Return an array of shape (measures,) for each question, its means over the question's samples; nan
     where it has no value. Raises ValueError for a measure that is not a plain mean over questions."""
     if weighted := [measure.name for measure in measures if measure.weight is not None]:
         raise ValueError(f"{', '.join(weighted)}: no mean over questions")
@@ -154,8 +155,8 @@ def by_question(table: RunTable, measures: Sequence[Measure]) -> dict[QuestionKe
 def _question_means(
     table: RunTable, measures: Sequence[Measure]
 ) -> tuple[list[QuestionKey], np.ndarray, np.ndarray, np.ndarray]:
-    """Return the questions and three arrays of shape (questions, figures): the means of value and weight over
-    each question's samples, 0 if none has a value, and the numbers of samples with a value."""
+    """Return the questions and three arrays of shape (questions, measures): the means of value and weight
+    over each question's samples, 0 if none has a value, and the numbers of samples with a value."""
     questions, indices = table.question_indices()
     columns = {**table.columns, "failed": table.failed.astype(float)}
     numerators = np.empty((len(questions), len(measures)))

@@ -16,7 +16,8 @@ from rag_r1.training.metrics_files import StepMetrics
 def print_signs(
     entry: StepMetrics, guard: Guard, band: BandCheck | None, *, remedies: bool = False
 ) -> list[Sign]:
-    """Print the new signs in the metrics of a step and the signals that leave the band.
+    """Print the new signs in the metrics of a step to stderr, since they are warnings, and the signals that
+    leave the band, which are information, to stdout.
 
     With `remedies`, also prints what to do about a serious sign. Returns the signs, the worst first.
     """
@@ -32,10 +33,10 @@ def print_signs(
 
 
 def _remedy(sign: Sign, margin: int) -> str:
-    """Say what to do about a sign. Checkpoints of the `margin` steps before it are not trusted."""
-    step = max(sign.since - margin, 0)
+    """Return what to do about a sign. Checkpoints of the `margin` steps before it are not trusted."""
     if sign.verdict is Verdict.STOP:
         return "    -> end it and repair the cause; more steps, or other seeds, do not change that"
+    step = max(sign.since - margin, 0)
     return (
         f"    -> end it and go on from a checkpoint of step {step} or earlier with a smaller learning rate; "
         "rag-r1 train --supervise does so by itself"
