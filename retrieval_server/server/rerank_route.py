@@ -8,7 +8,6 @@ reranking services of Cohere and Jina, with positions in the request and relevan
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any
 
@@ -136,10 +135,9 @@ def add_rerank_route(router: APIRouter, services: Services, reranker: Reranker, 
         return JSONResponse({"result": result} if body.queries is not None else {"results": result[0]})
 
 
-def _refuse_too_large(
-    groups: Sequence[tuple[str, list[RerankInput]]], body: RerankRequest, services: Services
-) -> None:
-    """Raise RequestError (413) if the queries and documents of a request, `groups`, exceed the limits."""
+def _refuse_too_large(groups: list[tuple[str, list]], body: RerankRequest, services: Services) -> None:
+    """Raise RequestError (413) if the request `body` exceeds the limits; `groups` are its documents by
+    query."""
     refused = services.refusals.refused
     max_chars = services.search.limits.max_query_chars
     pairs = sum(len(documents) for _, documents in groups)
