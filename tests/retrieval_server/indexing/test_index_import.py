@@ -14,7 +14,7 @@ import pytest
 
 from retrieval_server.build_index import main
 from retrieval_server.errors import UserError
-from retrieval_server.folder import publication
+from retrieval_server.folder import hard_links
 from retrieval_server.folder.manifest import read_manifest
 from retrieval_server.indexing import embedding_files, index_import
 from retrieval_server.indexing.embedding_files import Embeddings
@@ -113,7 +113,7 @@ def test_where_a_file_cannot_be_linked_it_is_copied_in_blocks(vectors, options_o
         raise OSError("another file system")
 
     monkeypatch.setattr(os, "link", refuses)
-    monkeypatch.setattr(publication, "_COPY_BLOCK_BYTES", 100)
+    monkeypatch.setattr(hard_links, "_COPY_BLOCK_BYTES", 100)
     source = written(vectors, "Flat", tmp_path / "e5_Flat.index")
     import_index(options_of(), faiss_file=source)
     target = tmp_path / "i" / "faiss.index"
