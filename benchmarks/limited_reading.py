@@ -33,14 +33,14 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
-    limited = (parsers.workers.start, parsers.workers.try_start)
+    limited = (parsers.file_workers.start, parsers.batch_workers.try_start)
     with tempfile.TemporaryDirectory() as folder:
         print(f"{args.files:,} files: {_write(Path(folder) / 'docs', args.files)}")
         seconds: dict[str, list[float]] = {"in this process": [], "in workers": []}
         processor: dict[str, list[float]] = {name: [] for name in seconds}
         for number in range(args.rounds + 1):
             for name, start in (("in this process", (_LocalJob, _LocalJob)), ("in workers", limited)):
-                parsers.workers.start, parsers.workers.try_start = start  # type: ignore[assignment, method-assign]
+                parsers.file_workers.start, parsers.batch_workers.try_start = start  # type: ignore[assignment, method-assign]
                 started, spent = time.perf_counter(), _processor_s()
                 corpus = index_folder(Path(folder) / "docs", Path(folder) / f"{name}-{number}", False)
                 took = time.perf_counter() - started

@@ -13,8 +13,8 @@ pytest.importorskip("pypdf")
 
 def test_both_ways_read_the_same_files_to_the_same_corpus(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["limited_reading.py", "--files", "8", "--rounds", "1"])
-    for name in ("start", "try_start"):  # put back afterwards
-        monkeypatch.setattr(parsers.workers, name, getattr(parsers.workers, name))
+    for pool, name in ((parsers.file_workers, "start"), (parsers.batch_workers, "try_start")):
+        monkeypatch.setattr(pool, name, getattr(pool, name))  # put back afterwards
     limited_reading.main()
     output = capsys.readouterr().out
     assert (

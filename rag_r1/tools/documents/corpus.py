@@ -40,7 +40,7 @@ from rag_r1.runs.lock import hold_lock
 from rag_r1.runs.state_file import StateFile
 from rag_r1.sandbox.documents import DocumentText, Section
 from rag_r1.sandbox.worker_pool import LimitError
-from rag_r1.tools.documents.parsers import ENDINGS, read_ahead, read_document, workers
+from rag_r1.tools.documents.parsers import ENDINGS, close_workers, read_ahead, read_document
 
 logger = logging.getLogger(__name__)
 
@@ -235,7 +235,7 @@ def _passages_by_file(
                     continue
                 yield rows
     finally:
-        workers.close()
+        close_workers()
 
 
 def _fingerprint(folder: Path, files: list[Path]) -> str:

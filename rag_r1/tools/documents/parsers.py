@@ -6,8 +6,8 @@ HTML file, or a plain text as a whole. Files are data: scripts, styles and comme
 nothing is fetched, and no markup survives.
 
 HTML and PDF are read by a worker with limits of CPU time and memory (rag_r1/sandbox/documents.py), since even
-a small file can take forever to parse. Workers read several files ahead (`read_ahead`), and small files in
-batches. Plain text and Markdown are harmless in this respect and are read here.
+a small file can take forever to parse. `read_ahead` has small files read ahead in batches. Plain text and
+Markdown are harmless in this respect and are read here.
 
 A file that cannot be read raises `DataError`, which says why and what to do. PDFs need pypdf
 (`pip install 'rag-r1[documents]'`). Scanned pages have no text unless OCR was run over them.
@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import starmap
+from itertools import islice, starmap
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,31 +44,39 @@ MEMORY_BYTES, MEMORY_BYTES_PER_BYTE = 1 << 30, 8
 #: are read ahead.
 _BATCH_FILES, _SMALL_BYTES, _MAX_BATCHES = 32, 64 << 10, 4
 
-#: The processes that read HTML and PDF.
-workers = WorkerPool()
+#: The processes that read HTML and PDF files, alone or in a batch. These are two pools, since a thread that
+#: waits for a worker may hold none of the same pool: batches hold theirs while they read ahead, and no thread
+#: waits for them.
+file_workers, batch_workers = WorkerPool(), WorkerPool()
+
+
+def close_workers() -> None:
+    """End all idle workers. Later reading starts new ones."""
+    file_workers.close()
+    batch_workers.close()
 
 
 def read_document(path: Path) -> DocumentText:
-    """Return the text of a file. Raises DataError and OSError as `PendingDocument.document` does."""
+    """Return the text of a file. Raises errors as `PendingDocument.document` does."""
     return PendingDocument(path).document()
 
 
 def read_ahead(paths: Sequence[Path]) -> Iterator[PendingDocument]:
-    """Yield the documents of these files, in order, while workers read the next ones."""
-    batches: deque[_ReadBatch] = deque()
+    """Yield the documents of these files, in order, while workers read the next ones. Each may be read at any
+    time, also after the iteration."""
+    starts = iter(range(0, len(paths), _BATCH_FILES))
+    batches: deque[_Batch] = deque()
     try:
-        for start in range(0, len(paths), _BATCH_FILES):
-            batches.append(_ReadBatch(paths[start : start + _BATCH_FILES]))
+        while True:
+            for start in islice(starts, _MAX_BATCHES - len(batches)):
+                batches.append(_Batch(paths[start : start + _BATCH_FILES]))
+            if not batches:
+                return
             for batch in batches:
                 batch.begin()
-            if len(batches) == _MAX_BATCHES:
-                yield from batches[0].documents
-                batches.popleft()
-        while batches:
-            yield from batches[0].documents
-            batches.popleft()
-            for batch in batches:
-                batch.begin()
+            for path in batches[0].paths:
+                yield PendingDocument(path, batches[0])
+            batches.popleft().cancel()
     finally:
         for batch in batches:
             batch.cancel()
@@ -83,79 +91,69 @@ class _JobAnswer(NamedTuple):
     value: Any
 
 
-class _ReadBatch:
-    """Consecutive files, of which a worker reads the small ones in one job.
+class _Batch:
+    """Consecutive files, of which a worker reads the small HTML and PDF files in one job.
 
-    If a limit ends the job, each of them is read alone, within its own limits. The job is first not started
-    (`_job` and `_answers` are None), then running (`_job`), and at last ended (`_answers`).
+    The job is optional: there is none if no worker is free, and it has no answers if a limit ends it. Files
+    without an answer are to be read alone, within their own limits.
     """
 
     def __init__(self, paths: Sequence[Path]):
-        self.documents = [PendingDocument(path, self) for path in paths]
-        #: The HTML and PDF files of at most _SMALL_BYTES.
-        self._small: list[PendingDocument] = []
+        self.paths = paths
+        sizes: dict[Path, int] = {}
+        for path in paths:
+            if _ending(path) in _PARSED_ENDINGS:
+                with suppress(OSError):  # raised again when the file is read alone
+                    if (size := path.stat().st_size) <= _SMALL_BYTES:
+                        sizes[path] = size
+        self._small, self._limits = list(sizes), _limits(sum(sizes.values()))
+        #: The job, from its start until its answers are taken or it is cancelled.
         self._job: JobHandle | None = None
-        #: The answers for the small files; empty if a limit ended the job.
-        self._answers: dict[PendingDocument, _JobAnswer] | None = None
-        size = 0
-        for pending in self.documents:
-            if pending.ending in _PARSED_ENDINGS:
-                with suppress(OSError):
-                    file_size = pending.path.stat().st_size
-                    if file_size <= _SMALL_BYTES:
-                        self._small.append(pending)
-                        size += file_size
-        self._limits = _limits(size)
+        self._answers: dict[Path, _JobAnswer] = {}
 
     def begin(self) -> None:
-        """Start the job for the small files, if there are any and a worker is free. If none can be started,
-        `answer_for` tries again, and raises the error."""
-        if self._small and self._job is None and self._answers is None:
-            with suppress(OSError, RuntimeError):
-                self._start(wait=False)
+        """Start the job, unless it runs, there are no small files, or no worker is free. To be called before
+        the first `answer_for`."""
+        if self._small and self._job is None:
+            files = [_read_arguments(path) for path in self._small]
+            with suppress(OSError, RuntimeError):  # no worker can be started; reading a file alone reports it
+                self._job = batch_workers.try_start(
+                    "rag_r1.sandbox.documents:read_all", [files], self._limits
+                )
 
-    def answer_for(self, pending: PendingDocument) -> _JobAnswer | None:
-        """Return the answer of the job for a file, or None if the job did not read it. Raises OSError if no
-        worker can be started, and RuntimeError if the interpreter shuts down."""
-        if self._answers is None and pending in self._small:
-            if self._job is None:
-                self._start(wait=True)
-            job, self._job, self._answers = self._job, None, {}
-            assert job is not None  # `_start` has set it
+    def answer_for(self, path: Path) -> _JobAnswer | None:
+        """Return the job's answer for a file, for which it waits, or None if there is none."""
+        if self._job is not None and path in self._small:
+            job, self._job = self._job, None
             with suppress(LimitError, JobError):
                 self._answers = dict(zip(self._small, starmap(_JobAnswer, job.result()), strict=True))
-        return (self._answers or {}).get(pending)
+        return self._answers.get(path)
 
     def cancel(self) -> None:
-        """End the job, if it was started."""
+        """End the job, if it runs."""
         if self._job is not None:
             self._job.cancel()
-
-    def _start(self, *, wait: bool) -> None:
-        """Start the job. If all workers are busy, wait for one, or leave `_job` None."""
-        files = [[path_argument(pending.path), pending.ending] for pending in self._small]
-        start = workers.start if wait else workers.try_start
-        self._job = start("rag_r1.sandbox.documents:read_all", [files], self._limits)
+            self._job = None
 
 
 class PendingDocument:
-    """The file `path`, which is read when `document` is called, or earlier together with its batch. `ending`
-    is its extension in lower case."""
+    """The file `path`, which is read when `document` is called, or earlier together with its batch."""
 
-    def __init__(self, path: Path, batch: _ReadBatch | None = None):
-        self.path, self.ending, self._batch = path, path.suffix.lower(), batch
+    def __init__(self, path: Path, batch: _Batch | None = None):
+        self.path, self._batch = path, batch
 
     def document(self) -> DocumentText:
         """Return the text of the file. Raises DataError if it cannot be read, OSError if it cannot be opened
         or no worker can be started, and RuntimeError if the interpreter shuts down."""
-        if self.ending in _PARSED_ENDINGS:
+        ending = _ending(self.path)
+        if ending in _PARSED_ENDINGS:
             return self._parsed()
-        if self.ending not in ENDINGS:
+        if ending not in ENDINGS:
             raise DataError(f"its name must end in one of {', '.join(ENDINGS)}")
         if self._size() > 4 * (MAX_CHARS + 1):  # more than UTF-8 or UTF-16 need
             raise DataError(f"its text has more than {MAX_CHARS:,} characters: split it")
         document = within_limits(DocumentText("", [Section(decode_text(self.path.read_bytes()))]))
-        return document if self.ending == ".txt" else markdown_sections(document.sections[0].text)
+        return document if ending == ".txt" else markdown_sections(document.sections[0].text)
 
     def _size(self) -> int:
         """Return the size of the file in bytes. Raises DataError if it is too large."""
@@ -166,7 +164,7 @@ class PendingDocument:
 
     def _parsed(self) -> DocumentText:
         """Return the text of an HTML or PDF file. Raises errors as `document` does."""
-        answer = None if self._batch is None else self._batch.answer_for(self)
+        answer = None if self._batch is None else self._batch.answer_for(self.path)
         answer = answer or self._read_alone()
         if answer.error_kind:
             raise OSError(answer.value) if answer.error_kind == "OSError" else DataError(answer.value)
@@ -175,13 +173,23 @@ class PendingDocument:
 
     def _read_alone(self) -> _JobAnswer:
         """Have a worker read the file in a job of its own. Raises DataError if a limit ends the job."""
-        job, limits = [path_argument(self.path), self.ending], _limits(self._size())
+        arguments, limits = _read_arguments(self.path), _limits(self._size())
         try:
-            return _JobAnswer("", workers.call("rag_r1.sandbox.documents:read", job, limits))
+            return _JobAnswer("", file_workers.call("rag_r1.sandbox.documents:read", arguments, limits))
         except LimitError as error:
             raise DataError(f"{error}: split it or save it in another format") from error
         except JobError as error:
             return _JobAnswer(error.kind, str(error))
+
+
+def _ending(path: Path) -> str:
+    """Return the extension of a file in lower case."""
+    return path.suffix.lower()
+
+
+def _read_arguments(path: Path) -> list[str]:
+    """Return the arguments of the job `read` for a file."""
+    return [path_argument(path), _ending(path)]
 
 
 def _limits(size: int) -> JobLimits:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from rag_r1.io.errors import DataError
 from rag_r1.runs.errors import RunError
 from rag_r1.sandbox.documents import html_text
+from rag_r1.sandbox.worker_pool import WorkerPool
 from rag_r1.tools.documents import parsers
 from rag_r1.tools.documents.command import main
 from rag_r1.tools.documents.corpus import document_files, index_folder, split_words
@@ -69,14 +70,29 @@ def test_headings_after_code_and_none_in_it_begin_sections_of_markdown(tmp_path,
     assert sections == [("", ""), ("First", block), ("Second", "text")]
 
 
-def test_a_job_that_cannot_be_started_ahead_is_started_when_its_file_is_read(tmp_path, monkeypatch):
+def test_a_file_whose_batch_cannot_be_started_is_read_alone(tmp_path, monkeypatch):
     def try_start(*_):
         raise RuntimeError("cannot schedule new futures after shutdown")
 
-    monkeypatch.setattr(parsers.workers, "try_start", try_start)
+    monkeypatch.setattr(parsers.batch_workers, "try_start", try_start)
     (tmp_path / "a.html").write_text("<p>read</p>")
     [pending] = read_ahead([tmp_path / "a.html"])
     assert pending.document().sections[0].text.strip() == "read"
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("read_at_once", [True, False])
+def test_files_of_any_size_are_read_in_order_by_one_worker_of_each_kind(tmp_path, monkeypatch, read_at_once):
+    monkeypatch.setattr(parsers, "_BATCH_FILES", 2)
+    for pool in ("file_workers", "batch_workers"):
+        monkeypatch.setattr(parsers, pool, WorkerPool(1))
+    names = ["0 large", "1", "2", "3 large", "4 large", "5 large", *"6789"]
+    paths = [tmp_path / f"{name}.html" for name in names]
+    for path in paths:
+        path.write_text(f"<p>{path.stem}</p>" + " " * (100_000 if "large" in path.stem else 0))
+    documents = read_ahead(paths) if read_at_once else list(read_ahead(paths))
+    assert [pending.document().sections[0].text.strip() for pending in documents] == names
+    parsers.close_workers()
 
 
 def test_the_retrieval_server_reads_the_corpus(tmp_path):
