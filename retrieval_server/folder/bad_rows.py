@@ -1,7 +1,8 @@
 """Counts the rows of a corpus that cannot be used, and names the first of them.
 
-A file is read to its end before it is refused, so that one run shows every fault. With `--skip-bad-rows` the
-bad rows are counted and named in the same way, but the others are used. The rule is the same as in
+A file is read to its end before it is refused, so that one run counts all bad rows. With `--skip-bad-rows`,
+which commands that build an index have, they are counted and named in the same way, but the other rows are
+used. An import has no such flag, since its vectors belong to all rows. The rule is the same as in
 rag_r1/data/files/bad_rows.py; it is copied because this package must not import rag_r1.
 """
 
@@ -32,4 +33,4 @@ class BadRows:
         unnamed = self.count - len(self.first)
         text = "; ".join(self.first) + (f"; and {unnamed} more" if unnamed else "")
         rows = "1 bad row" if self.count == 1 else f"{self.count} bad rows"
-        return f"{rows}: {text}. Repair them, or leave them out with --skip-bad-rows."
+        return f"{rows}: {text}. Repair them; `rag-r1 index build --skip-bad-rows` leaves them out."
