@@ -175,6 +175,11 @@ def test_fused_kernels_make_logits_independent_of_the_tokens():
     )
 
 
+def test_the_allocator_wastes_memory_beside_fused_logits_even_of_few_tokens():
+    parts = RoleMemory(SHAPES["7B"], fused=True).computing_parts(256, backward=True)
+    assert parts.pop("allocator") == pytest.approx(SLACK * sum(parts.values()))
+
+
 def test_only_pytorchs_attention_over_packed_rows_has_a_mask():
     assert RoleMemory(SHAPES["7B"], sdpa=True).computing_parts(1000, backward=False)["mask"] == 4e6
     assert RoleMemory(SHAPES["7B"]).computing_parts(1000, backward=False)["mask"] == 0

@@ -1,6 +1,6 @@
 """Estimates the memory of a run for `--check-only`, and warns about phases that may not fit on a GPU.
 
-These are only warnings, because the estimate's constants come from a single measurement (formulas.py). The
+These are only warnings, because the estimate's constants were measured only once each (formulas.py). The
 GPU is the one that the recipe names (`rag_r1.gpu_memory_gb`), else this machine's, else one with 80 GB.
 """
 

@@ -2,33 +2,37 @@
 
 vLLM and the trainer alternate on a GPU. The memory of a phase is the sum of its components (`COMPONENTS`),
 which estimate.py selects. Among them are the weights and moments of other roles, unless `param_offload` and
-`optimizer_offload` move them to the host. In the following, GB are 10^9 bytes, and a model has P parameters
-of b bytes (4 for veRL's default `model_dtype`, fp32), shared by g GPUs, in L layers of width h, with a
-vocabulary of V tokens. A micro-batch has T tokens. The components, with their sources:
+`optimizer_offload` move them to the host. In the following, a model has P parameters of b bytes (4 for veRL's
+default `model_dtype`, fp32), shared by g GPUs, in L layers, and a vocabulary of V tokens. The width of a layer
+is h, that of its queries q, that of its keys k, and that of its MLP m. A micro-batch has T tokens. The
+components, with their sources:
 
-    contexts      HELD: CUDA contexts of trainer and vLLM, memory of a sleeping vLLM, memory not given back
+    contexts      HELD: CUDA contexts of trainer and vLLM, memory of a sleeping vLLM, memory not given back;
+                  without vLLM CONTEXT
     weights       P b / g; in nf4 .516 bytes for each weight of the linear layers, whole on each GPU
                   (bitsandbytes: 4 bits, an absmax of 8 bits for 64 weights, one of 32 for 256 of these)
     adapters      p values of b bytes, on g GPUs; over nf4 4 p bytes, whole on each
     optimizer     gradients and Adam's two moments: three times the trained weights
     copies        bf16 for computing: the embeddings and two layers (FSDP's units, `get_fsdp_wrap_policy` of
                   veRL), and their gradients in fp32 if all weights are trained; over nf4 two linear layers
-    activations   the inputs of all layers, 2 T L h, and the values of one layer twice (recomputed, and in the
-                  backward pass); without gradients these once, without checkpointing those of all layers
+    activations   the inputs of all layers, 2 T L h, and the values of one layer, 2 T (4 h + q + 2 k + 3 m),
+                  twice (recomputed, and in the backward pass); without gradients these once, without
+                  checkpointing those of all layers
     mask          4 T^2 with PyTorch's attention over packed rows: a mask of bytes, its inverse, and bf16
                   (`sdpa_mask` of transformers; `convert_boolean_attn_mask` of PyTorch)
     logits        10 T V (bf16, fp32, the gradient), 6 T V without gradients; fused: 24 and 16 bytes for 512
                   tokens at a time (veRL's utils/experimental/torch_functional.py, `FusedLinearForPPO`)
     allocator     memory that PyTorch's allocator reserves but does not use: SLACK of the four above, except
                   for logits that are not fused, which have separate blocks
-    vLLM          2 P / TP, values of `max_num_batched_tokens`, logits of `max_num_seqs`; its cache has the
-                  rest of `gpu_memory_utilization`
+    vLLM          2 P / TP, values of `max_num_batched_tokens`, logits of `max_num_seqs`, 10 V for each
+                  (bf16, fp32, probabilities in fp32); its cache has the rest of `gpu_memory_utilization`
     bucket        the buffer in which weights are sent (`update_weights_bucket_megabytes`)
 
-Two constants were fitted to a single run (docs/results/gpu.md, 1.5 billion parameters on one H100): HELD to
-the phase in which nothing else is on the GPU, and SLACK to three phases at once. Everything else is
-calculated. It is not known how HELD changes with the model, the GPU or vLLM's settings. Logits that are not
-fused, adapters, nf4 and several GPUs were never measured.
+Three constants were measured on one H100 (docs/results/gpu.md); everything else is calculated. HELD and SLACK
+were fitted to a single run with 1.5 billion parameters: HELD to the phase in which nothing else is on the
+GPU, and SLACK to three phases at once. CONTEXT is from another run, the only one with adapters, which was cut
+short. It is not known how HELD changes with the model, the GPU or vLLM's settings. Logits that are not fused,
+nf4 and several GPUs were never measured.
 """
 
 from __future__ import annotations
@@ -47,10 +51,11 @@ CONTEXT = 1.4e9
 SLACK = 0.35
 #: Bytes of a weight in nf4 with double quantisation.
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
-#: Bytes of a logit, with and without gradients.
-LOGIT_BYTES = (10, 6)
-#: The same in veRL's fused layer, and the number of tokens that it processes at a time.
-FUSED_BYTES, FUSED_TOKENS = (24, 16), 512
+#: Bytes of a logit in the trainer, by whether gradients are computed, and in vLLM's sampler.
+LOGIT_BYTES, SAMPLER_BYTES = {True: 10, False: 6}, 10
+#: Bytes of a logit in veRL's fused layer, by whether gradients are computed, and the number of tokens that it
+#: processes at a time.
+FUSED_BYTES, FUSED_TOKENS = {True: 24, False: 16}, 512
 #: All components, in the order in which tables show them.
 COMPONENTS = (
     *("contexts", "weights", "adapters", "optimizer", "kept by other roles"),
@@ -115,8 +120,7 @@ class RoleMemory:
         activations = 2 * tokens * shape.layers * shape.hidden_size + 2 * layer
         if not self.checkpointed:
             activations = shape.layers * layer
-        trained_bytes, computed_bytes = FUSED_BYTES if fused else LOGIT_BYTES
-        logit_bytes = trained_bytes if backward else computed_bytes
+        logit_bytes = (FUSED_BYTES if fused else LOGIT_BYTES)[backward]
         logit_tokens = min(tokens, FUSED_TOKENS) if fused else tokens
         parts = {
             "copies": copies,
@@ -125,7 +129,7 @@ class RoleMemory:
             "logits": 0 if self.is_critic else logit_bytes * shape.vocabulary * logit_tokens,
         }
         # Logits that are not fused have separate blocks, in which the allocator wastes nothing.
-        block_bytes = parts["logits"] if logit_tokens == tokens else 0
+        block_bytes = 0 if fused else parts["logits"]
         return {**parts, "allocator": SLACK * (sum(parts.values()) - block_bytes)}
 
 
@@ -133,7 +137,7 @@ def vllm_parts(shape: ModelShape, gpus: int, *, step_tokens: int, sequences: int
     """Return the bytes, by component, on each of the `gpus` that share a vLLM: of its weights, and of the
     values of a step with at most `step_tokens` tokens of at most `sequences` sequences."""
     values = RoleMemory(shape).computing_parts(step_tokens, backward=False)["activations"]
-    logits = LOGIT_BYTES[0] * sequences * shape.vocabulary
+    logits = SAMPLER_BYTES * sequences * shape.vocabulary
     return {"vLLM's weights": 2 * shape.parameters / gpus, "vLLM's values": (values + logits) / gpus}
 
 
