@@ -38,7 +38,7 @@ def message_text(choice: Mapping[str, Any]) -> str | None:
 
 
 def usage_of(data: Any, prompt_tokens: int, completion_tokens: int) -> Usage:
-    """Return the token usage that a response states, or else the estimates given here."""
+    """Return the token usage of one request as its response states it, or else the estimates given here."""
     usage = data.get("usage") if isinstance(data, dict) else None
     usage = usage if isinstance(usage, dict) else {}
     counts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")]
@@ -56,6 +56,8 @@ def error_message(raw: bytes) -> str:
         text = (error.get("message") or error) if isinstance(error, dict) else error
     except (ValueError, RecursionError):
         text = raw[:500].decode("utf-8", "replace")
-    printable = (char if char.isprintable() else " " for char in str(text)[:2000])  # shown on a terminal
+    printable = (
+        char if char.isprintable() else " " for char in str(text or "")[:2000]
+    )  # shown on a terminal
     line = " ".join("".join(printable).split())[:200]
-    return f": {line}" if line and line != "{}" else ""
+    return f": {line}" if line else ""
