@@ -81,7 +81,7 @@ def options(
         validate = made.__init__
 
         @wraps(validate)
-        def __init__(self: Any, *values: Any, **named: Any) -> None:
+        def __init__(self: Any, /, *values: Any, **named: Any) -> None:  # a key may be `self`
             try:
                 validate(self, *values, **named)
             except ValidationError as error:

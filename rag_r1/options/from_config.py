@@ -3,8 +3,8 @@
     read_options(Limits, {"max_turn": 3, "max_turns": 2})
         Limits(max_turns=2), and the fault that rag_r1.agent.max_turn is unknown
 
-The class declares the options (declare.py), and also the key under which messages name them. Where they are
-under another key, messages have that one.
+The class declares the options, and the key under which they usually are (declare.py). If the functions are
+given another key, messages have that one.
 """
 
 from __future__ import annotations
