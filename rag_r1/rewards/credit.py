@@ -18,8 +18,10 @@ If the number of a turn is None or not finite, the whole term has no value: othe
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
 
@@ -74,10 +76,15 @@ def weighted_sum(pairs: Sequence[tuple[float, Credit]], n_turns: int) -> Credit:
     """Return the weighted sum of (weight, Credit) pairs, added in their order; 0 without pairs. Raises
     ValueError if it is not finite, and OverflowError if the sum of its turns is too large for a float."""
     if not n_turns:
-        return Credit(sum((weight * credit.value for weight, credit in pairs), 0.0), ())
+        return Credit(_sum_in_order(weight * credit.value for weight, credit in pairs), ())
     return Credit.of_turns(
-        [sum((weight * credit.turns[turn] for weight, credit in pairs), 0.0) for turn in range(n_turns)]
+        [_sum_in_order(weight * credit.turns[turn] for weight, credit in pairs) for turn in range(n_turns)]
     )
+
+
+def _sum_in_order(values: Iterable[float]) -> float:
+    """Return the sum of the values, each rounded in turn; `sum` does this only before Python 3.12."""
+    return reduce(operator.add, values, 0.0)
 
 
 def _finite(value: Any) -> float | None:
