@@ -109,7 +109,8 @@ class Recording:
     def put(self, key: RecordingKey, documents: Sequence[WebDocument]) -> list[WebDocument]:
         """Record an answer, if there is a file for it, and return the first recorded answer for its key.
 
-        Raises UserError if the file cannot be written; a partly written line is then removed.
+        Raises UserError if the file cannot be written; a partly written line is then removed. Also raises
+        errors as `get` does.
         """
         if self._record is None:
             return list(documents)
@@ -131,9 +132,10 @@ class Recording:
         return list(documents)
 
     def close(self) -> None:
+        """Close the files. After that there are no answers, and none is recorded."""
         for descriptor in self._paths:
             os.close(descriptor)
-        self._paths, self._record = {}, None
+        self._lines, self._paths, self._record = {}, {}, None
 
     def _open(self, path: Path, flags: int) -> int:
         """Open a file and return its descriptor. Raises UserError for a pipe, or if it cannot be opened."""

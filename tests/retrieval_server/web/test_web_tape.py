@@ -170,6 +170,7 @@ def test_a_recording_that_is_changed_while_it_is_served_is_an_error_and_no_crash
     path.write_bytes(whole)
     assert tape.get(question("b")) == answer("b")
     tape.close()
+    assert tape.get(question("b")) is None, "a closed recording has no answers"
 
 
 def test_a_line_without_an_end_is_refused_and_not_cut_off(tmp_path, monkeypatch):
