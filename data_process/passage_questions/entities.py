@@ -2,8 +2,7 @@
 
 `read_entities` reads the facts of each page. Words in the parentheses of a title become part of the name, as
 in `the 1950 film "Broken Arrow"` or `the composer Buddy Baker`; an entity whose name is still ambiguous is
-left out. `Links` follows a fact to another entity: its value must be the whole name of exactly one entity of
-the right kind, and that entity's page must show a profession that fits the relation.
+left out. `Links` follows a fact to another entity, if it is certain which one the fact names.
 """
 
 from __future__ import annotations
@@ -95,7 +94,7 @@ def read_entities(passages: Iterable[Passage], mentions: Mentions, dropped: Coun
         elif (name := name_of(title, page, text)) is None:
             dropped["an entity without a name that tells it from others"] += 1
         else:
-            facts = {name: fact for name, fact in page.facts.items() if not mentions.contradicts(title, fact)}
+            facts = {key: fact for key, fact in page.facts.items() if not mentions.contradicts(title, fact)}
             dropped["a fact with another value in another passage"] += len(page.facts) - len(facts)
             page = PageFacts(page.kind, facts, page.noun)
             entities.append(Entity(passage.id, title, base_title(title), name, page, text))
@@ -115,22 +114,31 @@ def name_of(title: str, page: PageFacts, text: str) -> str | None:
     if '"' in base or (qualifier and re.search(r"born|died|fictional|character|disambiguation", qualifier)):
         return None
     if page.kind in _UNQUOTED:
-        in_region = re.fullmatch(rf"{UPPER}[\w' .]+, {UPPER}[\w' .]+", qualifier)
-        if in_region and page.kind in ("organisation", "place"):
-            return f"{base} in {qualifier}"
-        if qualifier:
-            is_word = qualifier[0].islower() or NATION_REGEX.match(qualifier)
-            if page.kind == "person" and not re.search(rf"\b(?:{OCCUPATIONS})$", qualifier):
-                return None
-            return f"the {qualifier} {base}" if is_word and not re.search(r"\d", qualifier) else None
-        if page.kind == "taxon" and page.noun == "genus":
-            return f"the genus {base}"
-        return f"the {base}" if text.startswith(f"The {base}") else base
+        return _qualified_name(base, qualifier, page.kind) if qualifier else _plain_name(base, page, text)
     if not qualifier:
         return f"the {page.noun} {quoted}"
     if not qualifier.endswith(_TITLE_NOUNS.get(page.kind, ("",))):
         return None
     return f"the {qualifier.removeprefix('The ')} {quoted}"
+
+
+def _qualified_name(base: str, qualifier: str, kind: str) -> str | None:
+    """Return a name without quotation marks, such as `Ulm School in Ulm, Ohio` or `the composer Buddy Baker`,
+    or None if the qualifier can be neither a region nor words before the name."""
+    if kind in ("organisation", "place") and re.fullmatch(rf"{UPPER}[\w' .]+, {UPPER}[\w' .]+", qualifier):
+        return f"{base} in {qualifier}"
+    if kind == "person" and not re.search(rf"\b(?:{OCCUPATIONS})$", qualifier):
+        return None
+    is_word = qualifier[0].islower() or NATION_REGEX.match(qualifier)
+    return f"the {qualifier} {base}" if is_word and not re.search(r"\d", qualifier) else None
+
+
+def _plain_name(base: str, page: PageFacts, text: str) -> str:
+    """Return a name without quotation marks and qualifier, such as `the genus Rosa`, or `the Alps` if the
+    text begins so."""
+    if page.kind == "taxon" and page.noun == "genus":
+        return f"the genus {base}"
+    return f"the {base}" if text.startswith(f"The {base}") else base
 
 
 #: A person's page with such a word may name the band of a relative.
@@ -148,8 +156,10 @@ class Links:
     def follow(self, entity: Entity, relation: str) -> Entity | None:
         """Return the entity that the fact names, or None if it is not certain.
 
-        It is certain if exactly one other entity of the right kind has that name, and its page fits the
-        relation (LINKS).
+        It is certain if exactly one entity of the right kind has that name, it is not `entity` itself, and
+        its first sentence fits the relation (LINKS). In addition, an album must be by the artist of the
+        entity, the text must have the year of a film or novel, and it may name neither several bands nor a
+        relative if the relation is `band`.
         """
         value = entity.value(relation)
         kinds, required = LINKS[relation]
@@ -159,8 +169,10 @@ class Links:
         [target] = matches
         if relation == "album" and entity.value("artist") != target.value("artist"):
             return None  # an album of the same name by another artist
-        if target.kind in ("film", "novel") and (target.value("release year") or "?") not in entity.text:
-            return None  # perhaps another work of the same name
+        if target.kind in ("film", "novel"):
+            year = target.value("release year")
+            if year is None or year not in entity.text:
+                return None  # perhaps another work of the same name
         if relation == "band" and (
             len(re.findall(r"\bbands?\b", entity.text)) > 1 or re.search(_RELATIVES, entity.text)
         ):
@@ -175,7 +187,7 @@ class Links:
         chain = [entity]
         while len(chain) < 5:
             followed = (self.follow(chain[-1], relation) for relation in LINKS if chain[-1].value(relation))
-            if (page := next(filter(None, followed), None)) is None or page in chain:
+            if (target := next(filter(None, followed), None)) is None or target in chain:
                 break
-            chain.append(page)
+            chain.append(target)
         return chain[-1].title

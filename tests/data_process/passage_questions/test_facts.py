@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from data_process.passage_questions.kinds import first_sentence, read_facts
+from data_process.passage_questions.entities import Entity, Links
+from data_process.passage_questions.facts import Fact
+from data_process.passage_questions.kinds import PageFacts, first_sentence, read_facts
 
 _FACTS = [
     ("Ian Roe", "Ian George Roe (born 20 February 1963) is an English musician.", "birth year", "1963"),
@@ -96,3 +98,14 @@ def test_a_sentence_does_not_end_at_an_initial_or_in_parentheses():
 
 def test_a_passage_of_initials_alone_takes_no_longer_than_others():
     assert first_sentence(text := "Roe is " + "A. " * 200_000) == text
+
+
+def test_a_link_to_a_film_needs_its_year_in_the_text_and_no_question_mark():
+    def film(title: str, text: str, **facts: str) -> Entity:
+        found = {name.replace("_", " "): Fact(name, value, (value,)) for name, value in facts.items()}
+        return Entity(title, title, title, title, PageFacts("film", found, "film"), text)
+
+    dated, undated = film("Gate", "", release_year="1950"), film("Who?", "")
+    for target, text, followed in ((dated, "in 1950", dated), (dated, "now", None), (undated, "Who?", None)):
+        later = film("Later", text, earlier_film=target.title)
+        assert Links([dated, undated, later]).follow(later, "earlier film") is followed
