@@ -10,8 +10,8 @@ from tests.contract.verl_source import ROOT
 #: Outside of rag_r1/plugin -> why there. A new line here is a decision: most contacts belong into the plugin.
 PLACES = {
     "rag_r1/training/next_steps.py": "names veRL's merger in the commands that it prints",
-    "rag_r1/training/doctor/packages.py": "looks at veRL's registries after a plain `import verl`, as in a"
-    " worker; it must not import the plugin, since it checks whether veRL does",
+    "rag_r1/training/doctor/registration.py": "looks at veRL's registries after a plain `import verl`, as in"
+    " a worker; it must not import the plugin, since it checks whether veRL does",
     "rag_r1/inference/model_folders/shard_merge.py": "starts veRL's merger in a process of its own",
     "rag_r1/system/concurrent_trainings.py": "knows other trainings by the module that they run",
     "rag_r1/training/preflight/model.py": "loads the tokenizer as veRL does",

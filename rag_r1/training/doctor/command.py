@@ -1,9 +1,10 @@
 """`rag-r1 doctor`: checks that everything a training needs is installed.
 
 Every check is a small function that yields `Finding`s (findings.py), each with what was checked, its state
-and, if that is not ok, the remedy. packages.py checks the installed packages, and hardware.py the machine. A
-training can start in spite of warnings. If anything is missing, it cannot, and the exit status is 1. The
-scripts in the root of the repository run this command first.
+and, if that is not ok, the remedy. packages.py checks the installed packages, registration.py our
+registrations in veRL, and hardware.py the machine. A training can start in spite of warnings. If anything is
+missing, it cannot, and the exit status is 1. The scripts in the root of the repository run this command
+first.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from rag_r1.options.server_address import AN_ADDRESS, is_server_address
 from rag_r1.system.installation import setup_command, version_of
 from rag_r1.training.doctor.findings import MISSING, WARNING, Finding, ok
 from rag_r1.training.doctor.hardware import check_driver, check_gpu, check_memory, check_ray
-from rag_r1.training.doctor.packages import check_registration, check_trl, check_versions
+from rag_r1.training.doctor.packages import check_trl, check_versions
+from rag_r1.training.doctor.registration import check_registration
 
 
 def check_retriever(url: str | None) -> Iterator[Finding]:

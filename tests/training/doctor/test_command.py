@@ -12,7 +12,7 @@ import pytest
 
 from rag_r1 import cli
 from rag_r1.training.doctor import command as doctor
-from rag_r1.training.doctor import hardware, packages
+from rag_r1.training.doctor import hardware, packages, registration
 from rag_r1.training.doctor.findings import MISSING, OK, WARNING, Finding
 from tests.fakes.json_server import Asked, JsonStub
 from tests.fakes.retriever import results
@@ -74,7 +74,7 @@ def test_the_error_that_kept_a_part_from_registering_is_shown():
 
     plugin.FAILURES["agent loop"] = "Traceback: ImportError: no module named moon"
     try:
-        missing = [f for f in packages.check_registration() if f.state == MISSING]
+        missing = [f for f in registration.check_registration() if f.state == MISSING]
     finally:
         del plugin.FAILURES["agent loop"]
     assert any("no module named moon" in finding.detail for finding in missing)
@@ -98,10 +98,10 @@ def test_a_plugin_that_fails_as_a_whole_is_told_from_one_that_is_left_out(monkey
     def fail(name: str) -> None:
         raise ImportError("no module named moon")
 
-    monkeypatch.setattr(packages, "_load_registries", lambda: None)
-    monkeypatch.setattr(packages, "import_module", fail)
+    monkeypatch.setattr(registration, "_load_registries", lambda: None)
+    monkeypatch.setattr(registration, "import_module", fail)
     monkeypatch.delitem(sys.modules, "rag_r1.plugin", raising=False)
-    (finding,) = packages.check_registration()
+    (finding,) = registration.check_registration()
     assert (finding.name, finding.state) == ("plugin", MISSING) and names in finding.detail
     assert ("unset" in finding.remedy) == names.startswith("VERL")
 
@@ -127,7 +127,7 @@ VERLS, OURS = (
 def test_an_engine_of_verl_in_the_place_of_ours_is_missing_once(
     monkeypatch, device, language_model, value_model, failures, missing
 ):
-    monkeypatch.setattr(packages, "find_spec", lambda name: None)
+    monkeypatch.setattr(registration, "find_spec", lambda name: None)
     platform = SimpleNamespace(device_name=device, vendor_name="nvidia" if device == "cuda" else device)
     engines = {"language_model": language_model, "value_model": value_model}
 
@@ -136,8 +136,8 @@ def test_an_engine_of_verl_in_the_place_of_ours_is_missing_once(
             raise ValueError("no engine registered")
         return engines[model_type]
 
-    registries = packages._Registries((), (), ("llds",), (), lambda: platform, engine_class)
-    findings = [f for f in packages._check_registries(registries, failures) if f.state == MISSING]
+    registries = registration._Registries((), (), ("llds",), (), lambda: platform, engine_class)
+    findings = [f for f in registration._check_registries(registries, failures) if f.state == MISSING]
     assert [f.name for f in findings[:3]] == ["agent loop", "reward manager", "advantage estimator"]
     assert [f.detail.partition(":")[0] for f in findings[3:]] == missing
 

@@ -3,8 +3,9 @@
 vLLM and the trainer alternate on a GPU. The memory of a phase is the sum of its components (`COMPONENTS`),
 which estimate.py selects. Among them are the weights and moments of other roles, unless `param_offload` and
 `optimizer_offload` move them to the host. In the following, a model has P parameters of b bytes (4 for veRL's
-default `model_dtype`, fp32), shared by g GPUs, in L layers, and a vocabulary of V tokens. A layer has the width
-h, its queries q, its keys k, and its MLP m. A micro-batch has T tokens. The components, with their sources:
+default `model_dtype`, fp32), shared by g GPUs, in L layers, and a vocabulary of V tokens. A layer has the
+width h, its queries q, its keys k, and its MLP m. A micro-batch has T tokens. The components, with their
+sources:
 
     contexts      HELD: CUDA contexts of trainer and vLLM, memory of a sleeping vLLM, memory not given back;
                   without vLLM CONTEXT
