@@ -26,7 +26,7 @@ from statistics import fmean
 from textwrap import fill
 from typing import Any
 
-from rag_r1.demo.eval_spec import eval_arguments
+from rag_r1.demo.eval_arguments import demo_eval_arguments
 from rag_r1.demo.run import KEEP_POLICY, protocol_of, run_demo
 from rag_r1.demo.world import KINDS, demo_protocol, write_demo
 from rag_r1.evaluation import command
@@ -69,8 +69,8 @@ def card_of(args: argparse.Namespace, seed: int) -> dict[str, Any]:
             build_index(corpus, folder / "index", "--backend", "bm25")
         with retrieval_process(folder / "index", folder / "server.log") as url:
             questions, out = folder / "data" / "val.parquet", folder / "card"
-            more = {"card": True, "corpus": [corpus], "in_flight": 16}
-            if command.run(eval_arguments(model, questions, protocol, url, out, **more)):
+            evaluation = demo_eval_arguments(model, questions, protocol, url, out)
+            if command.run(evaluation.changed(card=True, corpus=[corpus], in_flight=16)):
                 sys.exit(f"the card of seed {seed} is not finished; start again")
     return json.loads(card.read_text(encoding="utf-8"))
 

@@ -14,7 +14,7 @@ from examples.agentic_r.warm_start import PROTOCOL, RECIPE, warm_start_hash
 from examples.agentic_r.world import TRAIN
 from examples.common.comparison import short_hash
 from rag_r1.config.recipes import RECIPES
-from rag_r1.demo.eval_spec import limit_keys
+from rag_r1.demo.eval_arguments import limit_keys
 from rag_r1.demo.world import PROMPT_FILE
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.iterate.commands import query_keys

@@ -30,7 +30,7 @@ from pydantic import model_validator
 
 from examples.common.comparison import Seeds, write_page
 from examples.sq_mq.markdown import ARMS, TWO_FACTS, markdown
-from rag_r1.demo.eval_spec import NO_CACHE, eval_arguments
+from rag_r1.demo.eval_arguments import NO_CACHE, demo_eval_arguments
 from rag_r1.demo.loopback import DelayingProxy
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.run import KEEP_POLICY, OUTPUTS, run_demo
@@ -126,8 +126,8 @@ def compare_seed(args: SqMqArguments, seed: int) -> dict[str, Any]:
         for arm, model in models.items():
             print(f"seed {seed}, {arm}: {args.questions} questions, one at a time")
             out, data = folder / f"eval_{arm}", folder / "data" / "val.parquet"
-            evaluation = eval_arguments(model, data, f"rag_r1_{arm}", proxy.url, out, NO_CACHE, in_flight=1)
-            if command.run(evaluation):
+            evaluation = demo_eval_arguments(model, data, f"rag_r1_{arm}", proxy.url, out, NO_CACHE)
+            if command.run(evaluation.changed(in_flight=1)):
                 raise RunError(f"the evaluation in {out} did not end (see above): run the command again")
             results[arm] = read_figures(out)
     finished.write({"results": results})

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rag_r1.config.recipes import RECIPES
 from rag_r1.data.rows import QuestionRow, read_rows
-from rag_r1.demo.eval_spec import eval_arguments
+from rag_r1.demo.eval_arguments import demo_eval_arguments
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.run import OUTPUTS, protocol_of
 from rag_r1.demo.world import demo_protocol, write_demo
@@ -73,7 +73,7 @@ def start(args: ChatAgentArguments, stack: ExitStack) -> tuple[EvalArguments, Pa
         url = start_search(run.folder / "data" / "corpus.jsonl", run.folder, stack)
         name = "the embedded policy, before training"
         page_info = _page_info(run, note=_UNTRAINED, model=name, step=None, index="BM25 of its world")
-    evaluation = eval_arguments(run.model, Path("-"), run.protocol, url, args.out)
+    evaluation = demo_eval_arguments(run.model, Path("-"), run.protocol, url, args.out)
     return with_demo_limits(args, evaluation, _VLLM), page_info
 
 

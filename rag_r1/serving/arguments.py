@@ -159,7 +159,7 @@ def to_eval_arguments(args: ChatAgentArguments) -> EvalArguments:
 def with_demo_limits(
     args: ChatAgentArguments, evaluation: EvalArguments, vllm: tuple[str, ...]
 ) -> EvalArguments:
-    """Return the demo's arguments of `rag-r1 eval` (`evaluation`, from rag_r1/demo/eval_spec.py) with the
+    """Return `evaluation`, the demo's arguments of `rag-r1 eval` (rag_r1/demo/eval_arguments.py), with the
     user's limits and overrides in `args`. `vllm` are the flags of the demo's vLLM server, which the user's
     flags follow."""
     return evaluation.changed(

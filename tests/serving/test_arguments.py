@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from rag_r1.demo.eval_spec import eval_arguments
+from rag_r1.demo.eval_arguments import demo_eval_arguments
 from rag_r1.demo.policy import policy_path
 from rag_r1.serving import command
 from rag_r1.serving.arguments import ServeArguments, to_eval_arguments, with_demo_limits
@@ -137,7 +137,7 @@ def test_the_demo_is_asked_within_the_limits_of_its_training_and_takes_overrides
     args = ServeArguments(
         demo=True, overrides=["rag_r1.agent.max_turns=2"], vllm_options="--seed 1", in_flight=3
     )
-    demo = eval_arguments(Path("model"), Path("-"), "rag_r1_mq", "http://127.0.0.1:1", Path("out"))
+    demo = demo_eval_arguments(Path("model"), Path("-"), "rag_r1_mq", "http://127.0.0.1:1", Path("out"))
     evaluation = with_demo_limits(args, demo, ("--max-num-seqs", "32"))
     assert evaluation.overrides[-1] == "rag_r1.agent.max_turns=2"
     assert "rag_r1.agent.max_turn_tokens=48" in evaluation.overrides

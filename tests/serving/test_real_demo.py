@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from rag_r1.data.rows import write_rows
-from rag_r1.demo.eval_spec import eval_arguments
+from rag_r1.demo.eval_arguments import demo_eval_arguments
 from rag_r1.demo.loopback import Proxy
 from rag_r1.demo.world import demo_data, demo_protocol, to_row
 from rag_r1.evaluation import command
@@ -67,8 +67,8 @@ def test_the_chat_answers_what_an_evaluation_answers_token_by_token(place, tmp_p
     model, questions_file, out = Path(evaluation.model), tmp_path / "q.parquet", tmp_path / "eval"
     # One at a time, as the chat below: a batch of another size can round differently.
     more = {"base_url": evaluation.base_url, "tokenizer": evaluation.model, "in_flight": 1}
-    args = eval_arguments(model, questions_file, evaluation.protocol, evaluation.retriever_url, out, **more)
-    assert command.run(args) == 0
+    args = demo_eval_arguments(model, questions_file, evaluation.protocol, evaluation.retriever_url, out)
+    assert command.run(args.changed(**more)) == 0
     evaluated, recorder.requests = recorder.requests, []
     records = (tmp_path / "eval" / "trajectories" / "records.jsonl").read_text().splitlines()
     with chat_server_at(serve_args, place) as chat:

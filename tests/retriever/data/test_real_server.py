@@ -7,7 +7,7 @@ import json
 import pytest
 
 from rag_r1.data.rows import write_rows
-from rag_r1.demo.eval_spec import eval_arguments
+from rag_r1.demo.eval_arguments import demo_eval_arguments
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.world import demo_protocol, make_questions, make_world, to_row
 from rag_r1.retriever.data import command
@@ -34,7 +34,7 @@ def test_the_embedded_policy_goes_on_with_each_passage_and_those_with_the_answer
         served = ["--base-url", policy.url, "--tokenizer", str(policy_path(DIALECT)), "--in-flight", "16"]
         # The demo's policy was trained with two passages a search, and can only read two.
         words = [*served, "--beside", "1", "--negatives", "2"]
-        args = eval_arguments(policy_path(DIALECT), tmp_path / "q.parquet", DIALECT, url, out)
+        args = demo_eval_arguments(policy_path(DIALECT), tmp_path / "q.parquet", DIALECT, url, out)
         assert command.main([*args.to_argv(), *words]) == 0
         prompts = [prompt for prompt in policy.prompts if len(prompt) > 1]
     output = json.loads((out / "summary.json").read_text())

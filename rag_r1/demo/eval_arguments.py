@@ -1,4 +1,4 @@
-"""Makes the arguments of `rag-r1 eval` for a demo policy, with the limits of the demo's validation."""
+"""Makes the arguments of `rag-r1 eval` for a demo policy, with the limits of the demo's recipes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ from rag_r1.evaluation.eval_arguments import EvalArguments
 NO_CACHE = "rag_r1.retriever.cache_size=0"
 
 
-def eval_arguments(
-    model: Path, questions: Path, protocol: str, url: str, out: Path, *keys: str, **arguments: Any
+def demo_eval_arguments(
+    model: Path, questions: Path, protocol: str, url: str, out: Path, *overrides: str
 ) -> EvalArguments:
     """Return the arguments of an evaluation that plays questions in the same way as the demo's validation.
 
-    `keys` are further overrides of the configuration, `key=value`; `arguments` are further arguments of
-    EvalArguments.
+    `url` is the address of the retrieval server. `overrides` (`key=value`) change the recipe's configuration.
     """
     settings = _settings(protocol)
     return EvalArguments(
@@ -34,8 +33,7 @@ def eval_arguments(
         max_prompt_tokens=settings["data"]["max_prompt_length"],
         max_response_tokens=settings["data"]["max_response_length"],
         out=out,
-        overrides=[*keys, *limit_keys(settings["rag_r1"])],
-        **arguments,
+        overrides=[*limit_keys(settings["rag_r1"]), *overrides],  # of one key, the last counts
     )
 
 

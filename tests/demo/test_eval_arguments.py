@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rag_r1.demo.eval_spec import NO_CACHE, eval_arguments
+from rag_r1.demo.eval_arguments import NO_CACHE, demo_eval_arguments
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.options.command_line import read_arguments
 
@@ -15,10 +15,14 @@ from rag_r1.options.command_line import read_arguments
     ("protocol", "topk", "response"), [("rag_r1_sq", 2, 416), ("rag_r1_mq", 2, 416), ("r1_searcher", 3, 448)]
 )
 def test_the_arguments_have_the_limits_of_the_demos_recipes(protocol, topk, response):
-    evaluation = eval_arguments(Path("m"), Path("q"), protocol, "http://u", Path("o"), NO_CACHE, in_flight=1)
+    evaluation = demo_eval_arguments(Path("m"), Path("q"), protocol, "http://u", Path("o"), NO_CACHE)
     assert read_arguments(EvalArguments, evaluation.to_argv(), description="") == evaluation
-    values = (evaluation.protocol, evaluation.in_flight, evaluation.max_response_tokens)
-    assert values == (protocol, 1, response)
+    assert (evaluation.protocol, evaluation.max_response_tokens) == (protocol, response)
     keys = {f"rag_r1.retriever.topk={topk}", "rag_r1.agent.max_turns=3", NO_CACHE}
     assert keys <= set(evaluation.overrides)
     assert "{question}" in Path(evaluation.prompt).read_text()
+
+
+def test_an_override_of_a_recipes_limit_comes_after_it_and_counts():
+    arguments = (Path("m"), Path("q"), "rag_r1_sq", "http://u", Path("o"), "rag_r1.retriever.topk=9")
+    assert demo_eval_arguments(*arguments).overrides[-1] == "rag_r1.retriever.topk=9"
