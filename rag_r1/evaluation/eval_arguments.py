@@ -12,6 +12,7 @@ from typing import ClassVar, Literal, get_args
 from pydantic import model_validator
 
 from rag_r1.evaluation.judge_arguments import JudgeArguments
+from rag_r1.options.arguments.fields import flag_of
 from rag_r1.options.command_line import Filled, From0, Positive, argument
 from rag_r1.rollouts.agent_arguments import SAMPLING, SCORING, ServedModel
 from rag_r1.rollouts.arguments import RolloutArguments
@@ -90,6 +91,7 @@ class EvalArguments(PolicyArguments):
     def refuse_other_conditions(self) -> None:
         """Raise ValueError if a flag is given that EvalArguments adds to PolicyArguments. Commands that use
         the class, but choose their conditions themselves, call this."""
-        flags = {"--card": self.card, "--corpus": self.corpus, "--serve-index": self.serve_index}
-        if any(flags.values()) or self.baseline is not None:
-            raise ValueError(f"{', '.join(flags)} and --baseline are for `rag-r1 eval`: leave them out")
+        names = [name for name in EvalArguments.model_fields if name not in PolicyArguments.model_fields]
+        if any(getattr(self, name) for name in names):
+            *flags, last_flag = map(flag_of, names)
+            raise ValueError(f"{', '.join(flags)} and {last_flag} are for `rag-r1 eval`: leave them out")

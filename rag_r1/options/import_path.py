@@ -37,7 +37,7 @@ def add_working_directory() -> None:
 def import_object(path: str) -> Any:
     """Return the object at `module:name`, after importing its module. Raises ImportPathError."""
     module_name, _, name = path.partition(":")
-    if not module_name or not name:
+    if not module_name or not name or module_name.startswith("."):  # a relative path has no package here
         remedy = "write it as package.module:name, for example my_rewards:brevity"
         raise ImportPathError(f"{path!r} is not an import path", remedy)
     try:

@@ -27,7 +27,7 @@ def test_a_function_and_a_method_of_a_package_are_imported():
     assert import_object("os.path:join") is os.path.join
 
 
-@pytest.mark.parametrize("path", ["", "os", ":f", "os:"])
+@pytest.mark.parametrize("path", ["", "os", ":f", "os:", ".x:f"])
 def test_what_is_no_import_path_is_told_with_an_example(path):
     with pytest.raises(ImportPathError) as caught:
         import_object(path)
