@@ -3,8 +3,8 @@
 Outside the engine a refused request costs about as much as an accepted one, because its body is read, parsed
 and checked before the full queue is noticed. Far above a server's capacity this work alone would take the CPU
 from the searches. So a search is refused by its path alone if the engine would refuse one more query and, in
-addition, the event loop is late or refusals are frequent. Otherwise the request is read even if the queue is
-full, since its answer may be cached or already under way.
+addition, the event loop is late or such searches are frequent. Otherwise the request is read even if the
+queue is full, since its answer may be cached or already under way.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from retrieval_server.server.services import Services
 _INTERVAL_S = 0.05  # between two measurements of the event loop's delay
 _MAX_DELAY_S = 0.1  # with a longer delay the event loop has no time to read requests
 _SEARCH = re.compile(r"(?:/indexes/([^/]+))?/(?:retrieve|queries)")
-#: The number of refusals between two measurements (100 per second) from which on searches are not read.
-_MAX_REFUSALS = 5
+#: The number of refusable searches between two measurements (100 per second) from which on none is read.
+_MAX_REFUSABLE = 5
 
 
 class LoopMonitor:
@@ -34,32 +34,32 @@ class LoopMonitor:
     def __init__(self) -> None:
         #: Seconds by which the latest sleep took too long.
         self.late_s = 0.0
-        self._refused_often = False  # between the last two measurements
-        self._refused = 0  # since the last measurement
+        self._often_refusable = False  # between the last two measurements
+        self._refusable = 0  # searches since the last measurement
 
     async def watch(self) -> None:
-        """Measure the delay of the running event loop and the rate of refusals, until cancelled."""
+        """Measure the delay of the running event loop and the rate of refusable searches, until cancelled."""
         while True:
             started = time.monotonic()
             await asyncio.sleep(_INTERVAL_S)
             self.late_s = time.monotonic() - started - _INTERVAL_S
-            self._refused_often = self._refused >= _MAX_REFUSALS
-            self._refused = 0
+            self._often_refusable = self._refusable >= _MAX_REFUSABLE
+            self._refusable = 0
 
     def count_refusable(self) -> None:
         """Count a search that the engine would refuse unless its answer is cached."""
-        self._refused += 1
+        self._refusable += 1
 
     @property
     def is_overloaded(self) -> bool:
         """Whether there is no time to read requests that will be refused."""
-        return self._refused_often or self._refused >= _MAX_REFUSALS or self.late_s > _MAX_DELAY_S
+        return self._often_refusable or self._refusable >= _MAX_REFUSABLE or self.late_s > _MAX_DELAY_S
 
 
 def refusal_at(services: Services, path: str) -> Callable[[], RequestError] | None:
-    """Return a function that counts and returns the refusal of a search at this path, whatever its body is.
+    """Return a function that refuses a search at this path: it counts the refusal, and returns its error.
 
-    Returns None if the body matters or the search would be accepted.
+    Returns None if it depends on the body whether the search is refused, or if it would be accepted.
     """
     match = _SEARCH.fullmatch(path)
     if match is None or (match[1] is None and len(services.indexes.by_name) > 1):
