@@ -2,9 +2,9 @@
 
 The embedded policy of `rag_r1_sq` can already read, copy and search, with two passages for each search. Here
 a search returns one passage, so that the retriever has to rank the right one first. The policy is trained on
-scripted episodes (traces.py): first on those of the script that makes no mistakes (`RIGHT`), then on those of
-the script that makes many (`MIXED`), so that reinforcement learning has something to improve. This takes some
-minutes, once; the policy is kept in the outputs folder, not in the repository.
+scripted episodes (traces.py): first (`BASE`) on those of the script that makes no mistakes (`RIGHT`), then
+(`WARM`) on those of the script that makes many (`MIXED`), so that reinforcement learning has something to
+improve. This takes some minutes, once; the policy is kept in the outputs folder, not in the repository.
 """
 
 from __future__ import annotations
@@ -26,19 +26,22 @@ from rag_r1.demo.policy import load_policy, policy_path
 from rag_r1.demo.world import demo_protocol
 from rag_r1.protocols import Protocol
 
+#: The agent's protocol, also that of the embedded policy from which the training starts.
 PROTOCOL = "rag_r1_sq"
+#: The recipe whose limits the scripted episodes have.
 RECIPE = RECIPES / "agentic_r" / "agent_demo.yaml"
+#: The two phases of the training, on episodes without and with mistakes.
 BASE = TrainingPhase(steps=420, warmup=10, lr=1.5e-3, matrix_lr=3e-3)
 WARM = TrainingPhase(steps=80, warmup=5, lr=7e-4, matrix_lr=7e-4)
 
 
 def warm_start_hash() -> str:
-    """Return a short hash of the settings that are varied in the warm start.
+    """Return a short hash of the settings on which the warm start depends and that experiments change.
 
     These are the form of the world and the questions, the script's rates, and the phases of the training. The
     embedded policy, the protocol and the recipe's limits are not in it.
     """
-    world = fresh_misleading_world(random.Random(0))
+    world = fresh_misleading_world(random.Random(0))  # the same sample of worlds and questions each time
     questions = [question.text for question in draw_questions(world.world, 24, 0)]
     rates = [GOLD_SHARE, asdict(MIXED), asdict(RIGHT)]
     return short_hash([world.world.passages, questions, rates, asdict(BASE), asdict(WARM)])

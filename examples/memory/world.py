@@ -31,6 +31,8 @@ from rag_r1.protocols import Protocol
 KINDS = ("one_hop", "bridge", "both")
 #: Number of entries in the list at the beginning of a page; an entry has four of the demo policy's tokens.
 LIST_ENTRIES = 7
+#: Numbers of questions about the train world and the test world, by default.
+TRAIN, VAL = 2400, 160
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ def reference_line(entity: str, fact_page: str) -> str:
     return f"{entity}: see {fact_page}."
 
 
-def pages_data(seed: int, train: int = 2400, val: int = 160, kinds: Sequence[str] = KINDS) -> DemoData:
+def pages_data(seed: int, train: int = TRAIN, val: int = VAL, kinds: Sequence[str] = KINDS) -> DemoData:
     """Return the pages of a seed's train and test worlds, and questions about each, like `demo_data`.
 
     Raises ValueError if a world has too few questions.
@@ -90,7 +92,7 @@ def pages_data(seed: int, train: int = 2400, val: int = 160, kinds: Sequence[str
     return DemoData(passages, *questions)
 
 
-def write_pages(out: Path, protocol: Protocol, seed: int, train: int = 2400, val: int = 160) -> DemoData:
+def write_pages(out: Path, protocol: Protocol, seed: int, train: int = TRAIN, val: int = VAL) -> DemoData:
     """Write the corpus and the questions of a seed into the folder `out`, like `write_demo`; returns them."""
     return write_demo(out, protocol, seed, train, val, pages_data)
 

@@ -24,13 +24,12 @@ from rag_r1.agent import Trajectory, Turn
 from rag_r1.demo.policy import PROTOCOLS
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.traces.mixes import FULL, GOLD, MIXED, draw_strategy
-from rag_r1.demo.traces.writer import Search, Segment, write_trace
+from rag_r1.demo.traces.writer import SearchFunction, Segment, write_trace
 from rag_r1.demo.world import Question, demo_protocol, fresh_world, make_questions
 from rag_r1.io.atomic_files import write_json_lines
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
-from rag_r1.protocols import Answer, Protocol
-from rag_r1.protocols import Search as SearchAction
+from rag_r1.protocols import Answer, Protocol, Search
 
 #: Number of questions in a batch.
 BATCH = 16
@@ -45,7 +44,7 @@ class DemoTrace:
     question: Question
     segments: list[Segment]
     #: Searches the world that the question is about.
-    search: Search
+    search: SearchFunction
 
 
 def warm_traces(protocol: Protocol, mix: str, batches: int, seed: int) -> Iterator[list[DemoTrace]]:
@@ -77,7 +76,7 @@ def played_trajectory(trace: DemoTrace, protocol: Protocol, trajectory_id: str) 
         if not segment.generated:
             continue
         action = protocol.parse(segment.text)
-        if isinstance(action, SearchAction):
+        if isinstance(action, Search):
             documents = trace.search(action.queries)
             trajectory.turns.append(Turn.searched(segment.text, action.queries, documents))
         else:
@@ -97,8 +96,8 @@ def write_records(path: Path, protocol: Protocol, mix: str, batches: int, seed: 
             for trace in traces:
                 trajectory = played_trajectory(trace, protocol, f"demo/{step}/{trace.question.id}")
                 golds = [trace.question.gold]
-                facts = {"step": step, "split": "train", "data_source": "demo", "golds": golds}
-                yield {**facts, **trajectory.to_dict()}
+                columns = {"step": step, "split": "train", "data_source": "demo", "golds": golds}
+                yield {**columns, **trajectory.to_dict()}
 
     path.parent.mkdir(parents=True, exist_ok=True)
     return write_json_lines(path, records())

@@ -19,7 +19,7 @@ _MARKUP = str.maketrans({c: f"\\{c}" for c in "\\`*_[]|#~$"} | {"<": "&lt;", ">"
 
 
 def one_line_text(text: object) -> str:
-    """Return a text on one line of at most 120 characters, with `?` for characters that cannot be
+    """Return a text on one line of at most `_MAX_CHARS` characters, with `?` for characters that cannot be
     printed."""
     line = " ".join(str(text).split())
     line = "".join(char if char.isprintable() else "?" for char in line)
@@ -61,8 +61,8 @@ def with_interval(
 
 
 def p_value(p: float | None) -> str:
-    """Return a p-value with three decimals, or `<0.001`; a dash for None."""
-    if p is None:
+    """Return a p-value with three decimals, or `<0.001`; a dash for None or NaN."""
+    if p is None or math.isnan(p):
         return "–"
     return "<0.001" if p < 0.001 else f"{p:.3f}"
 

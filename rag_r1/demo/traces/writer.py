@@ -26,7 +26,7 @@ from rag_r1.protocols import Document, Protocol
 from rag_r1.sft.segment import sample_kind
 
 #: Returns the documents for each query.
-Search = Callable[[Sequence[str]], list[list[Document]]]
+SearchFunction = Callable[[Sequence[str]], list[list[Document]]]
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def write_trace(
     strategy: Strategy,
     world: World,
     protocol: Protocol,
-    search: Search,
+    search: SearchFunction,
     rng: random.Random,
 ) -> list[Segment]:
     """Write the turns and observations of a question; the last segment is the answer.

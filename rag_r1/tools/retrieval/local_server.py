@@ -31,7 +31,7 @@ def build_index(
     corpus: Path, out: Path, *options: str, more_corpora: Sequence[Path] = (), timeout_s: float = 600
 ) -> Path:
     """Build the index folder `out` from the files `corpus` and `more_corpora`; returns it. `options` are
-    those of `rag-r1 index build`. Raises RunError if building fails, or takes more than `timeout_s` s."""
+    those of `rag-r1 index build`. Raises RunError if building fails, or is not done in `timeout_s` seconds."""
     module = (sys.executable, "-m", "retrieval_server.build_index")
     command = [*module, "--corpus", str(corpus), *map(str, more_corpora), "--out", str(out), *options]
     command, environment = bind_to_parent(command), server_environment()
@@ -48,8 +48,9 @@ def build_index(
 
 @contextmanager
 def retrieval_process(index: Path, log: Path, *options: str, wait_s: float = 300) -> Iterator[str]:
-    """Serve `index` on a free loopback port for the length of the block; yields the address. Raises RunError,
-    with the end of the log, if the server is not ready within `wait_s` seconds."""
+    """Serve `index` on a free loopback port for the length of the block; yields the address. To be called
+    from the main thread, as `child_process`. Raises RunError, with the end of the log, if the server is not
+    ready within `wait_s` seconds, and OSError if the log cannot be written."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     arguments = ["-m", "retrieval_server.start_retrieval", "--index", str(index), "--port", str(port)]
