@@ -169,10 +169,9 @@ class Links:
         [target] = matches
         if relation == "album" and entity.value("artist") != target.value("artist"):
             return None  # an album of the same name by another artist
-        if target.kind in ("film", "novel"):
-            year = target.value("release year")
-            if year is None or year not in entity.text:
-                return None  # perhaps another work of the same name
+        year = target.value("release year")
+        if target.kind in ("film", "novel") and (year is None or year not in entity.text):
+            return None  # perhaps another work of the same name
         if relation == "band" and (
             len(re.findall(r"\bbands?\b", entity.text)) > 1 or re.search(_RELATIVES, entity.text)
         ):

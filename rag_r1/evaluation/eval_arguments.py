@@ -93,5 +93,4 @@ class EvalArguments(PolicyArguments):
         the class, but choose their conditions themselves, call this."""
         names = [name for name in EvalArguments.model_fields if name not in PolicyArguments.model_fields]
         if any(getattr(self, name) for name in names):
-            *flags, last_flag = map(flag_of, names)
-            raise ValueError(f"{', '.join(flags)} and {last_flag} are for `rag-r1 eval`: leave them out")
+            raise ValueError(f"{', '.join(map(flag_of, names))} are for `rag-r1 eval`: leave them out")

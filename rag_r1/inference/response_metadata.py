@@ -56,8 +56,7 @@ def error_message(raw: bytes) -> str:
         text = (error.get("message") or error) if isinstance(error, dict) else error
     except (ValueError, RecursionError):
         text = raw[:500].decode("utf-8", "replace")
-    printable = (
-        char if char.isprintable() else " " for char in str(text or "")[:2000]
-    )  # shown on a terminal
+    # It is shown on a terminal.
+    printable = (char if char.isprintable() else " " for char in str(text or "")[:2000])
     line = " ".join("".join(printable).split())[:200]
     return f": {line}" if line else ""

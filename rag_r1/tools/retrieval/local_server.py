@@ -31,7 +31,8 @@ def build_index(
     corpus: Path, out: Path, *options: str, more_corpora: Sequence[Path] = (), timeout_s: float = 600
 ) -> Path:
     """Build the index folder `out` from the files `corpus` and `more_corpora`; returns it. `options` are
-    those of `rag-r1 index build`. Raises RunError if building fails, or is not done in `timeout_s` seconds."""
+    those of `rag-r1 index build`. Raises RunError if building fails, or takes more than `timeout_s`
+    seconds."""
     module = (sys.executable, "-m", "retrieval_server.build_index")
     command = [*module, "--corpus", str(corpus), *map(str, more_corpora), "--out", str(out), *options]
     command, environment = bind_to_parent(command), server_environment()

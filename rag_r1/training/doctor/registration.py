@@ -72,14 +72,8 @@ def _load_registries() -> _Registries:
         from verl.plugin.platform import get_platform
         from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
         from verl.workers.engine import EngineRegistry
-    return _Registries(
-        _agent_loop_registry,
-        REWARD_MANAGER,
-        POLICY_LOSS_REGISTRY,
-        ADV_ESTIMATOR_REGISTRY,
-        get_platform,
-        EngineRegistry.get_engine_cls,
-    )
+    by_name = (_agent_loop_registry, REWARD_MANAGER, POLICY_LOSS_REGISTRY, ADV_ESTIMATOR_REGISTRY)
+    return _Registries(*by_name, get_platform, EngineRegistry.get_engine_cls)
 
 
 def _check_registries(registries: _Registries, failures: Collection[str]) -> Iterator[Finding]:

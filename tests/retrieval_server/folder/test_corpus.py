@@ -91,8 +91,7 @@ def test_a_malformed_row_stops_with_file_line_and_fault(write, fault):
     with pytest.raises(UserError) as caught:
         read(path)
     message = str(caught.value)
-    assert f"{path}, line 2: " in message and fault in message
-    assert message.endswith("`rag-r1 index build --skip-bad-rows` leaves them out."), "an import has no flag"
+    assert f"{path}, line 2: " in message and fault in message and "index build --skip-bad-rows" in message
 
 
 @pytest.mark.parametrize("row", ["no tab here", "1\ttext\ttitle", "\ttext", "1\t"])
