@@ -26,7 +26,7 @@ COMPARING = (
     *("grpo", "grpo_vectorized", "gpg", "rloo", "opo", "gdpo", "reinforce_plus_plus_baseline"),
     *("optimal_token_baseline", "tir_optimal_token_baseline", "turn_loo"),
 )
-#: What the others do with a single answer (verl/trainer/ppo/core_algos.py).
+#: What the others of veRL 0.9.1 do with a single answer (verl/trainer/ppo/core_algos.py).
 UNUSABLE = {"rloo_vectorized": "every advantage is 0", "grpo_passk": "veRL ends with an error"}
 
 
@@ -83,7 +83,7 @@ def check_group_size(config: DictConfig) -> Iterator[Problem]:
         effect = UNUSABLE.get(estimator, "the advantage is its reward, without a baseline from others")
         problem = error if estimator in UNUSABLE else warning
         text = f"is {n}, but {estimator} compares the answers to a question; with one, {effect}"
-        remedy = "set it to 2 or more, or algorithm.adv_estimator=reinforce_plus_plus, which compares none"
+        remedy = "set it to 2 or more, or algorithm.adv_estimator=reinforce_plus_plus, which has no groups"
         yield problem(_SIZE, text, remedy)
 
 
