@@ -26,7 +26,9 @@ COMPARING = (
     *("grpo", "grpo_vectorized", "gpg", "rloo", "opo", "gdpo", "reinforce_plus_plus_baseline"),
     *("optimal_token_baseline", "tir_optimal_token_baseline", "turn_loo"),
 )
-#: What the others of veRL 0.9.1 do with a single answer (verl/trainer/ppo/core_algos.py).
+#: What the others of veRL 0.9.1 do with a single answer
+#: (verl/trainer/ppo/core_algos.py, `compute_rloo_vectorized_outcome_advantage`,
+#: `compute_grpo_passk_outcome_advantage`).
 UNUSABLE = {"rloo_vectorized": "every advantage is 0", "grpo_passk": "veRL ends with an error"}
 
 
