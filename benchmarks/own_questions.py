@@ -31,7 +31,7 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -42,6 +42,7 @@ _here = Path(__file__).resolve().parent
 sys.path[:] = [str(_here.parent)] + [entry for entry in sys.path if Path(entry).resolve() != _here]
 
 from benchmarks.reading_policy import reading_policy  # noqa: E402
+from rag_r1.agent.records import read_records  # noqa: E402
 from rag_r1.data.rows import QuestionRow, read_rows, write_rows  # noqa: E402
 from rag_r1.demo.policy import policy_path  # noqa: E402
 from rag_r1.demo.run import TrainingInputs, run_demo  # noqa: E402
@@ -85,6 +86,10 @@ class Training:
     wrong: float
     #: Share of the held-out questions whose wording one of the arm's questions has.
     known: float
+    #: Share of the groups that have right and wrong answers, of all groups whose question has the world's
+    #: gold answer, and of the others; None without such a group.
+    mixed_right: float | None
+    mixed_wrong: float | None
 
     @property
     def ends(self) -> tuple[dict[str, float], dict[str, float]]:
@@ -166,12 +171,22 @@ def _row(draft: Draft, protocol: Protocol) -> QuestionRow:
     )
 
 
-def wrong_share(rows: Sequence[QuestionRow], texts: Sequence[str]) -> float:
-    """Return the share of questions for which the world has no answer, or one that is not a gold answer."""
+def wrong_questions(rows: Sequence[QuestionRow], texts: Sequence[str]) -> set[str]:
+    """Return the ids of questions for which the world has no answer, or one that is not a gold answer."""
     facts = [text for text in texts if Facts.of([text]).values]
-    answers = [(answered(row.question, facts), row.golds) for row in rows]
-    right = sum(answer is not None and exact_match(answer, golds) for answer, golds in answers)
-    return 1 - right / len(rows)
+    answers = [(row, answered(row.question, facts)) for row in rows]
+    return {row.id for row, answer in answers if answer is None or not exact_match(answer, row.golds)}
+
+
+def mixed_share(records: Iterable[Mapping[str, Any]], ids: Collection[str]) -> float | None:
+    """Return the share of groups with right and wrong answers, of the groups with one of the questions; None
+    if there is no such group."""
+    groups: dict[str, set[bool]] = {}
+    for record in records:
+        # The id of a trajectory is the question's, and the number of the sample.
+        if record["id"].rpartition("#")[0] in ids:
+            groups.setdefault(record["group"], set()).add(bool(record["rewards"]["em"]))
+    return sum(len(outcomes) == 2 for outcomes in groups.values()) / len(groups) if groups else None
 
 
 def wording(question: str) -> str:
@@ -205,9 +220,12 @@ def train(
     rows = [QuestionRow.from_row(row) for row in read_rows(questions)]
     # The world's own questions are right by construction, and the reader does not know all of their wordings.
     data = demo_data(seed)
-    wrong = 0.0 if arm == "own" else wrong_share(rows, [passage["contents"] for passage in data.passages])
+    texts = [passage["contents"] for passage in data.passages]
+    wrong = set() if arm == "own" else wrong_questions(rows, texts)
     known = known_share([question.text for question in data.val], [row.question for row in rows])
-    return Training(arm, seed, json.loads(finished.read_text()), wrong, known)
+    records = list(read_records(run / "trajectories" / "train"))
+    mixed = (mixed_share(records, ids) for ids in ({row.id for row in rows} - wrong, wrong))
+    return Training(arm, seed, json.loads(finished.read_text()), len(wrong) / len(rows), known, *mixed)
 
 
 def table_row(training: Training) -> list[str]:
@@ -216,7 +234,10 @@ def table_row(training: Training) -> list[str]:
     kinds = [name for name in after if name.startswith("EM ")]
     cells = [f"{number(before[kind], 2)} → {number(after[kind], 2)}" for kind in kinds]
     searches = f"{before['searches a question']:.1f} → {after['searches a question']:.1f}"
-    shares = (f"{share:.0%}" for share in (training.wrong, training.known))
+    shares = (
+        "-" if share is None else f"{share:.0%}"
+        for share in (training.wrong, training.known, training.mixed_right, training.mixed_wrong)
+    )
     return [training.arm, str(training.seed), *shares, *cells, searches]
 
 
@@ -285,7 +306,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     ]
     kinds = [name for name in trainings[0].ends[1] if name.startswith("EM ")]
     print(f"\n{platform.machine()}, {os.cpu_count()} cores, {date.today()}; {QUESTIONS} questions an arm\n")
-    columns = ("questions", "seed", "wrong", "held-out wordings known", *kinds, "searches")
+    shares = ("wrong", "held-out wordings known", "mixed groups of right questions", "of wrong ones")
+    columns = ("questions", "seed", *shares, *kinds, "searches")
     print_table(columns, map(table_row, trainings))
     print("", *(f"- {claim}" for claim in claims(trainings)), sep="\n")
     return 0

@@ -10,9 +10,10 @@ from benchmarks.own_questions import (
     Training,
     claims,
     known_share,
+    mixed_share,
     questions_of,
     table_row,
-    wrong_share,
+    wrong_questions,
 )
 from benchmarks.reading_policy import in_teachers_wording, reading_batches
 from rag_r1.data.rows import QuestionRow, read_rows
@@ -25,12 +26,12 @@ from rag_r1.runs.errors import RunError
 def training(arm: str, seed: int, em: float) -> Training:
     figures = {"EM one_hop": em, "EM all": em, "searches a question": 1.0, "turns a question": 2.0}
     results = {"held_out": {"0": {**figures, "EM all": 0.25}, "18": figures, "6": figures}}
-    return Training(arm, seed, results, 0.1, 0.25)
+    return Training(arm, seed, results, 0.1, 0.25, 0.5, None)
 
 
 def test_a_row_goes_from_the_first_validation_to_the_last():
     assert table_row(training("own", 3, 0.5)) == [
-        *("own", "3", "10%", "25%", "0.50 → 0.50", "0.25 → 0.50", "1.0 → 1.0"),
+        *("own", "3", "10%", "25%", "50%", "-", "0.50 → 0.50", "0.25 → 0.50", "1.0 → 1.0"),
     ]
 
 
@@ -63,6 +64,12 @@ def test_every_other_question_of_the_reading_policys_warm_start_is_in_a_wording_
         assert tokenizer.decode(generated) == "".join(s.text for s in trace.segments if s.generated)
 
 
+def test_a_group_is_mixed_if_some_answers_to_its_question_are_right():
+    answers = [("a", 1, 0), ("a", 1, 1), ("a", 2, 1), ("a", 2, 1), ("b", 3, 0), ("b", 3, 1), ("c", 4, 0)]
+    records = [{"id": f"{id_}#0", "group": str(group), "rewards": {"em": em}} for id_, group, em in answers]
+    assert [mixed_share(records, ids) for ids in ({"a"}, {"a", "b"}, {"c"}, set())] == [1 / 2, 2 / 3, 0, None]
+
+
 @pytest.mark.slow
 def test_all_arms_have_as_many_questions_and_only_the_unverified_ones_are_wrong(tmp_path, monkeypatch):
     monkeypatch.setattr(benchmark, "QUESTIONS", 20)
@@ -72,7 +79,8 @@ def test_all_arms_have_as_many_questions_and_only_the_unverified_ones_are_wrong(
     assert {len(of_arm) for of_arm in rows.values()} == {20}
     data = demo_data(5)
     texts = [passage["contents"] for passage in data.passages]
-    assert wrong_share(rows["verified"], texts) == 0.0 < wrong_share(rows["unverified"], texts)
+    assert not wrong_questions(rows["verified"], texts)
+    assert 0 < len(wrong_questions(rows["unverified"], texts)) < len(rows["unverified"])
     questions = [question.text for question in (*data.train, *data.val)]
     known = {arm: known_share(questions, [row.question for row in rows[arm]]) for arm in ARMS}
     assert known["own"] > 0.5 and known["verified"] == known["unverified"] == 0.0
