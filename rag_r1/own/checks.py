@@ -213,6 +213,12 @@ def _contradictions(plan: OwnPlan) -> Iterator[tuple[Sequence[str], str]]:
     if questions.test and not questions.train and plan.trains:
         text = "questions.train: give --questions to train on, beside --test-questions"
         yield ["questions", *training], text
+    if plan.writes_questions and (questions.test_share == 0 or (questions.test_share == 1 and plan.trains)):
+        purpose = "to train on" if questions.test_share else "for the evaluation"
+        text = (
+            f"questions.test_share {questions.test_share:g} leaves no questions {purpose}: give another share"
+        )
+        yield ["questions", *training], text
     if teacher.max_cost is not None and not (teacher.price_in or teacher.price_out):
         text = "teacher.max_cost needs teacher.price_in and teacher.price_out: give both, or leave it out"
         yield ["teacher"], text

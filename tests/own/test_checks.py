@@ -51,6 +51,8 @@ def problems(tmp_path: Path, **sections) -> list[str]:
         ({"questions": {"train": ["q.jsonl"]}}, "questions.test"),
         ({"questions": {"test": ["q.jsonl"]}}, "questions.train"),
         ({"sft": {"skip": True}, "grpo": {"skip": True}, "evaluation": {"skip": True}}, "evaluation.skip"),
+        ({"questions": {"test_share": 0.0}}, "questions.test_share 0"),
+        ({"questions": {"test_share": 1.0}}, "questions.test_share 1"),
     ],
 )
 def test_a_contradiction_names_its_key_and_the_remedy(tmp_path, sections, key, monkeypatch):
