@@ -56,7 +56,7 @@ ArgumentsType = TypeVar("ArgumentsType", bound="Arguments")
 Check = Callable[[ArgumentsType], object]
 
 #: Precedes the command's own epilogue in the help of each command.
-_FILES = (
+_FILES_HELP = (
     "@FILE.yaml (or .json) among the arguments stands for the settings in that file, by the names of the\n"
     "flags; flags on the command line replace them."
 )
@@ -136,7 +136,7 @@ class Arguments(BaseSettings):
         return (init_settings,)
 
     def __init__(self, **values: Any) -> None:
-        """Raise ArgumentsError for wrong values, with messages in the words of the command line."""
+        """Validate the values. Raises ArgumentsError for wrong ones, with messages that name the flags."""
         try:
             super().__init__(**values)
         except ValidationError as error:
@@ -200,8 +200,8 @@ def argument(
 
 
 def with_defaults(cls: type[ArgumentsType], **defaults: Any) -> type[ArgumentsType]:
-    """Return a subclass of the declaration in which some fields have other defaults. Defaults of None are
-    ignored."""
+    """Return a subclass of the declaration `cls` in which some fields have other `defaults`. A default of
+    None leaves the field as it is."""
     changed = {}
     for name, value in defaults.items():
         if value is not None:
@@ -232,7 +232,7 @@ def read_arguments(
     - `faults`: messages about wrong settings. If there are any, no argument is required, since it may be
       among the settings that could not be read.
     """
-    epilog = "\n\n".join(filter(None, [_FILES, epilog]))
+    epilog = "\n\n".join(filter(None, [_FILES_HELP, epilog]))
     layout = argparse.RawDescriptionHelpFormatter
     parser = CommandParser(prog=prog, description=description, epilog=epilog, formatter_class=layout)
     fields = fields_of(cls)
@@ -269,7 +269,7 @@ def _is_of_unknown_flag(error: ErrorDetails, parser: CommandParser, fields: Fiel
 
 
 def names_flag(words: Sequence[str], flag: str) -> bool:
-    """Return whether a command line that can be read names a flag, which may be shortened."""
+    """Return whether a flag is among the words of a valid command line, where it may be shortened."""
     names = (word.partition("=")[0] for word in words if word.startswith("--"))
     return any(len(name) > 2 and flag.startswith(name) for name in names)
 

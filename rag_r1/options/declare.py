@@ -73,7 +73,7 @@ def options(
     keys under `key`, its attribute `options_key`.
 
     `others` says how undeclared keys are treated; `ignore` is for the configuration of other programs.
-    Creating an object with wrong values raises OptionsError.
+    Creating an object with wrong values raises OptionsError, and with too many of them TypeError.
     """
 
     def declare(cls: type[OptionsType]) -> type[OptionsType]:

@@ -29,8 +29,8 @@ def read_options(
 ) -> tuple[OptionsType, list[OptionFault]]:
     """Return the options like `options_from`, together with all faults instead of raising an error.
 
-    Wrong values are replaced by their defaults. If a combination of options is wrong, only the option with
-    which the message begins is replaced, and all options if that is not enough. All must have defaults.
+    All options must have defaults, by which wrong values are replaced. If a combination of options is wrong,
+    only the option with which the message begins is replaced, and all options if that is not enough.
     """
     key = key or cls.options_key
     made, faults = _read(cls, config, key)

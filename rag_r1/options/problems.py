@@ -1,4 +1,4 @@
-"""Problems and notes that checks report, and functions that read a configuration.
+"""What checks of a configuration share: the problems and notes that they report, and how they read its keys.
 
 Commands of the base installation, which does not include OmegaConf, report problems, too. So the functions
 that need OmegaConf import it themselves.
@@ -116,8 +116,8 @@ def is_unset(config: DictConfig, key: str) -> bool:
 
 
 def without(config: DictConfig, wrong: Iterable[Problem]) -> DictConfig:
-    """Return a copy of a configuration in which the keys of these problems are missing (`???`), so that a
-    check that reads one ends with an error of OmegaConf."""
+    """Return a copy of a configuration in which the keys of the problems `wrong` are missing (`???`), so that
+    a check that reads such a key ends there (`found`)."""
     from omegaconf import OmegaConf, read_write
 
     known = deepcopy(config)
@@ -136,7 +136,8 @@ def found(check: Callable[_P, Iterable[Problem]], *args: _P.args, **kwargs: _P.k
 
 
 def plain(node: Any) -> Any:
-    """Return a node of a configuration as plain Python values, with all interpolations resolved."""
+    """Return a node of a configuration as plain Python values, with all interpolations resolved. A value that
+    is no node is returned unchanged."""
     from omegaconf import OmegaConf
 
     return OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node

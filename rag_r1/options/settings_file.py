@@ -1,4 +1,4 @@
-"""Reads settings of a command from files, as in `rag-r1 eval @run.yaml --samples 4`.
+"""Reads settings of a command from files, as in `rag-r1 eval @run.yaml --samples 4`, and writes such files.
 
     # run.yaml
     model: models/policy
@@ -167,7 +167,7 @@ def read_settings(path: Path, cls: type[BaseSettings]) -> dict[str, Any]:
 
 
 def _by_key(message: str, flag: str) -> str:
-    """Return a message about a flag as a message about a key of a file."""
+    """Return a message about a flag in the words of a file: with the key in place of the flag."""
     return f"{flag[2:].replace('-', '_')}: {message.removeprefix(f'argument {flag}: ')}"
 
 
@@ -186,7 +186,8 @@ def recorded_settings(
     - `args`: the command's Arguments
     - `other`: the argument that selects another folder
 
-    Raises CommandError if the folder contains a file of that name that is not from a run, and OSError.
+    Raises CommandError if the folder contains a file of that name that is not from a run, and OSError if the
+    file cannot be read or written.
     """
     folder = folder or args.out
     path = folder / SETTINGS
@@ -202,7 +203,7 @@ def recorded_settings(
         yield
     except Exception:
         if earlier is not None:
-            write_text(path, earlier, private=True)
+            write_text(path, earlier, private=True, errors="surrogateescape")
         elif {entry.name for entry in folder.iterdir()} <= {SETTINGS}:
             path.unlink()
             if is_new:
@@ -211,8 +212,8 @@ def recorded_settings(
 
 
 def owner_of(folder: Path) -> str | None:
-    """Return the command that wrote the settings file in a folder, such as `rag-r1 eval`; None if there is
-    none."""
+    """Return the command that wrote the settings file in a folder, such as `rag-r1 eval`; None if the folder
+    has no settings file of a run that can be read."""
     try:
         with (folder / SETTINGS).open(encoding="utf-8", errors="replace") as file:
             head = file.readline(1000)

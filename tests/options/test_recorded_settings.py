@@ -162,3 +162,11 @@ def test_a_start_that_fails_leaves_the_settings_of_the_one_before(tmp_path, monk
     with pytest.raises(CommandError, match=SETTINGS):
         start("4")
     assert file.read_text() == "options: mine\n"
+
+
+def test_a_start_that_fails_restores_every_byte_of_the_settings_before(tmp_path):
+    earlier = b"# rag-r1 play\noptions: caf\xe9\n"  # edited by hand, in another encoding
+    (tmp_path / SETTINGS).write_bytes(earlier)
+    with pytest.raises(ValueError), recorded_settings("rag-r1 play", Play(questions=["q"], out=tmp_path)):
+        raise ValueError
+    assert (tmp_path / SETTINGS).read_bytes() == earlier

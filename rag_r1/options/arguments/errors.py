@@ -43,8 +43,8 @@ class ArgumentsError(ValueError):
 
 
 def message_of(error: ErrorDetails, fields: Fields) -> str:
-    """Return the message about a wrong value: that of the validator that refused it, unless it might be
-    secret, or else what the value must be."""
+    """Return the message about a wrong value. It is that of the validator that refused it or, if there is
+    none or its message might repeat a secret, says what the value must be."""
     cause = error.get("ctx", {}).get("error")
     if cause and not error["loc"]:
         return str(cause)

@@ -19,30 +19,32 @@ from rag_r1.options.suggestions import did_you_mean
 
 
 class CommandParser(argparse.ArgumentParser):
-    """argparse's parser with shorter errors. `faults` has the messages about wrong arguments that `parse_all`
-    has found, `wrong_names` the names of those with too few or too many values, and `behind_unknown` the
-    words that follow unknown flags."""
+    """argparse's parser with shorter errors."""
 
     def __init__(self, **keywords: Any):
         super().__init__(**keywords)
+        #: Messages about the wrong arguments that `parse_all` has found.
         self.faults: list[str] = []
+        #: Names of the arguments with too few or too many values.
         self.wrong_names: set[str] = set()
+        #: The words that follow unknown flags, of which they may be the values.
         self.behind_unknown: set[str] = set()
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> argparse.Namespace:
-        """Return the arguments, by default those of the process. Ends it if an argument is wrong."""
+        """Return the parsed `args`, by default those of the process. Ends the process if one is wrong."""
         parsed, unknown = self.parse_known_args(args, namespace)
         if unknown:
             self.error(self._unrecognized(unknown))
         return parsed
 
     def parse_all(self, words: Sequence[str]) -> argparse.Namespace:
-        """Return the arguments that can be parsed. Positional arguments may stand between flags.
+        """Return the arguments that can be parsed, and add messages about the others to `faults`. Positional
+        arguments may stand between flags.
 
-        Can be called once, since no argument is required afterwards. Ends the process if a shortened flag
-        could be several.
+        Can be called once, since no argument is required afterwards. Ends the process if a shortened flag is
+        ambiguous.
         """
-        # Made while arguments are required, since --help shows which are.
+        # Fixed before `required` is cleared below, since the usage shows which arguments are required.
         self.usage = self.format_usage().removeprefix("usage: ")
         required = [action for action in self._actions if action.required]
         for action in required:
@@ -68,31 +70,33 @@ class CommandParser(argparse.ArgumentParser):
         return parsed
 
     def _without_wrong_flag(self, words: Sequence[str], error: argparse.ArgumentError) -> list[str]:
-        """Return the words without the flag that has too few or too many values, and without its values. Adds
-        the error to `faults`, and ends the process if it is another one."""
+        """Return the words without the flag that `error` is about, and without its values. The error is added
+        to `faults`. Ends the process if no flag has too few or too many values, so that the error has another
+        cause."""
         for index, word in enumerate(words):
             flag, equals, _ = word.partition("=")
-            names = [name for name in self._option_string_actions if flag and name.startswith(flag)]
-            action = self._option_string_actions.get(flag if flag in names else "".join(names[:1]))
+            # A flag may be shortened; argparse has refused one that is ambiguous.
+            flags = [name for name in self._option_string_actions if flag and name.startswith(flag)]
+            action = self._option_string_actions.get(flag if flag in flags else "".join(flags[:1]))
             if action is None or argparse._get_action_name(action) != error.argument_name:
                 continue
             following = [] if equals else words[index + 1 :]
             values = list(takewhile(lambda value: not value.startswith("-"), following))
             n_needed = action.nargs if isinstance(action.nargs, int) else 1
-            if len(values) < n_needed and not equals or equals and n_needed != 1:  # FLAG=VALUE gives one
+            if n_needed != 1 if equals else len(values) < n_needed:  # FLAG=VALUE gives one
                 self.faults.append(str(error))
                 self.wrong_names.add(action.dest)
                 return [*words[:index], *words[index + 1 + len(values) :]]
         self.error(str(error))
 
     def error(self, message: str) -> NoReturn:
-        """End the process with status 2."""
+        """Print a message with the command that prints the help, and end the process with status 2."""
         message = message.replace("ignored explicit argument", "it takes no value: leave out")
         self.exit(2, f"{self.prog}: error: {message}\nsee {self.prog} --help\n")
 
     def _match_argument(self, action: argparse.Action, arg_strings_pattern: str) -> int:
-        """Return how many words are values of an argument. The error that a flag has no value gets a
-        remedy."""
+        """Return how many words are values of an argument. Raises ArgumentError, with a remedy if a flag has
+        no value."""
         try:
             return super()._match_argument(action, arg_strings_pattern)
         except argparse.ArgumentError as error:

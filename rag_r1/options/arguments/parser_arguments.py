@@ -40,13 +40,13 @@ class ArgumentAdder:
         name = kwargs.get("dest", names[0])
         field = self.fields[name]
         kwargs = _argparse_keywords(field, kwargs)
-        former_name, title = presentation(field)["old"], presentation(field)["rare"]
-        if title and not self.with_rare:
+        former_name, heading = presentation(field)["old"], presentation(field)["rare"]
+        if heading and not self.with_rare:
             kwargs["help"] = argparse.SUPPRESS
-        elif title:
-            if title not in self.groups:
-                self.groups[title] = self.parser.add_argument_group(title)
-            group = self.groups[title]
+        elif heading:
+            if heading not in self.groups:
+                self.groups[heading] = self.parser.add_argument_group(heading)
+            group = self.groups[heading]
         action = group.add_argument(*names, **kwargs)
         action.required &= name not in self.optional
         if former_name:  # known to the parser alone, so that help and messages show only the current name

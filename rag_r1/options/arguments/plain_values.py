@@ -23,9 +23,10 @@ def from_plain(values: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
     """Return values from YAML or JSON in the form that the fields accept.
 
     A number or path becomes the word that it is on a command line, and a single item of a list becomes a
-    list. Null is left out, so that the default applies. Keys may contain hyphens, and be former names. Raises
-    ArgumentsError with all values that no command line could express, such as true for a text or a text for
-    a switch, and all keys that are given twice.
+    list. Null is left out, so that the default applies. Keys may contain hyphens, and be former names;
+    unknown ones are kept, for the declaration to refuse. Raises ArgumentsError with all values that no
+    command line could express, such as true for a text or a text for a switch, and all keys that are given
+    twice.
     """
     parsed, faults = split_plain(values, fields)
     if faults:
