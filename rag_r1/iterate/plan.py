@@ -30,7 +30,7 @@ from rag_r1.protocols.retriever_query import Mode
 
 Texts = Annotated[tuple[Text, ...], Constraint("a list of texts")]
 Paths = Annotated[tuple[Text, ...], Field(min_length=1), Constraint("a list of at least one path")]
-Flags = Annotated[dict[Text, Any], Constraint("a mapping of options")]
+CommandOptions = Annotated[dict[Text, Any], Constraint("a mapping of options")]
 Start = Literal["base", "previous"]
 
 
@@ -82,7 +82,7 @@ class DataSpec:
     """The source of the retriever's training data, which `rag-r1 retriever data` creates."""
 
     questions: Paths
-    options: Flags = field(default_factory=dict)
+    options: CommandOptions = field(default_factory=dict)
 
 
 @options("retriever")
@@ -91,7 +91,7 @@ class RetrieverSpec(_OnMachine):
 
     #: A recipe of `rag-r1 retriever train`.
     recipe: Text
-    options: Flags = field(default_factory=dict)
+    options: CommandOptions = field(default_factory=dict)
     #: The model from which the trainings of later rounds start: that of the recipe (base), or the retriever
     #: of the previous round (previous).
     start: Start = "base"
@@ -113,7 +113,7 @@ class IndexSpec:
     #: The form of its queries, as in `retriever.query`.
     first_query: Mode = "plain"
     corpus: Texts = ()
-    options: Flags = field(default_factory=dict)
+    options: CommandOptions = field(default_factory=dict)
 
 
 @options("server")
@@ -135,7 +135,7 @@ class EvaluationSpec:
     #: Held-out questions.
     questions: Paths
     #: Options of `rag-r1 eval`. With `supporting`, the recall of gold passages is measured, too.
-    options: Flags = field(default_factory=dict)
+    options: CommandOptions = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -149,8 +149,8 @@ class LoopPlan:
     server: ServerSpec
     data: DataSpec | None = None
     retriever: RetrieverSpec | None = None
-    #: The sections, and keys of sections (`agent.model`), that are wrong in the file and replaced by
-    #: placeholders for further checks.
+    #: The sections, and keys of sections (`agent.model`), that are wrong in the file. For further checks,
+    #: placeholders stand in their place; wrong optional sections are None.
     replaced: frozenset[str] = frozenset()
 
     @property
@@ -172,7 +172,8 @@ _SECTIONS: dict[str, Any] = {
     for spec in (AgentSpec, DataSpec, RetrieverSpec, IndexSpec, ServerSpec, EvaluationSpec)
 }
 _OPTIONAL = ("data", "retriever")
-#: Placeholders for wrong sections in further checks. With the `base_url`, a missing model is no problem.
+#: Placeholders for wrong sections in further checks. A wrong `evaluation` may have a `base_url`, with which
+#: the model need not be on this machine. So its placeholder has one.
 _PLACEHOLDERS = {
     "agent": AgentSpec(model="?"),
     "index": IndexSpec(first="?"),
@@ -201,18 +202,18 @@ def read_plan(path: Path, overrides: Sequence[str] = ()) -> LoopPlan:
     return LoopPlan(**specs)
 
 
-def _contradictions(sections: Mapping[str, Any]) -> list[str]:
+def _contradictions(specs: Mapping[str, Any]) -> list[str]:
     """Return the problems of sections that contradict each other."""
     problems = []
-    if (sections["data"] is None) != (sections["retriever"] is None):
+    if (specs["data"] is None) != (specs["retriever"] is None):
         problems.append("data and retriever are given together: give both, or neither for a fixed retriever")
-    if sections["retriever"] is not None and not sections["index"].corpus:
+    if specs["retriever"] is not None and not specs["index"].corpus:
         problems.append("index.corpus must be given: the index is built anew for each retriever")
-    if sections["server"].url is not None and sections["server"].options:
+    if specs["server"].url is not None and specs["server"].options:
         problems.append("server.options are for a server that the loop starts: leave out them or server.url")
-    if sections["retriever"] is None and sections["agent"].recipe is None:
+    if specs["retriever"] is None and specs["agent"].recipe is None:
         problems.append("agent.recipe or retriever must be given: otherwise there is nothing to train")
-    elif sections["retriever"] is None and sections["agent"].start == "base":
+    elif specs["retriever"] is None and specs["agent"].start == "base":
         problems.append(
             "agent.start must be previous where there is no retriever: otherwise all rounds train the same"
         )

@@ -1,11 +1,11 @@
 """Controls the retrieval server of a loop, so that it serves the index of the current step.
 
 The loop's files do not tell which index a server serves, so it is always verified. Before the first step that
-searches, and before each step with another index, the folder of the index is sent with `POST /reload`. The
-server answers with the old index until the new one is loaded, and keeps the old one if loading fails, for
-example because the encoder does not match the index. It may also be restarted or reloaded by others during a
-training of hours. So before every step that searches, `/ready` is compared with the manifest in that folder,
-and a difference is an error.
+searches, unless the server is started for it, and before each step with another index, the folder of the
+index is sent with `POST /reload`. The server answers with the old index until the new one is loaded, and
+keeps the old one if loading fails, for example because the encoder does not match the index. It may also be
+restarted or reloaded by others during a training of hours. So before every step that searches, `/ready` is
+compared with the manifest in that folder, and a difference is an error.
 
 Either the server runs already at `server.url`, or it is started here and runs as long as the loop. It must be
 allowed to open the folder OUT. A server that is started here may open the folder that contains both OUT and
@@ -51,8 +51,8 @@ _COMPARED_KEYS = (
 
 
 class LoopServer(ExitStack):
-    """The retrieval server of the loop in the folder `out`; a context manager. `url` is its address, or ""
-    until it is started."""
+    """The retrieval server of the loop in the folder `out`. A server that is started here is stopped at the
+    end of the context. `url` is the address, or "" until it is started."""
 
     def __init__(self, server: ServerSpec, out: Path):
         super().__init__()
@@ -105,7 +105,7 @@ class LoopServer(ExitStack):
 
     def _named_index_facts(self) -> dict[str, Any] | None:
         """Return the part of `/ready` about the index that the address names; None if the server is not
-        ready, has no such index or answers with something else."""
+        ready, has no such index or answers with something else. Raises RunError if it does not answer."""
         address, name = ready_address(self.url)
         answer = self._request("GET", address)
         try:

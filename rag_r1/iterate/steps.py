@@ -212,7 +212,8 @@ class Loop:
 
     @property
     def _initial_agent(self) -> str:
-        """The first agent as a setting: the name of a served model, or a hash of the files of a local one."""
+        """The first agent as a setting: the name of a served model, or a hash of the names and sizes of the
+        files of a local one."""
         return self._initial.model if self.plan.has_fixed_served_agent else _files_hash(self._initial.model)
 
     def _play_settings(self, state: _LoopState) -> dict[str, Any]:
