@@ -79,7 +79,7 @@ class OwnArguments(Arguments):
 
     @model_validator(mode="after")
     def _last_step_is_run(self) -> OwnArguments:
-        if self.until in self.skipped and self.until != STEP_NAMES[-1]:  # the default
+        if self.until in self.skipped and self.until != STEP_NAMES[-1]:  # the default may be skipped
             flag = "--skip" if self.until in self.skip else "--evaluate-only"
             raise ValueError(f"--until {self.until}: {flag} leaves out that step: give another step")
         return self
@@ -100,7 +100,8 @@ class OwnArguments(Arguments):
         return [word for word in self.words if is_override(word)]
 
     def flags(self) -> dict[str, dict[str, Any]]:
-        """Return the values of the other arguments by section and key of the plan, if they were set."""
+        """Return the values that the flags and FOLDER set, by section and key of the plan. The words in
+        `changes` are not among them."""
         sections: dict[str, Mapping[str, Any]] = {
             "documents": {"folder": self.folders[0] if self.folders else None},
             "teacher": {

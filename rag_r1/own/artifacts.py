@@ -80,27 +80,25 @@ class OwnArtifacts:
 
     @cached_property
     def untrained_model(self) -> Path:
-        """The folder of the untrained model. A model that is named by its name on the Hub is downloaded, and
-        RunError is raised if that fails."""
+        """The folder of the untrained model. A model on the Hub is downloaded. Raises RunError if that
+        fails."""
         return local_model(str(self.plan.model)).resolve()
 
     @property
     def grpo_start_model(self) -> Path:
-        """The model from which the reinforcement learning starts."""
+        """The model from which the reinforcement learning starts. Raises RunError like `untrained_model`."""
         return self.untrained_model if self.plan.sft.skip else self.sft_model.resolve()
 
     @property
     def final_model(self) -> Path:
-        """The model that results from the run. Raises RunError if the reinforcement learning has left
-        none."""
+        """The model that results from the run. Raises RunError if the reinforcement learning has left none,
+        and like `untrained_model`."""
         return self.grpo_start_model if self.plan.grpo.skip else self.grpo_model
 
     @cached_property
     def model_hash(self) -> str:
-        """Identify the untrained model in the settings of steps.
-
-        This is a hash of the names and sizes of its files; for a model on a server or on the Hub, its name.
-        """
+        """What identifies the untrained model in the settings of steps: a hash of the names and sizes of its
+        files or, for a model on a server or on the Hub, its name."""
         if self.plan.policy.url is None and self.plan.model.exists():
             return names_and_sizes_hash(self.untrained_model)
         return str(self.plan.policy.model)
@@ -116,7 +114,8 @@ class OwnArtifacts:
 def own_step(
     name: str, settings: Mapping[str, Any], work: Work, results: Sequence[str], needs: Sequence[str] = ()
 ) -> Step:
-    """Make a step from its settings, the function that does its work, its result files and required steps.
+    """Make a step with this work. `results` are its files, relative to the folder of the step, and `needs`
+    the names of the steps that must be finished before.
 
     The settings are flattened and converted to JSON types, so that an error about a changed setting can name
     its key.

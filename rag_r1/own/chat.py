@@ -7,34 +7,35 @@ run has to be served, so the command that serves it is printed first.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from rag_r1.own.artifacts import OwnArtifacts
 from rag_r1.serving.terminal.arguments import ChatArguments
 
-#: Address of the retrieval server that the printed command starts.
-_RETRIEVER_URL = "http://127.0.0.1:8000"
+#: Port of the retrieval server that the printed command starts.
+_PORT = "8000"
 
 
 def chat_lines(artifacts: OwnArtifacts) -> Iterator[str]:
-    """Yield the lines to print at the end of a run; the last one is the command, ready to be pasted."""
+    """Yield the lines to print at the end of a run; the last one is the command, ready to be pasted. Raises
+    RunError if the run has left no model."""
     source = artifacts.plan.documents
     if source.folder is not None and artifacts.plan.index.backend == "bm25":
         search: dict[str, Any] = {"documents": Path(source.folder), "skip_bad_files": source.skip_bad_files}
     else:
         yield "serve the index in another terminal:"
-        yield shlex.join(["rag-r1", "index", "serve", "--index", str(artifacts.index), "--port", "8000"])
-        search = {"retriever_url": _RETRIEVER_URL}
+        yield shlex.join(["rag-r1", "index", "serve", "--index", str(artifacts.index), "--port", _PORT])
+        search = {"retriever_url": f"http://127.0.0.1:{_PORT}"}
     yield "chat with the agent (with `rag-r1 serve` in a browser):"
-    yield shlex.join(["rag-r1", "chat", *chat_arguments(artifacts, **search).to_argv()])
+    yield shlex.join(["rag-r1", "chat", *_chat_arguments(artifacts, search).to_argv()])
 
 
-def chat_arguments(artifacts: OwnArtifacts, **search: Any) -> ChatArguments:
+def _chat_arguments(artifacts: OwnArtifacts, search: Mapping[str, Any]) -> ChatArguments:
     """Return the arguments of `rag-r1 chat` for the model that results from a run.
 
-    `search` says what is searched: `documents` with `skip_bad_files`, or `retriever_url`.
+    `search` has those that say what is searched: `documents` with `skip_bad_files`, or `retriever_url`.
     """
     plan = artifacts.plan
     model = str(artifacts.final_model) if plan.policy.url is None else str(plan.policy.model)

@@ -41,7 +41,8 @@ _MIN_VALIDATION, _MAX_VALIDATION = 0.05, 0.3
 
 
 def data_steps(artifacts: OwnArtifacts, pipeline: PipelineFolder) -> list[Step]:
-    """Return the steps that make data, in order. `pipeline` has the facts of finished steps."""
+    """Return the steps that make data, in order. `pipeline` has the facts of finished steps. Raises RunError
+    if there are no documents, and OSError if a document or a file of passages cannot be read."""
     plan = artifacts.plan
     steps = [] if plan.documents.corpus else [_documents(artifacts)]
     steps += [_index(artifacts), questions_step(artifacts)]

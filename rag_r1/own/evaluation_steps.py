@@ -23,7 +23,7 @@ from rag_r1.evaluation.evaluation_run import evaluate
 from rag_r1.io.bounded_json import read_json_object
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.own.artifacts import OwnArtifacts, own_step
-from rag_r1.own.episodes import without_prompt
+from rag_r1.own.episodes import Episodes, without_prompt
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.steps import Step
 
@@ -55,8 +55,16 @@ class Evaluation:
 
     def folder(self, out: Path) -> Path:
         """Return the folder with the records and the report of the evaluation."""
-        run = out / self.step / RUN
-        return run / REAL if self.has_card else run
+        return out / self.step / self.run
+
+    @property
+    def run(self) -> str:
+        """The same folder, relative to that of the step."""
+        return f"{RUN}/{REAL}" if self.has_card else RUN
+
+    def arguments(self, episodes: Episodes) -> dict[str, Any]:
+        """Return the arguments of `rag-r1 eval` about the agent and the limits of its episodes."""
+        return dict(episodes.one_shot_arguments if self.is_one_shot else episodes.policy_arguments)
 
 
 def step_name(evaluation: str) -> str:
@@ -87,14 +95,15 @@ def evaluations(artifacts: OwnArtifacts) -> list[Evaluation]:
 
 
 def evaluation_steps(artifacts: OwnArtifacts) -> list[Step]:
-    """Return a step for each evaluation of the plan."""
+    """Return a step for each evaluation of the plan. Raises OSError or UnicodeDecodeError if the file of a
+    prompt cannot be read."""
     return [_step(artifacts, evaluation) for evaluation in evaluations(artifacts)]
 
 
 def _step(artifacts: OwnArtifacts, evaluation: Evaluation) -> Step:
     """Make the step of an evaluation."""
-    plan, episodes = artifacts.plan, artifacts.episodes
-    arguments = episodes.one_shot_arguments if evaluation.is_one_shot else episodes.policy_arguments
+    plan = artifacts.plan
+    arguments = evaluation.arguments(artifacts.episodes)
     prompt = arguments.get("prompt")
     settings = {
         "playing": without_prompt(arguments),
@@ -104,6 +113,7 @@ def _step(artifacts: OwnArtifacts, evaluation: Evaluation) -> Step:
         "seed": plan.run.seed,
         **({} if evaluation.needs else {"model": artifacts.model_hash}),
     }
+    result = f"{evaluation.run}/report.json"
 
     def work(folder: Path) -> dict[str, Any]:
         with artifacts.retriever(folder) as url:
@@ -111,17 +121,16 @@ def _step(artifacts: OwnArtifacts, evaluation: Evaluation) -> Step:
             with recorded_settings("rag-r1 eval", args):
                 if asyncio.run(evaluate(args)):
                     raise RunError(f"{evaluation.step} is not complete (see above): the same command goes on")
-        report = read_json_object(evaluation.folder(artifacts.out) / "report.json")
+        report = read_json_object(folder / result)
         return {"em": report["figures"]["em"]["all"]}
 
-    result = f"{RUN}/{REAL}/report.json" if evaluation.has_card else f"{RUN}/report.json"
     return own_step(evaluation.step, settings, work, (result,), ("index", "questions", *evaluation.needs))
 
 
 def eval_arguments(artifacts: OwnArtifacts, evaluation: Evaluation, url: str) -> EvalArguments:
     """Return the arguments of `rag-r1 eval` for an evaluation, with the retrieval server at `url`."""
     plan, episodes = artifacts.plan, artifacts.episodes
-    arguments = dict(episodes.one_shot_arguments if evaluation.is_one_shot else episodes.policy_arguments)
+    arguments = evaluation.arguments(episodes)
     if plan.policy.url is None:
         arguments["model"] = str(evaluation.model())
     else:

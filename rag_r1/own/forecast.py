@@ -50,7 +50,7 @@ _START_S = 60.0
 
 @dataclass(frozen=True)
 class Forecast:
-    """What the unfinished steps of a plan are expected to take."""
+    """The requests, cost and time that the unfinished steps of a plan are expected to take."""
 
     #: Numbers of questions for training and for evaluation.
     train: int
@@ -129,9 +129,9 @@ def max_seeds(spec: QuestionsSpec, pool: PassagePool) -> list[Seed]:
     for kind in spec.kinds:
         size = LONGEST_CHAIN if kind == "bridge" else 2 if kind in PAIRS else 1
         count = min(spec.per_kind, len(passages)) if len(passages) >= min(size, 2) else 0
-        for number in range(count):
-            seed_passages = tuple(islice(cycle(passages), number * size, (number + 1) * size))
-            seeds.append(Seed(f"{kind}-{number}", kind, seed_passages))
+        for index in range(count):
+            seed_passages = tuple(islice(cycle(passages), index * size, (index + 1) * size))
+            seeds.append(Seed(f"{kind}-{index}", kind, seed_passages))
     return seeds
 
 
@@ -179,7 +179,8 @@ def _model_time_lines(plan: OwnPlan, teacher: Usage, reader: Usage) -> Iterator[
     """Yield the line about the time that the teacher and the reader take, if they get any request."""
     if requests := teacher.requests + reader.requests:
         seconds = requests * _ANSWER_S / plan.teacher.in_flight
-        yield f"time of teacher and reader: about {minutes(seconds)}, if a request takes {_ANSWER_S:g} s"
+        time = duration_text(seconds)
+        yield f"time of teacher and reader: about {time}, if a request takes {_ANSWER_S:g} s"
 
 
 def _training_time_lines(
@@ -193,7 +194,7 @@ def _training_time_lines(
     elif times is not None and plan.policy.url is None:
         seconds = _training_seconds(artifacts, train, test, times)
         unfinished = [value for step, value in seconds.items() if folder.seconds(step) is None]
-        yield f"time of the rest: about {minutes(sum(unfinished))} on two cores"
+        yield f"time of the rest: about {duration_text(sum(unfinished))} on two cores"
 
 
 def _training_seconds(
@@ -219,7 +220,7 @@ def _training_seconds(
     return seconds
 
 
-def minutes(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """Return a duration as text, in the unit that suits it: `40 s`, `12 min` or `3.5 h`."""
     if seconds < 100:
         return f"{max(1, round(seconds))} s"

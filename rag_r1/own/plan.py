@@ -223,9 +223,10 @@ class OwnPlan:
         assert url is not None  # checks.py requires the teacher's
         return ModelSpec(url, reader.model, variable, {}, reader.price_in, reader.price_out)
 
-    def limits(self, max_cost: float | None) -> RequestLimits:
-        """Return the limits of the requests to the teacher and the reader."""
-        return RequestLimits(in_flight=self.teacher.in_flight, max_cost=max_cost)
+    @property
+    def limits(self) -> RequestLimits:
+        """The limits of the requests to the teacher and the reader."""
+        return RequestLimits(in_flight=self.teacher.in_flight, max_cost=self.teacher.max_cost)
 
     @cached_property
     def protocol(self) -> Protocol:

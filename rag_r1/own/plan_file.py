@@ -45,7 +45,8 @@ def read_plan(
     """Read the plan in a file, or take the defaults, and change keys of it.
 
     `flags` has new values by section and key, and `words` has changes of the form `section.key=value`.
-    Raises PlanError with all problems, and with a plan of what is right.
+    Raises PlanError with all problems, and with a plan for further checks: defaults and flags stand in it for
+    sections that are wrong.
     """
     sections = load_sections(path, SECTIONS) if path is not None else {}
     for name, values in flags.items():
@@ -55,7 +56,7 @@ def read_plan(
     problems = [problem for word in words if (problem := change_key(sections, word))]
     readable, faults, wrong_keys = read_sections(path or "the plan", _with_absolute_paths(sections), SECTIONS)
     if problems or faults:
-        # Without one of these keys, a server would be asked for the wrong thing.
+        # A section whose server is wrong is left out, since requests to another server would tell nothing.
         servers = {key.partition(".")[0] for key in wrong_keys if key.partition(".")[2] in _SERVER_KEYS}
         readable = {name: section for name, section in readable.items() if name not in servers}
         defaults = {name: options_from(declared, flags.get(name, {})) for name, declared in SECTIONS.items()}

@@ -65,7 +65,7 @@ def questions_spec(artifacts: OwnArtifacts) -> QuestionsSpec:
         test_share=plan.questions.test_share,
         protocol=plan.policy.protocol,
         prompt=plan.policy.prompt,
-        limits=plan.limits(plan.teacher.max_cost),
+        limits=plan.limits,
     )
 
 
@@ -74,6 +74,7 @@ def _facts_of(result: QuestionsResult, folder: Path, trains: bool) -> dict[str, 
     (train only if something is trained) has none."""
     card = result.card
     if result.stopped or card["open"]:
+        # Any of the reasons would do; the least one is the same whatever the order of the answers.
         reason = result.stopped or min(outcome.detail for outcome in result.outcomes if outcome.is_open)
         raise RunError(f"the questions are not complete ({reason}): the same command, run again, goes on")
     for split in ("train", "test") if trains else ("test",):
@@ -125,9 +126,9 @@ def _own_rows(artifacts: OwnArtifacts, split: str, paths: Sequence[str]) -> list
             prompt=tuple(protocol.messages(row.question)),
             protocol=protocol.name,
             split=split,
-            index=number,
+            index=index,
         )
-        for number, row in enumerate(questions)
+        for index, row in enumerate(questions)
     ]
 
 

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rag_r1.config.recipes import RECIPES
 from rag_r1.inference.model_folders import is_hub_name
-from rag_r1.own.plan import OwnPlan
+from rag_r1.own.plan import OwnPlan, Platform
 from rag_r1.system.gpu_driver import driver_version
 
 _MEGABYTE = 1 << 20
@@ -81,27 +81,27 @@ SIZES = (
 
 
 def size_of(model: str) -> ModelSize:
-    """Return the size of a model by its weights. A model that is not on this machine counts as large."""
+    """Return the size of a model by its weights. A model without weights on this machine counts as large."""
     folder = Path(model)
     files = [] if is_hub_name(model) else [*folder.glob("*.safetensors"), *folder.glob("*.bin")]
     weight_bytes = sum(file.stat().st_size for file in files)
     return next(size for size in SIZES if weight_bytes < size.below_bytes) if files else SIZES[-1]
 
 
-def this_platform() -> str:
+def this_platform() -> Platform:
     """Return the platform of this machine: `gpu` if it has an NVIDIA driver, else `cpu`."""
     return "gpu" if driver_version() is not None else "cpu"
 
 
 def with_recipes(plan: OwnPlan) -> OwnPlan:
-    """Return the plan with a platform and with all recipes; the plan must name a model.
+    """Return the plan with a platform and with all recipes; `plan` must name a model.
 
     With the recipe of a small model, the plan also gets its prompts, unless it has some of its own. Overrides
     that the plan has come after those that are added here, and therefore take precedence.
     """
     assert plan.policy.model is not None
     size = size_of(plan.policy.model)
-    platform: Any = plan.policy.platform or this_platform()
+    platform: Platform = plan.policy.platform or this_platform()
     if size.is_for_cpus and platform == "gpu":
         platform = "gpu_sdpa"
     policy = replace(plan.policy, platform=platform)

@@ -29,7 +29,7 @@ from rag_r1.io.bounded_json import read_json_object
 from rag_r1.io.secrets import without_secrets
 from rag_r1.own.artifacts import STEP_NAMES, OwnArtifacts
 from rag_r1.own.evaluation_steps import RUN, Evaluation, evaluations, step_name
-from rag_r1.own.forecast import minutes
+from rag_r1.own.forecast import duration_text
 from rag_r1.own.results.picture import draw
 from rag_r1.runs.markdown import Page, cell, integer, number, p_value, with_interval
 from rag_r1.runs.steps import PipelineFolder
@@ -200,7 +200,7 @@ def step_items(report: Mapping[str, Any]) -> list[str]:
     for name, model in report["models"].items():
         if (step := step_name(name)) in seconds:
             texts[step] = f"exact match {with_interval(model['em'])}"
-    return [f"**{name}** ({minutes(seconds[name])}): {text}" for name, text in texts.items()]
+    return [f"**{name}** ({duration_text(seconds[name])}): {text}" for name, text in texts.items()]
 
 
 def _questions_text(facts: Mapping[str, Any]) -> str:
