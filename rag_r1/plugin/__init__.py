@@ -2,8 +2,9 @@
 
 veRL loads this module through the entry point group ``verl.plugins`` at the end of ``import verl``, in every
 process of a run (driver, trainer, agent-loop and reward workers, training workers, vLLM's engine). So no
-recipe key and no environment variable is needed for the integration. The imports below register:
+recipe key and no environment variable is needed for these parts, which the imports below register:
 
+- vLLM's CPU build under the name that veRL looks for (cpu/distribution.py);
 - the platform "cpu" and, if it is the platform in use, the FSDP engines for it;
 - on NVIDIA GPUs without flash-attn, a critic that does not need it (value_model.py);
 - the agent loop "search_agent" (``rollout.agent.default_agent_loop``, or ``agent_name`` of a row);
@@ -11,9 +12,9 @@ recipe key and no environment variable is needed for the integration. The import
 - the policy loss "llds" (``actor_rollout_ref.actor.policy_loss.loss_mode``);
 - the advantage estimator "turn_loo" (``algorithm.adv_estimator``).
 
-The trainers "search_..." and "sessions_..." (recording_trainer.py, session_trainer.py) are not registered
-here, because they import veRL's trainer, which not every program that imports veRL needs. The recipes make
-veRL load them (rag_r1/session_trainers.py).
+The trainers "search_..." and "sessions_..." (recording_trainer.py, session_trainer.py) are registered only if
+veRL has been told to load rag_r1/session_trainers.py, as the recipes do, because they import veRL's trainer,
+which not every program that imports veRL needs.
 
 The imported modules import parts of veRL during ``import verl``. That is safe, because veRL has defined all
 its names by then. It also costs little: the trainer, the agent-loop workers and the training workers import

@@ -58,7 +58,8 @@ class VerlEngine:
 
     async def generate(self, context: list[int], max_tokens: int, stop: Sequence[str]) -> Generation:
         """Continue `context`, which are token ids, up to and including a stop string, to the end of the
-        sequence, or to `max_tokens`."""
+        sequence, or to `max_tokens`. The result is `aborted` if the client has stopped early or returned no
+        token."""
         seed = {} if self.seed is None else {"seed": turn_seed(self.seed, len(context))}
         output = await self.client.generate(
             request_id=self.request_id,
@@ -196,7 +197,7 @@ class SearchAgentLoop(AgentLoopBase):
         wants_logprobs = engine.sampling_params.get("logprobs")
         is_masked = record.masked(mask)
         outputs = []
-        for number, training_row in enumerate(map(self._with_tokens, ledger.rows())):
+        for index, training_row in enumerate(map(self._with_tokens, ledger.rows())):
             row_mask = training_row.response_mask
             output = SearchOutput(
                 prompt_ids=training_row.prompt_ids,
@@ -205,7 +206,7 @@ class SearchAgentLoop(AgentLoopBase):
                 response_logprobs=training_row.response_logprobs if wants_logprobs else None,
                 num_turns=n_messages,
                 metrics=AgentLoopMetrics(),
-                extra_fields={**fields, "row_number": number} if by_turn else dict(fields),
+                extra_fields={**fields, "row_number": index} if by_turn else dict(fields),
             )
             outputs.append(output)
         outputs[-1].metrics = _metrics(record, engine)

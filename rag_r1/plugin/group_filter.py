@@ -212,8 +212,9 @@ class GroupFilter:
         return groups
 
     def _classify(self, uid: str, group: _Group) -> float | None:
-        """Return the metric that all usable trajectories of a group share; None if they differ or are too
-        few. Keeps the reward infos of the group, and notes it as unusable in the latter case."""
+        """Return the metric that all usable trajectories of a group share; None if they differ, or if there
+        are fewer than two. Such a group is noted as unusable, unless it was to have one trajectory only. The
+        reward infos of the group are kept."""
         self._infos[uid] = [info for info, _ in group]
         values = [float(value) for _, value in group if value is not None]
         if len(values) < 2:

@@ -38,7 +38,8 @@ class RecordDetails:
         """Set `prompt_sha256` and `rows` of a record whose tokens are in `ledger`, and write the prompt's
         text if it is new.
 
-        Does nothing if no records are written. An error in writing the text is logged and not raised.
+        Does nothing if no records are written, or if the episode failed before it had a prompt. An error in
+        writing the text is logged and not raised.
         """
         if self.path is None or not ledger.first_prompt:
             return

@@ -121,7 +121,7 @@ class RecordingMixin:
         try:
             append_records(path, {"step": self.global_steps, "data": numbers})
         except OSError as error:
-            logger.error("the guard sees step %d when it has ended: %s", self.global_steps, error)
+            logger.error("the guard will see step %d only after its end: %s", self.global_steps, error)
 
 
 def logprob_gaps(batch: KVBatchMeta) -> dict[str, float]:

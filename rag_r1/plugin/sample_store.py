@@ -2,9 +2,9 @@
 
 veRL's trainers keep the rows of a rollout in TransferQueue and pass batches of keys around (`KVBatchMeta`). A
 row is a mapping of fields in a partition, `train` or `val`, under the key `<prompt>_<trajectory>_<row>`
-(sessions.py). The sampler, the group filter and the validation read, change and remove rows through this
-module. No other module imports `transfer_queue`, so if veRL changes its store, only this one has to be
-adapted (docs/upgrading_verl.md).
+(sessions.py). The sampler, the group filter, the validation and our trainers read, change and remove rows
+through this module. No other module imports `transfer_queue`, so if veRL changes its store, only this one has
+to be adapted (docs/upgrading_verl.md).
 
 Each call is a request to Ray actors, so callers should pass many keys at once. Keys must not be empty.
 """
@@ -28,7 +28,8 @@ def unpadded_keys(batch: KVBatchMeta) -> list[str]:
 
 
 def read_rows(keys: Sequence[str], partition: str, fields: Sequence[str]) -> TensorDict:
-    """Return `fields` of the rows in the order of `keys`. Tensors of different lengths are nested."""
+    """Return `fields` of the rows, by the name of the field and in the order of `keys`. Tensors of different
+    lengths are nested."""
     return tq.kv_batch_get(keys=list(keys), partition_id=partition, select_fields=list(fields))
 
 

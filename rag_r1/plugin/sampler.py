@@ -66,8 +66,8 @@ class _SearchSamplerMixin(GroupFilter):
         In training, a batch without any usable trajectory is replaced by another one, and these metrics are
         added: `search/left_out`, the number of trajectories that are not trained on; `search/lost`, how many
         trajectories of the batch's groups never arrived; and `search/refilled_batches`, how many batches were
-        replaced. Raises RuntimeError if none of `refills` + 1 batches has a usable trajectory, and those of
-        `GroupFilter.sample`.
+        replaced. Raises RuntimeError if none of `refills` + 1 batches has a usable trajectory, and for the
+        reasons of `GroupFilter.sample`.
         """
         failures: Counter[str] = Counter()
         for attempt in range(self.refills + 1):

@@ -116,10 +116,10 @@ def turn_loo_of_sessions(
     """
     results = turn_loo_advantage(_padded(rewards), _padded(masks), index)
     pairs = []
-    for number, rows in enumerate(masks):
+    for session, rows in enumerate(masks):
         # `_padded` has added a token to each row.
         lengths = [len(row) + 1 for row in rows]
-        parts = [result[number, : sum(lengths)].split(lengths) for result in results]
+        parts = [result[session, : sum(lengths)].split(lengths) for result in results]
         pairs.append([(advantages[:-1], returns[:-1]) for advantages, returns in zip(*parts, strict=True)])
     return pairs
 

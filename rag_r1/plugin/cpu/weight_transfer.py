@@ -22,7 +22,7 @@ import torch
 import zmq
 from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
 
-#: Milliseconds. If a peer is silent for longer, the transfer fails, so that the run does not wait forever.
+#: Most milliseconds of silence. After these the transfer fails, so that the run does not wait forever.
 TIMEOUT_MS = 600_000
 
 
@@ -38,7 +38,7 @@ class TCPCheckpointEngine(CheckpointEngine):
         self._outboxes: list[zmq.Socket] = []
 
     def prepare(self) -> str:
-        """Start to listen, and return the address."""
+        """Start to listen on a free port, and return the address."""
         self._inbox = self._socket(zmq.PULL)
         return f"tcp://127.0.0.1:{self._inbox.bind_to_random_port('tcp://127.0.0.1')}"
 

@@ -119,4 +119,5 @@ class NF4Mixin:
 
 
 def _trained_parameters(module: torch.nn.Module) -> Iterator[torch.nn.Parameter]:
+    """Return the parameters that are trained, which are those of the adapters."""
     return (parameter for parameter in module.parameters() if parameter.requires_grad)
