@@ -126,6 +126,7 @@ def derive_chat_turns(
 
 
 def _written(result: str, quoted: bool) -> str:
+    """Return a result as it is, or as the inside of a JSON string if templates quote it so."""
     return json.dumps(result, ensure_ascii=False)[1:-1] if quoted else result
 
 

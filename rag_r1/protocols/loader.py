@@ -101,6 +101,7 @@ def _with_prompt(protocol: Protocol, prompt: str, source: str) -> Protocol:
 
 
 def _from_file(path: Path) -> Protocol:
+    """Return the protocol in a file. Raises ProtocolError."""
     return _from_dict(_read(path), str(path))
 
 

@@ -152,6 +152,7 @@ class Protocol:
         return min(map(text.count, (information.open, information.close))) if self.own_observations else 0
 
     def _first(self, role: str) -> Block:
+        """Return the first block with this role."""
         return next(block for block in self.blocks if block.role == role)
 
     def messages(self, question: str) -> list[dict[str, str]]:

@@ -51,9 +51,9 @@ class CallContext:
 
 @dataclass
 class Context:
-    """What a tool that reads the context of its calls is given with them."""
+    """Passed with its calls to a tool that reads their context."""
 
-    #: Makes the context; it is called only when a tool needs it.
+    #: Returns the context, and is called only when a tool needs it.
     get: Callable[[], CallContext]
     #: Filled by the tool: for each query, the text that it sent instead.
     sent: dict[str, str] = field(default_factory=dict)
@@ -82,7 +82,8 @@ class QueryFormat:
         return max(0, self.max_length - SPECIAL_TOKENS - utf8_bytes(self.query_prefix))
 
     def query(self, context: CallContext, query: str, mode: Mode) -> str:
-        """Return the text to send for a query in this context."""
+        """Return the text to send for a query in this context. Raises ValueError like
+        `build_retriever_query`."""
         return build_retriever_query(
             context.question,
             query,
@@ -173,10 +174,11 @@ def build_retriever_query(
 
 def _newest(queries: list[str], fits: Callable[[list[str]], bool]) -> list[str]:
     """Return the newest of the queries, as many as fit."""
-    return next((queries[n:] for n in range(len(queries)) if fits(queries[n:])), [])
+    return next((queries[start:] for start in range(len(queries)) if fits(queries[start:])), [])
 
 
 def _joined(parts: Sequence[str], query: str, separator: str) -> str:
+    """Return the parts that are not empty, and the query, with the separator between them."""
     return separator.join([*filter(None, parts), query])
 
 
