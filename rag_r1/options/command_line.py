@@ -5,7 +5,7 @@
         times: Positive = argument("how often", default=1)
         loudly: bool = argument("in capitals", default=False)
 
-    args = read_arguments(Greet, arguments, prog="greet", description="Greet somebody.")
+    args = read_arguments(Greet, arguments, prog="greet", description="Greet a person.")
 
 Here `--name NAME` is required, the help shows the default of `--times`, and `--loudly` is a flag.
 pydantic-settings builds the parser, and pydantic validates the values. The command line is the only source of

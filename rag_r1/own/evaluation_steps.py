@@ -28,7 +28,7 @@ from rag_r1.runs.errors import RunError
 from rag_r1.runs.steps import Step
 
 #: The folder of the run of `rag-r1 eval` in the folder of a step. If the run makes a search card, it contains
-#: a folder for each condition, of which REAL is the one with the real search.
+#: a folder for each condition; REAL is that of the real search.
 RUN, REAL = "run", "real"
 
 

@@ -66,7 +66,7 @@ class QuestionsArguments(EndpointArguments):
     seed: int = argument("seed of the splits and of what is drawn", default=0)
     test_share: Share = argument("share of the documents that are only in test", "SHARE", default=0.2)
     obscure: Share = argument(
-        "share of the bridges that describe what they begin with instead of naming it", "SHARE", default=0.3
+        "share of the bridges that describe their first subject instead of naming it", "SHARE", default=0.3
     )
     most_passages: Positive = argument(
         "passages of the corpus from which questions are written", "N", default=100_000, rare=SAMPLING
@@ -146,7 +146,7 @@ class QuestionsArguments(EndpointArguments):
             source_name=self.source_name,
             verification=Verification(
                 samples=self.samples,
-                right=min(self.right, self.samples),  # a larger one is refused above
+                right=min(self.right, self.samples),  # a larger one is refused above, but may be checked here
                 topk=self.topk,
                 neighbours=self.neighbours,
                 review=not self.no_review,

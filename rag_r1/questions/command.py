@@ -55,8 +55,8 @@ async def make_questions(args: QuestionsArguments) -> int:
     """Check files and servers, write the missing questions, and print a summary; returns the exit status.
 
     With --estimate only the forecast is printed, for which the model servers need not run. --check-only ends
-    after the checks, beside --estimate after those of the forecast. Raises RunError if a check fails or the
-    run cannot be opened.
+    after the checks; with both, only what the forecast needs is checked. Raises RunError if a check fails or
+    the run cannot be opened.
     """
     spec = args.spec()
     opens_run = not (args.estimate or args.is_partial)

@@ -47,8 +47,8 @@ def forecast(spec: QuestionsSpec, seeds: Sequence[Seed], prompts: Prompts) -> tu
 def _tokens_of_readings(seed: Seed, neighbour_tokens: int) -> list[int]:
     """Return the number of tokens of the passages in each reading of a draft.
 
-    `neighbour_tokens` is that of the neighbours that a search for the question finds. Searches for titles
-    find half as many more, and the neighbours of a bridge include the passages that these lead to.
+    `neighbour_tokens` is the number for the neighbours that a search for the question finds. Searches for
+    titles find half as many more, and the neighbours of a bridge include the passages that these lead to.
     """
     own = [estimate_tokens(truncate(passage.contents)) for passage in seed.passages]
     neighbours = int(neighbour_tokens * (2.5 if seed.kind == "bridge" else 1.5))

@@ -61,7 +61,8 @@ class Check:
     reasons: Mapping[str, str] = field(default_factory=dict)
 
     def reason_for(self, answers: Answers) -> str:
-        """Return the reason for a refusal by these answers: the one that most of them name, if they do."""
+        """Return the reason for a refusal by these answers: the one that most of them name, or else that of
+        the check."""
         words = [normalise(answer or "") for answer in answers]
         named = [self.reasons[word] for word in words if word in self.reasons]
         return max(dict.fromkeys(named), key=named.count, default=self.reason)
@@ -73,8 +74,8 @@ class Check:
 
 
 def agrees(answer: str | None, golds: Sequence[str]) -> bool:
-    """Whether the reader's answer matches a gold answer, of which there must be one. It may have a few extra
-    words, as in "in 1926", unless the answer is yes or no."""
+    """Whether the reader's answer matches one of the gold answers, which must not be empty. It may have a few
+    extra words, as in "in 1926", unless the answer is yes or no."""
     if answer is None:
         return False
     if normalise(golds[0]) in YES_NO:
@@ -93,7 +94,7 @@ def is_right(draft: Draft, answer: str | None) -> bool:
 
 
 def is_part_of_name(golds: Sequence[str], answer: str | None, passages: Sequence[str]) -> bool:
-    """Whether the reader gives a name of which a gold answer is a part, as "Karlen" is of Karlen Ford.
+    """Whether the reader gives a longer name that contains a gold answer, as Karlen Ford contains "Karlen".
 
     A name is a gold answer with a capitalised word before or after it that stands so in the passages. Numbers
     and dates have no such names.

@@ -172,7 +172,7 @@ class QuestionsRun:
         spec = self.spec
         await check_corpus(self.search, self.pool, spec.retriever_url)
         plan = SeedPlan(self.links, spec.kinds, spec.per_kind, spec.seed, spec.obscure_share)
-        starts = plan.needs_similar()
+        starts = plan.starts_needing_similar()
         jobs = [partial(self._similar, passage) for passage in starts]
         results = await self._run_jobs(jobs, "search", _SEARCH_CONCURRENCY)
         similar = {start.id: ids for start, ids in zip(starts, results, strict=True) if ids is not None}
@@ -196,7 +196,7 @@ class QuestionsRun:
         return [outcome or Outcome(seed) for outcome, seed in zip(outcomes, seeds, strict=True)]
 
     async def verify_all(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
-        """Apply all checks except the one for duplicates to the drafts."""
+        """Return the outcomes after all checks but that for duplicates; open if a server does not answer."""
         spec = self.spec
         spent = self.folder.cache.usage.cost(spec.teacher.price_in, spec.teacher.price_out)
         async with open_endpoint(spec.reading, spec.limits, self.reader_cache, self.stop, spent) as endpoint:
@@ -206,7 +206,8 @@ class QuestionsRun:
         return [verified or outcome for verified, outcome in zip(checked, outcomes, strict=True)]
 
     def finish(self, outcomes: Sequence[Outcome]) -> QuestionsResult:
-        """Refuse duplicates, and write the files and the data card."""
+        """Refuse duplicates, write the files and the data card, and return what was written. Raises OSError
+        for a file that cannot be written."""
         spec = self.spec
         final = without_duplicates(outcomes, spec.verification.similarity)
         rows = write_files(spec.out, final, self.protocol, spec.source_name, spec.seed)

@@ -37,7 +37,7 @@ class JournaledSearch:
     """Finds the best `config.topk` passages for each query, from the journal `path` if they are in it.
 
     After a `stop` of the run the server gets no more requests: a search that needs one waits until it is
-    cancelled. Raises RunError for a journal of something else, and OSError if it cannot be opened.
+    cancelled. Raises RunError if the journal has a line of another form, and OSError if it cannot be opened.
     """
 
     def __init__(self, config: RetrieverConfig, path: Path, stop: CancelToken):

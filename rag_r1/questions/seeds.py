@@ -95,7 +95,7 @@ class SeedPlan:
     #: Share of the bridges that describe the first subject instead of naming it.
     obscure_share: float
 
-    def needs_similar(self) -> list[SourcePassage]:
+    def starts_needing_similar(self) -> list[SourcePassage]:
         """Return the passages for which `draw` needs similar ones.
 
         These are the first passages of pairs, and those of bridges if there are too few links for chains.

@@ -27,7 +27,7 @@ class CommandParser(argparse.ArgumentParser):
         self.faults: list[str] = []
         #: Names of the arguments with too few or too many values.
         self.wrong_names: set[str] = set()
-        #: The words that follow unknown flags, of which they may be the values.
+        #: The words that follow unknown flags, and may be their values.
         self.behind_unknown: set[str] = set()
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> argparse.Namespace:

@@ -49,7 +49,7 @@ def card_of(
     reasons = Counter(outcome.reason for outcome in outcomes if outcome.reason)
     by_kind: dict[str, Any] = {}
     for kind, count in seeds.items():
-        refused = Counter(o.reason for o in outcomes if o.reason and o.seed.kind == kind)
+        refused = Counter(each.reason for each in outcomes if each.reason and each.seed.kind == kind)
         by_kind[kind] = {"seeds": count, "kept": kept[kind], "refused": dict(sorted(refused.items()))}
     n_open = sum(outcome.is_open for outcome in outcomes)
     return {
@@ -82,7 +82,7 @@ def _steps(reasons: Mapping[str, int], reached: int) -> dict[str, dict[str, int]
 
 
 def write_card(out: Path, card: Mapping[str, Any]) -> None:
-    """Write data_card.json and data_card.md."""
+    """Write data_card.json and data_card.md. Raises OSError."""
     write_json(out / CARD, card, ensure_ascii=False)
     write_text(out / "data_card.md", f"{page_of(card)}\n")
 

@@ -13,7 +13,8 @@ from rag_r1.rollouts.agent_arguments import SAMPLING, SCORING
 
 
 class DataArguments(SelectionArguments, PolicyArguments):
-    """The options that name the agent and say how the candidates of its searches are scored."""
+    """The arguments of `rag-r1 retriever data`: the agent, how the candidates of its searches are scored, and
+    the rule that selects rows."""
 
     candidates: Positive = argument("most passages of each search that are scored", "N", default=20)
     samples: Positive = argument("continuations for each candidate", "N", default=1, rare=SCORING)
@@ -36,7 +37,7 @@ class DataArguments(SelectionArguments, PolicyArguments):
 
     @model_validator(mode="after")
     def _negatives_fit(self) -> DataArguments:
-        """Raises ValueError if a search has too few candidates for a row of a positive and its negatives."""
+        """Raise ValueError if a search has too few candidates for a row of a positive and its negatives."""
         if self.negatives >= self.candidates:
             raise ValueError(
                 f"--negatives {self.negatives} needs at least --candidates {self.negatives + 1}, not "

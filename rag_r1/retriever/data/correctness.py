@@ -94,6 +94,7 @@ class CorrectnessScorer:
         return [self.session.folder.outcome(f"{name}#{sample}") for sample in range(self.args.samples)]
 
     def _jobs(self, trajectories: TrajectoryReader) -> Iterator[Callable[[], Any]]:
+        """Yield a job for each continuation of each candidate, which plays it."""
         for search, documents in self.candidates.rounds(trajectories):
             for document, sample in product(documents, range(self.args.samples)):
                 yield partial(self._continue, search, document, sample)
@@ -142,13 +143,15 @@ class CorrectnessScorer:
         rounds = search.played.rounds
         own_ids = {document.id for item in rounds for document in self.candidates.passages_of(item) or ()}
         golds = search.played.golds
-        unrelated = [d for d in self._pool if d.id not in own_ids and not holds_answer(d, golds)]
+        others = (passage for passage in self._pool if passage.id not in own_ids)
+        unrelated = [passage for passage in others if not holds_answer(passage, golds)]
         if len(unrelated) < self.args.beside:
             raise RunError(
                 f"--beside {self.args.beside}: only {len(unrelated)} candidates of other questions can stand "
                 f"behind those of {search.played.id}: give more questions, or a smaller number"
             )
-        unrelated.sort(key=lambda d: seeded_fraction(self.args.seed, "beside", f"{search.key}{d.id}"))
+        seed = self.args.seed
+        unrelated.sort(key=lambda passage: seeded_fraction(seed, "beside", f"{search.key}{passage.id}"))
         return unrelated[: self.args.beside]
 
 

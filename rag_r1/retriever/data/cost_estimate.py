@@ -126,8 +126,8 @@ def _usage_after(search: SearchRound) -> Usage:
     characters)."""
     usage = Usage()
     context_tokens = search.played.trajectory.prompt_tokens
-    for number, turn in enumerate(search.played.turns):
-        if number > search.turn:
+    for index, turn in enumerate(search.played.turns):
+        if index > search.turn:
             usage.add(Usage(1, context_tokens, turn.generated_tokens))
         context_tokens += turn.generated_tokens + turn.observed_tokens
     return usage

@@ -133,11 +133,11 @@ class RelevanceScorer(ResultJournal):
         earlier_attempts = self.attempts(key, fingerprint)
         name = f"{kind}/{key[0]}/{key[1]}/{fingerprint}"
         lists = self.parts(key, fingerprint) or [None] * len(cases)
-        missing = [number for number, values in enumerate(lists) if values is None]
+        missing = [index for index, values in enumerate(lists) if values is None]
         replies = await asyncio.gather(
             *(
-                judge.ask_list(f"{name}/{number}", self._prompts[kind], *cases[number], earlier_attempts)
-                for number in missing
+                judge.ask_list(f"{name}/{index}", self._prompts[kind], *cases[index], earlier_attempts)
+                for index in missing
             ),
             return_exceptions=True,
         )
@@ -146,8 +146,8 @@ class RelevanceScorer(ResultJournal):
                 raise reply
         if any(isinstance(reply, EngineFailure) for reply in replies):
             return
-        for number, reply in zip(missing, replies, strict=True):
-            lists[number] = reply
+        for index, reply in zip(missing, replies, strict=True):
+            lists[index] = reply
         if None in lists:
             self.put_failure(key, fingerprint, earlier_attempts + ATTEMPTS, lists)
         else:
