@@ -43,11 +43,9 @@ UNKNOWN_URL = "http://127.0.0.1:PORT"
 _LOADING_S = 3600.0
 #: Seconds before a refused reload is requested again.
 _RETRY_S = 1.0
-#: Facts about an index that both `/ready` and its manifest state.
-_COMPARED_KEYS = (
-    *("passages", "corpus_sha256", "encoder", "encoder_sha256"),
-    *("separator", "max_length", "query_prefix"),
-)
+#: Facts about an index that both `/ready` and its manifest state; the last ones have the same names in both.
+_ENCODER_KEYS = ("separator", "max_length", "query_prefix")
+_COMPARED_KEYS = ("passages", "corpus_sha256", "encoder", "encoder_sha256", *_ENCODER_KEYS)
 
 
 class LoopServer(ExitStack):
@@ -189,9 +187,8 @@ def manifest_facts(index: Path) -> dict[str, Any]:
             "corpus_sha256": manifest["corpus"]["sha256"],
             "encoder": encoder.get("name"),
             "encoder_sha256": encoder.get("sha256"),
-            **{key: encoder.get(key) for key in ("separator", "max_length", "query_prefix")},
+            **{key: encoder.get(key) for key in _ENCODER_KEYS},
         }
     except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         reason = f"it has no {error}" if isinstance(error, KeyError) else reason_of(error)
-        message = f"{path} cannot be read ({reason})"
-        raise RunError(f"{message}: give the folder of a finished index") from error
+        raise RunError(f"{path} cannot be read ({reason}): give the folder of a finished index") from error

@@ -37,8 +37,7 @@ def _chat_arguments(artifacts: OwnArtifacts, search: Mapping[str, Any]) -> ChatA
 
     `search` has those that say what is searched: `documents` with `skip_bad_files`, or `retriever_url`.
     """
-    plan = artifacts.plan
-    model = str(artifacts.final_model) if plan.policy.url is None else str(plan.policy.model)
-    server = {} if plan.policy.url is None else {"base_url": plan.policy.url}
-    policy = artifacts.episodes.policy_arguments
-    return ChatArguments(model=model, out=artifacts.out / "chat", **server, **search, **policy)
+    policy, out = artifacts.plan.policy, artifacts.out / "chat"
+    model = artifacts.final_model if policy.url is None else policy.model
+    playing = artifacts.episodes.policy_arguments
+    return ChatArguments(model=str(model), base_url=policy.url, out=out, **search, **playing)

@@ -74,13 +74,12 @@ def _sft(artifacts: OwnArtifacts) -> Step:
     }
 
     def work(folder: Path) -> dict[str, Any]:
-        data = artifacts.out / "sft_data"
+        data, log = artifacts.out / "sft_data", folder / "train.log"
         overrides = sft_overrides(artifacts)
         args = SftArguments(recipe=recipe, data=data, overrides=overrides)
-        print(f"  log: {folder / 'train.log'}", flush=True)
+        print(f"  log: {log}", flush=True)
         with SftProgressBar(folder / "run" / METRICS, _sft_steps(recipe, overrides, data)) as bar:
-            words = args.to_argv()
-            run_module("rag_r1.sft.train_command", *words, log=folder / "train.log", watch=bar.read)
+            run_module("rag_r1.sft.train_command", *args.to_argv(), log=log, watch=bar.read)
         # From all logs: an earlier invocation may have made the last validation, and been killed then.
         losses = validation_losses(folder / "run")
         return {"samples": _rows(data / "train.parquet"), "loss": losses[max(losses)] if losses else None}

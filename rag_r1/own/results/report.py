@@ -96,11 +96,10 @@ def make_report(artifacts: OwnArtifacts, folder: PipelineFolder) -> dict[str, An
 def _figures(evaluation: Evaluation, out: Path) -> dict[str, Any]:
     """Return the figures of a model over all questions, and its exact match by source of the questions."""
     run = read_json_object(evaluation.folder(out) / "report.json")
-    totals = {name: run["figures"][name]["all"] for name in COLUMNS}
     counts = run["counts"]["all"]
     return {
         "label": evaluation.label,
-        **totals,
+        **{name: run["figures"][name]["all"] for name in COLUMNS},
         "sources": run["figures"]["em"]["sources"],
         "questions": counts["questions"],
         "failed": counts["failed"],

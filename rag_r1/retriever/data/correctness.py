@@ -140,9 +140,8 @@ class CorrectnessScorer:
     def _draw_distractors(self, search: SearchRound) -> list[Document]:
         """Draw the distractors of a round, which depend only on the seed and the round. Raises RunError if
         the pool has too few suitable passages."""
-        rounds = search.played.rounds
+        rounds, golds, seed = search.played.rounds, search.played.golds, self.args.seed
         own_ids = {document.id for item in rounds for document in self.candidates.passages_of(item) or ()}
-        golds = search.played.golds
         others = (passage for passage in self._pool if passage.id not in own_ids)
         unrelated = [passage for passage in others if not holds_answer(passage, golds)]
         if len(unrelated) < self.args.beside:
@@ -150,7 +149,6 @@ class CorrectnessScorer:
                 f"--beside {self.args.beside}: only {len(unrelated)} candidates of other questions can stand "
                 f"behind those of {search.played.id}: give more questions, or a smaller number"
             )
-        seed = self.args.seed
         unrelated.sort(key=lambda passage: seeded_fraction(seed, "beside", f"{search.key}{passage.id}"))
         return unrelated[: self.args.beside]
 
