@@ -222,7 +222,7 @@ def owner_of(folder: Path) -> str | None:
     return head.removeprefix("# ").partition("@")[0].rstrip(" '") if head.startswith(_HEAD) else None
 
 
-def settings_text(args: Any, command: str) -> str:
+def settings_text(args: BaseSettings, command: str) -> str:
     """Return the settings of `args`, without secrets, as the text of a settings file that `command`
     reads."""
     settings: dict[str, Any] = {}

@@ -50,7 +50,8 @@ change any key of it: grpo.steps=60, sft.overrides=[trainer.total_epochs=2].
 
 @command_main(RuntimeError, OSError, ValueError, resumable=True)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `rag-r1 own`; returns 0 when all steps are finished, 1 after an error, and 130 after Ctrl-C."""
+    """Run `rag-r1 own`. Returns 0 when the steps up to --until are finished or, with --check-only, when the
+    checks have passed; 1 after an error, and 130 after Ctrl-C."""
     args = read_arguments(OwnArguments, arguments, prog=COMMAND, description=_DESCRIPTION, check=check_start)
     artifacts = check_start(args)
     from rag_r1.own.forecast import forecast_of
@@ -68,7 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def check_start(args: OwnArguments) -> OwnArtifacts:
-    """Read the plan and check it; returns it with its paths. Raises StartError with all problems."""
+    """Read the plan and check it. Returns it with the paths of its files; raises StartError with all
+    problems."""
     if args.out is UNKNOWN:  # then what is checked is a run that has not begun
         with TemporaryDirectory() as folder:
             return check_start(args.changed(out=Path(folder) / "run"))

@@ -38,7 +38,11 @@ from rag_r1.plugin.sample_store import KVBatchMeta, read_rows, unpadded_keys, wr
 
 
 class WholeSessionMixin(RecordingMixin):
-    """Mixin for a trainer of veRL that lays out a batch so that each mini-batch has whole trajectories."""
+    """Mixin for a trainer of veRL that lays out a batch so that each mini-batch has whole trajectories.
+
+    `_balance_batch` and `_get_required_batch_multiple`, which veRL calls within it, set the attributes that
+    describe the layout: `_mini_batches`, `_ranks` and `_mini_batch_rows`. The updates use the last one.
+    """
 
     def _balance_batch(self, batch: KVBatchMeta, metrics: dict, *args: Any, **kwargs: Any) -> KVBatchMeta:
         """Return the batch, padded by veRL and reordered so that each rank gets its rows of whole

@@ -15,10 +15,9 @@ from typing import Any, ClassVar, Literal
 
 #: Name of the built-in search tool, whose arguments are `{"query": text}`.
 SEARCH = "search"
-#: What the policy reads when a search failed.
+#: What the policy reads when a search failed, and when it took too long.
 NO_ANSWER = "The search engine did not answer. Try another query, or answer with what is known."
 TIMED_OUT = "The search did not answer in time. Try another query, or answer with what is known."
-
 
 #: Which turns a summary replaces: all, or those from the last call.
 SummarySpan = Literal["everything", "last_call"]

@@ -28,7 +28,7 @@ def _check_tags(protocol: Protocol, source: str) -> None:
     strings = [string for block in protocol.blocks for string in (block.open, block.close)]
     for string in strings:
         if strings.count(string) > 1:
-            raise ProtocolError(f"{source}: tags: {string!r} is used for two tags")
+            raise ProtocolError(f"{source}: tags: {string!r} is used for two tags: make them differ")
 
 
 def _check_template(protocol: Protocol, source: str) -> None:

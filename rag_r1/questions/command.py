@@ -45,8 +45,8 @@ the same in readable form; refused.jsonl, each refused draft with its reason; da
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `rag-r1 questions` and return its exit status.
 
-    The status is 0 when all questions are written, 3 if the run was stopped early or a server did not answer
-    (the reason is printed), and 1 if the run could not begin.
+    The status is 0 when all questions are written (or the forecast or the checks are done), 3 if the run was
+    stopped early or a server did not answer (the reason is printed), and 1 if the run could not begin.
     """
     return read_and_run(COMMAND, QuestionsArguments, make_questions, arguments, _DESCRIPTION, _EPILOG)
 

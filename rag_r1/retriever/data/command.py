@@ -69,8 +69,8 @@ SUMMARY = "summary.json"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command. Returns 0 when the rows are written, 3 if the run was stopped before that (the reason
-    is printed), and 1 if it could not begin."""
+    """Run the command. Returns 0 when the rows are written (or the estimate or the checks are done), 3 if the
+    run was stopped before that (the reason is printed), and 1 if it could not begin."""
     return read_and_run(COMMAND, DataArguments, make_data, arguments, _DESCRIPTION)
 
 

@@ -83,7 +83,8 @@ class ResultJournal:
         return self._lines.at(entry.position).get("parts", []) if entry else []
 
     def _index_line(self, line: Mapping[str, Any], position: LinePosition) -> None:
-        """Remember the position of a line in the file."""
+        """Remember the position of a line in the file. Raises KeyError, TypeError or ValueError for a line of
+        another form."""
         name, number = line["key"]
         key, fingerprint = (str(name), int(number)), str(line["input"])
         if "value" in line:

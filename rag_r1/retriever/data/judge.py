@@ -40,10 +40,10 @@ class ListJudge(StrictReplies):
     ) -> Value | None:
         """Ask the judge about a case, and return the result of `parse` for its list.
 
-        `name` identifies the request, and `prompt` holds the instructions. `parse` raises ValueError for a
+        `name` identifies the request, and `prompt` has the instructions. `parse` raises ValueError for a
         list that it rejects. `earlier_attempts` is the number of attempts of earlier runs, which are not
-        repeated. Returns None if `parse` accepted no reply. Raises EngineFailure if the endpoint does not
-        answer.
+        repeated. Returns None if `parse` accepted no reply, or if the endpoint rejects the request. Raises
+        EngineFailure if the endpoint does not answer, and RunError if the disk is full.
         """
 
         def make_request(attempt: int) -> tuple[dict[str, Any], int]:
