@@ -8,8 +8,8 @@
     yes_no        asks a question about both subjects that is answered with yes or no
     both          asks for the same fact of both subjects; the answer names the two
 
-These are the kinds of `rag-r1 passage-questions`, number_date and both. Passages are drawn from all sources
-in turn, and within a source from all documents in turn, so that neither a large source nor a long document
+`rag-r1 passage-questions` has these kinds except number_date and both. Passages are drawn from all sources in
+turn, and within a source from all documents in turn, so that neither a large source nor a long document
 dominates the set. Every random choice is a hash of the random seed and of the passages concerned; it does not
 depend on the other choices.
 """

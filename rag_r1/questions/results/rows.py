@@ -1,9 +1,9 @@
 """Writes the rows of a run: the questions that are kept, and the drafts that were refused.
 
-train.parquet, test.parquet   the rows (rag_r1/data/rows.py) with the ids of the passages that each
-                              question needs; a file without rows is not written
-questions.jsonl               the same with kind and split, for people and for `rag-r1 eval report`
-refused.jsonl                 each refused draft with the step, the reason and the reader's answers
+    train.parquet, test.parquet   the rows (rag_r1/data/rows.py) with the ids of the passages that each
+                                  question needs; a file without rows is not written
+    questions.jsonl               the same with kind and split, for people and for `rag-r1 eval report`
+    refused.jsonl                 each refused draft with the step, the reason and the reader's answers
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ REFUSED = "refused.jsonl"
 def write_files(
     out: Path, outcomes: Sequence[Outcome], protocol: Protocol, source_name: str, seed: int
 ) -> dict[str, int]:
-    """Write the files of a run, and replace those of an earlier start. Returns the number of rows of each
-    split. `source_name` is the `data_source` of the rows, and `seed` decides their order."""
+    """Write the files of a run over those of an earlier invocation. Returns the number of rows of each split.
+    `source_name` is the `data_source` of the rows, and `seed` decides their order."""
     kept_drafts = [outcome.draft for outcome in outcomes if outcome.is_kept]
     kept_drafts.sort(key=lambda draft: seeded_fraction(seed, "order", draft.id))  # mixes the kinds
     counts = {}
