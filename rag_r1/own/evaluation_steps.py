@@ -55,10 +55,10 @@ class Evaluation:
 
     def folder(self, out: Path) -> Path:
         """Return the folder with the records and the report of the evaluation."""
-        return out / self.step / self.run
+        return out / self.step / self.run_folder
 
     @property
-    def run(self) -> str:
+    def run_folder(self) -> str:
         """The same folder, relative to that of the step."""
         return f"{RUN}/{REAL}" if self.has_card else RUN
 
@@ -113,7 +113,7 @@ def _step(artifacts: OwnArtifacts, evaluation: Evaluation) -> Step:
         "seed": plan.run.seed,
         **({} if evaluation.needs else {"model": artifacts.model_hash}),
     }
-    result = f"{evaluation.run}/report.json"
+    result = f"{evaluation.run_folder}/report.json"
 
     def work(folder: Path) -> dict[str, Any]:
         with artifacts.retriever(folder) as url:
