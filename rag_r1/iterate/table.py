@@ -37,8 +37,8 @@ tokens are those of training data and evaluation since the row above, without th
 
 def rows_of(folder: PipelineFolder, names: Sequence[str]) -> list[dict[str, Any]]:
     """Return a row for each evaluation among the steps with these names, in order, up to the first
-    unfinished step. It has the name of the step, what was trained before it (`after`), the metrics and counts
-    of the evaluation, and the usage since the previous row."""
+    unfinished step. Each has the name of the step, what was trained before it (`after`), the metrics and
+    counts of the evaluation, and the usage since the previous row."""
     rows: list[dict[str, Any]] = []
     usage: dict[str, int] = {}
     for name in names:

@@ -59,7 +59,8 @@ class ProcessAgents:
 
     def of_row(self, row: Mapping[str, Any], info: Mapping[str, Any]) -> AgentSetup:
         """Return the agent for a row whose `extra_info` is `info`: that of training, of validation, or of
-        the row's probe. Raises ValueError if the probe needs gold passages that the row does not have."""
+        the row's probe. Raises ValueError if the row or `rag_r1.probe_passages` lacks passages that the probe
+        needs."""
         if split_of(info) == "train":
             return self.training
         probe = probe_of(row)
