@@ -43,8 +43,9 @@ UNKNOWN_URL = "http://127.0.0.1:PORT"
 _LOADING_S = 3600.0
 #: Seconds before a refused reload is requested again.
 _RETRY_S = 1.0
-#: Facts about an index that both `/ready` and its manifest state; the last ones have the same names in both.
+#: Facts about an encoder that `/ready` and the manifest of an index state under the same names.
 _ENCODER_KEYS = ("separator", "max_length", "query_prefix")
+#: Facts about an index that both state.
 _COMPARED_KEYS = ("passages", "corpus_sha256", "encoder", "encoder_sha256", *_ENCODER_KEYS)
 
 

@@ -22,7 +22,7 @@ import torch
 import zmq
 from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
 
-#: Most milliseconds of silence. After these the transfer fails, so that the run does not wait forever.
+#: Milliseconds without progress after which a transfer fails, so that the run does not wait forever.
 TIMEOUT_MS = 600_000
 
 

@@ -1,9 +1,9 @@
 """Writes the rows of a run: the questions that are kept, and the drafts that were refused.
 
-    train.parquet, test.parquet   the rows (rag_r1/data/rows.py) with the ids of the passages that each
-                                  question needs; a file without rows is not written
-    questions.jsonl               the same with kind and split, for people and for `rag-r1 eval report`
-    refused.jsonl                 each refused draft with the step, the reason and the reader's answers
+train.parquet, test.parquet   the rows (rag_r1/data/rows.py) with the ids of the passages that each
+                              question needs; a file without rows is not written
+questions.jsonl               the same with kind and split, for people and for `rag-r1 eval report`
+refused.jsonl                 each refused draft with the step, the reason and the reader's answers
 """
 
 from __future__ import annotations
