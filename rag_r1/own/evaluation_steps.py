@@ -59,7 +59,7 @@ class Evaluation:
 
     @property
     def run_folder(self) -> str:
-        """The same folder, relative to that of the step."""
+        """The folder with the records and the report, relative to that of the step."""
         return f"{RUN}/{REAL}" if self.has_card else RUN
 
     def arguments(self, episodes: Episodes) -> dict[str, Any]:

@@ -146,7 +146,7 @@ class QuestionsArguments(EndpointArguments):
             source_name=self.source_name,
             verification=Verification(
                 samples=self.samples,
-                right=min(self.right, self.samples),  # a larger one is refused above, but may be checked here
+                right=min(self.right, self.samples),  # a larger one must not end the other checks
                 topk=self.topk,
                 neighbours=self.neighbours,
                 review=not self.no_review,
