@@ -27,6 +27,7 @@ from rag_r1.runs.state_file import StateFile
 
 ARMS = ("loop", "control")
 DEFAULT_OUT = OUTPUTS / "agentic_r"
+#: The file in the folder of a finished loop.
 FINISHED = "arm.json"
 #: The steps before the first retriever, which both arms have in common.
 _SHARED_STEPS = ("start", "round1/agent", "round1/agent_evaluation")
@@ -35,8 +36,8 @@ _SHARED_STEPS = ("start", "round1/agent", "round1/agent_evaluation")
 def run_arm(inputs: LoopInputs, arm: str, seed: int, rounds: int) -> None:
     """Run the loop of an arm, if it is not finished.
 
-    Raises RunError if the loop ends with an error, or if this arm, or the loop with which the control begins,
-    was finished with another number of rounds.
+    Raises RunError if the loop ends with an error; if this arm, or the loop with which the control begins,
+    was finished with another number of rounds; or if the control is to begin before its loop is finished.
     """
     out = inputs.folder / arm
     for name in ("control", "loop") if arm == "control" else ("loop",):

@@ -10,11 +10,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from examples.agentic_r.recall import KS
 from rag_r1.runs import pictures
 from rag_r1.runs.markdown import Claim, Page, number
 
 #: The claim holds if the loop's EM exceeds that of its control by at least this much.
 GAIN = 0.10
+_RECALLS = [f"recall@{k}" for k in KS]
 _COLORS = {"loop": pictures.BLUE, "control": pictures.GREY}
 _LABELS = {"loop": "with the retriever's training", "control": "first index throughout"}
 
@@ -48,13 +50,13 @@ def markdown(runs: Sequence[Mapping[str, Any]]) -> str:
                 served = row["after"].removesuffix(", retriever")
             recall = run["recall"].get(served, {})
             means = [number(row[figure]["value"]) for figure in ("em", "searches")]
-            recalls = [number(recall.get(f"recall@{k}")) for k in (1, 3)]
+            recalls = [number(recall.get(name)) for name in _RECALLS]
             rows.append([run["seed"], run["arm"], row["after"], *means, *recalls])
     page = Page("Agentic-R in miniature").text(
         "Held-out questions, greedy. `recall@k`: share of the facts that the questions need whose passage is "
         "among the first k of the index that is served, asked with the name as the agent does first."
     )
-    page.table(["seed", "arm", "after", "EM", "searches", "recall@1", "recall@3"], rows)
+    page.table(["seed", "arm", "after", "EM", "searches", *_RECALLS], rows)
     if claims := claims_of(runs):
         page.text(f"EM at least {GAIN:.2f} above the control's, with fewer searches:").bullets(claims)
     return str(page)
@@ -62,7 +64,7 @@ def markdown(runs: Sequence[Mapping[str, Any]]) -> str:
 
 def variants_table(variants_by_seed: Mapping[int, Mapping[str, Mapping[str, Any]]]) -> str:
     """Return the page of variants.py in Markdown; `variants_by_seed` is seed -> variant -> figures."""
-    columns = ("recall@1", "recall@3", "em", "searches")
+    columns = (*_RECALLS, "em", "searches")
     rows = [
         [seed, name, figures["rows"], *(number(figures[column]) for column in columns)]
         for seed, variants in variants_by_seed.items()
@@ -72,7 +74,7 @@ def variants_table(variants_by_seed: Mapping[int, Mapping[str, Mapping[str, Any]
         "The same agent, which stays as it is; what is trained has the same trajectories, candidates and "
         "scores."
     )
-    return str(page.table(["seed", "retriever", "rows", "recall@1", "recall@3", "EM", "searches"], rows))
+    return str(page.table(["seed", "retriever", "rows", *_RECALLS, "EM", "searches"], rows))
 
 
 def draw(runs: Sequence[Mapping[str, Any]], path: Path) -> list[Path]:
@@ -87,8 +89,9 @@ def draw(runs: Sequence[Mapping[str, Any]], path: Path) -> list[Path]:
                 points = [(steps.index(row["after"]), row[name]["value"]) for row in run["rows"]]
                 pictures.line(axes, points, _LABELS[run["arm"]], _COLORS[run["arm"]])
             axes.set_xticks(range(len(steps)), steps, rotation=30, ha="right")
-            axes.set(title=title, ylabel="searches for each question", ylim=(0, None))
+            axes.set_title(title)
         panels[0].set(ylabel="exact match", ylim=(-0.02, 1.02))
+        panels[1].set(ylabel="searches for each question", ylim=(0, None))
         panels[0].legend(frameon=False, loc="upper left")
 
     return pictures.draw(path, paint, size=(10, 3.8), panels=2)

@@ -51,7 +51,7 @@ def recall_of(index: Path, questions: list[Question], world: MisleadingWorld, mo
 
     Raises RunError if the server does not start or does not answer.
     """
-    facts = [(question, index) for question in questions for index in range(len(question.lookups))]
+    facts = [(question, step) for question in questions for step in range(len(question.lookups))]
     try:
         with tempfile.TemporaryDirectory() as folder:
             with (
@@ -59,20 +59,20 @@ def recall_of(index: Path, questions: list[Question], world: MisleadingWorld, mo
                 bounded_http_client(_TIMEOUT_S, base_url=url) as client,
             ):
                 separator = client.get("/ready").json().get("separator") or " "  # BM25 has none
-                texts = [_query(question, index, mode, separator) for question, index in facts]
+                texts = [_query(question, step, mode, separator) for question, step in facts]
                 batches = (texts[start : start + _BATCH] for start in range(0, len(texts), _BATCH))
                 results = [ids for batch in batches for ids in _search(client, batch, max(KS))]
     except httpx.HTTPError as error:
         raise RunError(f"the server of {index} did not answer ({error}): run the command again") from error
-    gold_ids = [world.passage_of(question.lookups[index])["id"] for question, index in facts]
+    gold_ids = [world.passage_of(question.lookups[step])["id"] for question, step in facts]
     ranked = list(zip(gold_ids, results, strict=True))
     return {f"recall@{k}": sum(gold_id in ids[:k] for gold_id, ids in ranked) / len(ranked) for k in KS}
 
 
-def _query(question: Question, index: int, mode: Mode, separator: str) -> str:
-    """Return the query text for the fact at `index` of a question's lookups."""
-    history = tuple(fact.entity for fact in question.lookups[:index])
-    name = question.lookups[index].entity
+def _query(question: Question, step: int, mode: Mode, separator: str) -> str:
+    """Return the query text for the fact at the index `step` of a question's lookups."""
+    history = tuple(fact.entity for fact in question.lookups[:step])
+    name = question.lookups[step].entity
     return build_retriever_query(question.text, name, mode, separator, history=history)
 
 

@@ -44,6 +44,7 @@ class BehaviourRates:
     again: float
 
 
+#: A script that makes many mistakes, and one that makes none.
 MIXED = BehaviourRates(search=0.8, go_on=0.6, again=0.6)
 RIGHT = BehaviourRates(search=1.0, go_on=1.0, again=1.0)
 

@@ -37,6 +37,7 @@ class Variant(NamedTuple):
     query: Mode
 
 
+#: Name of each variant in the table -> the variant.
 VARIANTS = {
     "BM25": Variant(None, "plain"),
     "untrained": Variant(None, "plain"),
@@ -52,7 +53,7 @@ _FINISHED = "variant.json"
 def run_variant(inputs: LoopInputs, seed: int, name: str, policy: Path, policy_url: str) -> None:
     """Train the retriever of a variant anew, evaluate the agent with it, and write the figures.
 
-    Raises RunError if one of the commands fails.
+    Raises RunError if one of the commands or servers fails.
     """
     folder = _folder(inputs, name)
     print(f"seed {seed}: {name}", flush=True)
@@ -81,7 +82,7 @@ def run_variant(inputs: LoopInputs, seed: int, name: str, policy: Path, policy_u
 def run_missing_variants(out: Path, seed: int) -> None:
     """Run the variants of a seed that are not finished.
 
-    Raises RunError if the seed's loop is not finished.
+    Raises RunError if the seed's loop is not finished, and as `run_variant` does.
     """
     inputs = LoopInputs.make(out, seed)
     _, policy = last_round(inputs)
@@ -100,7 +101,8 @@ def finished_variants(out: Path) -> dict[int, dict[str, Any]]:
         seed, name = int(path.parents[2].name.removeprefix("seed")), path.parent.name.replace("_", " ")
         variants.setdefault(seed, {})[name] = json.loads(path.read_text(encoding="utf-8"))
     return {
-        seed: {name: row[name] for name in VARIANTS if name in row} for seed, row in sorted(variants.items())
+        seed: {name: by_name[name] for name in VARIANTS if name in by_name}
+        for seed, by_name in sorted(variants.items())
     }
 
 
@@ -127,10 +129,10 @@ def _train(inputs: LoopInputs, seed: int, utility: str, query: Mode, folder: Pat
     start = {"model": str(inputs.encoder), "seed": seed}
     options = TrainOptions.from_plain({**read_recipe(str(RETRIEVER_RECIPE)), **start, **data})
     _check(train_retriever(options.to_argv()))
-    return len(rows.read_text(encoding="utf-8").splitlines()), training / "model"
+    return rows.read_bytes().count(b"\n"), training / "model"
 
 
 def _check(status: int) -> None:
     """Raise RunError if the exit status of a command is not 0."""
     if status:
-        raise RunError(f"a command ended with status {status} (see above): run this one again")
+        raise RunError(f"a command of the variant ended with status {status} (see above): run variants again")

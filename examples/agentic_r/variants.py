@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with hold_out(args.out):
         for seed in args.seeds:
             run_missing_variants(args.out, seed)
-    write_page(args.out / "variants.md", variants_table(finished_variants(args.out)))
+        write_page(args.out / "variants.md", variants_table(finished_variants(args.out)))
     return 0
 
 

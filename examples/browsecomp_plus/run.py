@@ -65,7 +65,7 @@ class RetrievalServerSearcher:
     def search(self, query: str, k: int = 10) -> list[dict[str, Any]]:
         """Return at most `k` documents, best first, each as `{"docid", "score", "text"}`.
 
-        Raises RunError if the server does not answer.
+        Raises RunError if the server does not answer with documents.
         """
         body = {"queries": [query], "topk": k, "return_scores": True, **self._index}
         hits = self._request("POST", "/retrieve", body)["result"][0]
@@ -77,7 +77,7 @@ class RetrievalServerSearcher:
     def get_document(self, docid: str) -> dict[str, Any] | None:
         """Return the whole document, `{"docid", "text"}`, or None if there is none with this id.
 
-        Raises RunError if the server does not answer.
+        Raises RunError if the server does not answer with documents.
         """
         [document] = self._request("POST", "/documents", {"ids": [docid], **self._index})["result"]
         return document and {"docid": document["id"], "text": document["contents"]}
@@ -100,7 +100,7 @@ class RetrievalServerSearcher:
     def _request(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """Send a request and return the JSON object of the response.
 
-        Raises RunError for any other response.
+        Raises RunError if there is no response, or another one.
         """
         address = f"{self._client.base_url}{path}"
         try:
@@ -162,8 +162,8 @@ def write_runs(records: Iterable[dict[str, Any]], out: Path, model: str = "") ->
     """Write one file for each record into a folder, and return the number of files.
 
     The folder should have no runs yet: files of earlier runs are replaced only by those of the same number,
-    and the benchmark counts all that it finds. Raises DataError for what is no record, for a record without
-    an id, and for a second record of a question, since the benchmark would count both.
+    and the benchmark counts all that it finds. Raises DataError for a line that is not a record, for a record
+    without an id, and for a second record of a question, since the benchmark would count both.
     """
     out.mkdir(parents=True, exist_ok=True)
     query_ids: set[str] = set()

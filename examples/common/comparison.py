@@ -28,7 +28,8 @@ Seeds = Annotated[list[int], unique_values("--seeds")]
 
 
 def short_hash(parts: Any, sort_keys: bool = False) -> str:
-    """Return a hash of JSON values as 8 hexadecimal digits; it identifies the settings of a run."""
+    """Return a hash of JSON values as 8 hexadecimal digits; it identifies the settings of a run. With
+    `sort_keys`, it does not depend on the order of keys."""
     return hashlib.sha256(json.dumps(parts, sort_keys=sort_keys).encode()).hexdigest()[:8]
 
 

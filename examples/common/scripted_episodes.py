@@ -22,12 +22,14 @@ from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.world import Question
 from rag_r1.protocols import Protocol
 
+#: The passages of the placeholder search.
 _NOTHING = ({"id": "0", "contents": "nothing"},)
 
 
 class Script(ABC):
     """Writes the policy's turns in one episode."""
 
+    #: The codec of the episode.
     codec: Codec
 
     @abstractmethod

@@ -16,6 +16,7 @@ from rag_r1.runs.markdown import Claim, Page
 #: The claim holds if a trained memory exceeds the EM of the trained plain policy, and of its own start, by
 #: this.
 GAIN = 0.20
+#: Figure of a validation (`figures` in run.py) -> its column in the table.
 _COLUMNS = {
     "EM one_hop": "EM one-hop",
     "EM bridge": "EM bridge",

@@ -43,6 +43,7 @@ from rag_r1.tools import search_tools
 BATCH = 16
 #: Action of the script -> its relative frequency.
 ActionRates = Mapping[str, float]
+#: The rates of a script that makes many mistakes, in the two situations.
 AFTER_FACT: ActionRates = {"summary": 0.3, "early": 0.45, "on": 0.25}
 REFERRED: ActionRates = {"backtrack": 0.3, "guess": 0.45, "on": 0.25}
 
@@ -56,6 +57,7 @@ class BehaviourRates(NamedTuple):
     referred: ActionRates
 
 
+#: A script that makes many mistakes, and one that makes none.
 MIXED = BehaviourRates(AFTER_FACT, REFERRED)
 RIGHT = BehaviourRates({"summary": 1.0}, {"backtrack": 1.0})
 

@@ -43,6 +43,7 @@ from rag_r1.protocols import Protocol, load_protocol
 
 #: The embedded policy from which the base is made, and the protocol that the base learns.
 EMBEDDED, BASE_PROTOCOL = "rag_r1_sq", "agentic_rag_en"
+#: The trainings of the base and of a warm start.
 BASE = TrainingPhase(steps=480, warmup=10, lr=2e-3, matrix_lr=4e-3)
 WARM = TrainingPhase(steps=120, warmup=5, lr=1e-3, matrix_lr=1e-3)
 
@@ -63,7 +64,7 @@ def memory_budget() -> Budget:
 
 
 def warm_start_hash() -> str:
-    """Return a short hash of the settings that are varied in the warm starts.
+    """Return a short hash of the settings on which the warm starts depend and that experiments change.
 
     These are the form of the world's pages, the rates of the scripts, and the phases of the training. The
     embedded policy, the protocols and the recipe's limits are not in it.
@@ -108,7 +109,7 @@ def _train_phase(
 
 
 def add_memory_tokens(protocol: Protocol) -> tuple[Qwen2ForCausalLM, PreTrainedTokenizerBase]:
-    """Load the embedded policy, and add tokens for the protocol's tags and the pages' words."""
+    """Return the embedded policy and its tokenizer, with tokens for the protocol's tags and pages' words."""
     model, tokenizer = load_policy(policy_path(EMBEDDED))
     tool = protocol.queries.names[0][0]
     tags = [tag for block in protocol.blocks for tag in (block.open, block.close)]

@@ -31,6 +31,7 @@ from rag_r1.rollouts.requests import make_request, seeded_fraction
 from rag_r1.runs.errors import RunError
 from rag_r1.tools.retrieval.local_server import retrieval_process
 
+#: The protocol and the default prompt of the samples.
 PROTOCOL = "rag_r1_mq"
 PROMPT = Path(__file__).parents[2] / "recipes" / "real_small" / "one_shot.txt"
 _IN_FLIGHT = 64

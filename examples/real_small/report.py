@@ -192,7 +192,8 @@ def kinds_table(rows: Mapping[str, list[Record]]) -> tuple[list[str], list[list[
     table = []
     for name, records in rows.items():
         share, groups = exact_match(records), by_kind(records)
-        low, high = wilson_interval(share, len(records))
+        scored = sum(record["rewards"]["em"] is not None for record in records)
+        low, high = wilson_interval(share, max(scored, 1))  # without scores, the share and the ends are nan
         ems = [number(exact_match(groups[kind]), 2) if kind in groups else "–" for kind in KINDS]
         interval = f"{number(share)} [{number(low)}, {number(high)}]"
         table.append([cell(name), integer(len(records)), interval, *ems, number(queries(records), 2)])

@@ -16,7 +16,8 @@ A trace whose search misses the needed passage is left out, since its answer wou
 passages.
 
 MIXED has the shares of the strategies; it was fixed before the first reinforcement learning. About half of
-its traces answer with too few passages, so that a policy trained on them can improve by searching more.
+its traces answer with too few passages, so that a policy trained on them can improve by searching more. GOLD
+has the strategy with the fewest turns that searches for all passages.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ from rag_r1.runs.errors import RunError
 from rag_r1.tools import RetrievalClient, RetrieverConfig
 from rag_r1.tools.retrieval.local_server import retrieval_process
 
+#: The protocol of the traces.
 PROTOCOL = "rag_r1_mq"
 #: Kinds of questions whose facts can be searched for in one turn.
 INDEPENDENT = ("comparison", "yes_no")
@@ -169,7 +171,7 @@ async def make_trace(
     """Return the trace of a question by a strategy, or None if a search does not find its passage.
 
     `guess` is the answer of a strategy that does not search for all passages. Raises DataError if a search
-    fails, since a server that is down is no index without the passages.
+    fails, since a failure does not show that the index lacks the passage.
     """
     trajectory = Trajectory(question.id, question.text, PROTOCOL, status="answered")
     passages = list(zip(question.ids, question.titles, strict=True))

@@ -21,7 +21,7 @@ PAPER = {
 ARMS = ("sq", "mq")
 #: The group of questions about which the claim is made.
 TWO_FACTS = "two independent facts"
-#: How policies were trained that are not given.
+#: How the policies were trained, unless --policies or --untrained chose others.
 _TRAINING = " with PPO, sq for EM, mq for EM less 0.05 a turn of a right answer"
 _HEAD = ("", "EM sq", "EM mq", "rounds sq", "rounds mq", "change", "seconds sq", "seconds mq", "change")
 #: Part of the claim, on questions with two independent facts -> a figure, and the largest relative change of
@@ -78,7 +78,7 @@ def _rows(runs: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 
 def mean_figures(runs: Sequence[Mapping[str, Any]], group: str) -> dict[str, dict[str, float]]:
-    """Return the figures of a group of questions, each as the mean over the seeds."""
+    """Return arm -> figure -> its mean over the seeds, for a group of questions."""
     names = ("em", "rounds", "seconds")
     return {arm: {name: fmean(run[arm][group][name] for run in runs) for name in names} for arm in ARMS}
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from data_process.passage_questions.questions import KINDS
-from examples.real_small.report import as_text, curve_table, main, training_log
+from examples.real_small.report import as_text, curve_table, kinds_table, main, training_log
 from tests.explorer.made_records import record, write
 
 
-def made(name: str, em: float = 1.0, **more: object) -> dict:
+def made(name: str, em: float | None = 1.0, **more: object) -> dict:
     return {**record(name, split="val", **more), "rewards": {"em": em}, "golds": ["Karlen Ford"]}
 
 
@@ -42,6 +42,12 @@ def test_a_wrong_evaluation_is_named_before_anything_is_written(words, tmp_path,
 def test_a_kind_that_a_training_lacks_keeps_its_place():
     _, [row] = curve_table([{1: [made("a")]}, {1: [made(f"{KINDS[0]}-1", 0.5)]}])
     assert row[2] == "–, 0.50"
+
+
+def test_the_interval_counts_only_answers_with_a_score():
+    scored = [made("a"), made("b", 0.0)]
+    _, [full, part, empty] = kinds_table({"full": scored, "part": [*scored, made("c", None)], "empty": []})
+    assert full[2] == part[2] and empty[2] == "– [–, –]"
 
 
 def test_the_last_run_of_a_step_counts_and_a_line_that_was_cut_off_is_skipped(tmp_path):
