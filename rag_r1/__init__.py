@@ -25,7 +25,7 @@ _HOMES = {
 }
 __all__ = list(_HOMES)
 
-renamed_modules.install()
+renamed_modules.install()  # the old names of modules stay importable for one release
 
 
 def __getattr__(name: str) -> Any:

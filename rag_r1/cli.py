@@ -1,6 +1,6 @@
 """The command `rag-r1`, which runs a subcommand or prints versions (`--version`).
 
-Each subcommand is a module with ``main(arguments) -> exit status`` and has its own `--help`. It is imported
+Each subcommand is a module with `main(arguments) -> exit status` and has its own `--help`. It is imported
 only when it is called, so that `rag-r1 --help` is fast and a subcommand imports only what it needs. Another
 distribution adds a command with an entry point of the group `rag_r1.commands`:
 

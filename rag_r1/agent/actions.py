@@ -56,7 +56,7 @@ async def _call(state: EpisodeState, turn: Turn, action: Search | Calls) -> Stat
     turn.calls = [CallRecord(call.tool, dict(call.arguments)) for call in action.calls]
     turn.repeated_queries = _count_repeated(state.sent_queries, turn.queries)
     if state.observer:  # making the event takes time
-        state.emit("calls", calls=[{"tool": c.tool, "arguments": c.arguments} for c in turn.calls])
+        state.emit("calls", calls=[{"tool": call.tool, "arguments": call.arguments} for call in turn.calls])
     started = time.perf_counter()
     results = await state.executor.call(turn.calls)
     turn.tool_s = time.perf_counter() - started

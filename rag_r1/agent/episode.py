@@ -89,6 +89,24 @@ class Episode:
         self._finish(state)
         return record
 
+    async def resume(
+        self,
+        trajectory_id: str,
+        question: str,
+        prompt_ids: Sequence[int] | Awaitable[Sequence[int]],
+        past: Sequence[ReplayTurn] = (),
+    ) -> Trajectory:
+        """Run the episode as `run` does, but begin by replaying the turns in `past` (replay.py); the policy
+        continues with the turns and tokens that remain. If the past cannot be replayed, this is recorded as a
+        failure of the engine or of a tool."""
+        engine, tools = self.engine, self.tools
+        if past:
+            self.engine, self.tools = make_replay(engine, tools, past)
+        try:
+            return await self.run(trajectory_id, question, prompt_ids)
+        finally:
+            self.engine, self.tools = engine, tools
+
     def _finish(self, state: EpisodeState) -> None:
         """Complete the record: add the numbers of tokens and, without an answer, the cause; then emit the
         event `ended`."""
@@ -116,24 +134,6 @@ class Episode:
             ledger=self.ledger,
             memory=self.memory,
         )
-
-    async def resume(
-        self,
-        trajectory_id: str,
-        question: str,
-        prompt_ids: Sequence[int] | Awaitable[Sequence[int]],
-        past: Sequence[ReplayTurn] = (),
-    ) -> Trajectory:
-        """Run the episode as `run` does, but begin by replaying the turns in `past` (replay.py); the policy
-        continues with the turns and tokens that remain. If the past cannot be replayed, this is recorded as a
-        failure of the engine or of a tool."""
-        engine, tools = self.engine, self.tools
-        if past:
-            self.engine, self.tools = make_replay(engine, tools, past)
-        try:
-            return await self.run(trajectory_id, question, prompt_ids)
-        finally:
-            self.engine, self.tools = engine, tools
 
     async def _begin(self, question: str, prompt: Sequence[int] | Awaitable[Sequence[int]]) -> str | None:
         """Put the prompt into the ledger. Returns None, or the reason why the episode cannot start."""

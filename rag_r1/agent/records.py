@@ -175,6 +175,7 @@ def _gzip_lines(file: BinaryIO, path: Path) -> Iterator[bytes]:
 
 
 def _too_long_error(path: Path, number: int) -> DataError:
+    """Return the error for the line with this number, from 1."""
     return DataError(
         f"{path}, line {number}: longer than {MAX_LINE_BYTES >> 20} MiB, which no record is: remove the line"
     )

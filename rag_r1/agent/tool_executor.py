@@ -35,6 +35,7 @@ from rag_r1.protocols.retriever_query import CallContext, Context
 
 logger = logging.getLogger(__name__)
 
+#: The result of a call as the policy reads it; a refusal is a document.
 Result = list[Document] | Failure
 #: Most characters that the policy is shown of a tool's name or of the reason for a refusal.
 _SHOWN = 200
@@ -52,7 +53,7 @@ class ToolExecutor:
     #: Makes the context of the current turn, for tools that read it.
     context: Callable[[], CallContext] = lambda: CallContext("")
     #: Number of accepted calls of each tool in the episode.
-    called: Counter[str] = field(default_factory=Counter)
+    accepted: Counter[str] = field(default_factory=Counter)
 
     async def call(self, calls: Sequence[CallRecord]) -> list[Result]:
         """Make the calls of a turn; returns a result for each, in order. Completes the records of the calls
@@ -90,10 +91,10 @@ class ToolExecutor:
             call.status = "failed"
             return Failure(failure_text(call.tool), "tool", error_line(error))
         max_calls = self._limits(call.tool).max_calls
-        if message is None and max_calls is not None and self.called[call.tool] >= max_calls:
+        if message is None and max_calls is not None and self.accepted[call.tool] >= max_calls:
             message = f"The tool {call.tool} can be called {max_calls} times, and it was."
         if message is None:
-            self.called[call.tool] += 1
+            self.accepted[call.tool] += 1
             return None
         call.status = "refused"
         return text_result(call.tool, message)
@@ -148,7 +149,7 @@ class ToolExecutor:
         """Return the result as the policy reads it; sets the remaining fields of the call's record."""
         call.seconds = seconds
         if isinstance(result, Refusal):
-            self.called[call.tool] -= 1
+            self.accepted[call.tool] -= 1
             call.status = "refused"
             return text_result(call.tool, result.reason)
         if isinstance(result, Failure):

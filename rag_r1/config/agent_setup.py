@@ -2,13 +2,14 @@
 
 Training, evaluation, serving, the demo and the preflight all create their episodes from an `AgentSetup`, so
 the agent that is evaluated is the agent that was trained. `AgentSetup.of` creates one from the block
-`rag_r1:`. Code that has the parts already, such as the demo, passes them to the constructor. The parts are
+`rag_r1:`. Code that has the parts already, such as the demo, passes them to the constructor. The parts are:
 
     protocol    the protocol, which also neutralises the tokenizer's control tokens in documents and questions
     codec       converts text to tokens and back; shared by all episodes of a process
     budget      the limits of an episode, including those of the trainer's rows and of the engine's context
     tools       makes the tools for the running event loop
-    failures    the kinds of failure that are retried, and those that are masked
+    chat        encodes the messages of a prompt with the model's chat template
+    failures    how failed calls are retried, and which kinds of failure are masked
     schemas     the tools' schemas, for a chat template that lists them in the prompt (`turns: chat`)
 """
 

@@ -26,11 +26,7 @@ class Rung:
     #: The factor by which the learning rate is multiplied.
     learning_rate: PositiveNumber = 1.0
     #: Overrides of the recipe, as key=value.
-    set: Annotated[
-        tuple[Text, ...],
-        BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value),
-        Constraint("a list of key=value"),
-    ] = ()
+    set: Annotated[tuple[Text, ...], Constraint("a list of key=value")] = ()
 
 
 def _rungs(value: Any) -> Any:
@@ -62,11 +58,13 @@ class GuardOptions:
 
     #: Whether a training is watched.
     enabled: Flag = True
-    #: The number of steps whose mean is compared with the best earlier mean of as many steps.
+    #: The number of steps whose mean is compared with the best earlier mean of as many steps. The share of
+    #: right answers is also compared in single steps, and in four times as many steps.
     window: PositiveCount = 2
     #: The part of the best share of right answers that may be lost, in training and in validation.
     right_loss: Share = 0.25
-    #: The fall of right answers must also exceed this many standard deviations of a window's mean.
+    #: The fall of right answers must also exceed this many standard deviations of a window's mean, besides
+    #: the sqrt(2 ln n) by which the best of n windows exceeds the others by chance.
     right_deviations: PositiveNumber = 4.0
     #: Searches count as vanished if less than this part of the most searches per question is left.
     searches_left: Share = 0.5

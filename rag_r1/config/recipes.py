@@ -76,8 +76,8 @@ class Recipe:
     @classmethod
     def find(cls, name: str | Path) -> Recipe:
         """Find a recipe by a name or a path, as `find_file` does. Raises RunError if there is none, or if
-        the file is not a recipe or would end or exhaust Hydra's reader. A file that is not YAML passes: the
-        error of Hydra, when it composes the recipe, names the line."""
+        the file is not a recipe, or would crash Hydra's reader or fill the memory. A file that is not YAML
+        passes: the error of Hydra, when it composes the recipe, names the line."""
         path = find_file(name, ".yaml")
         if path.suffix != ".yaml":
             raise RunError(f"{path} is not a recipe: the name of a recipe's file ends in .yaml")
@@ -119,7 +119,7 @@ class Recipe:
         return [*recipe, *self.hydra_overrides(overrides)]
 
     def command(self, overrides: Sequence[str]) -> list[str]:
-        """Return veRL's own command that trains with this recipe."""
+        """Return the command of veRL's trainer for reinforcement learning with this recipe."""
         return [sys.executable, "-m", "verl.trainer.main_ppo", *self.command_arguments(overrides)]
 
     def _searchpath(self, overrides: Sequence[str]) -> list[str]:

@@ -2,10 +2,11 @@
 
 Every key is declared once, with its type, limits and default (rag_r1/options/declare.py explains how). The
 keys of a section are declared where they are used: the limits of an episode in agent/budget.py, the failure
-policy in agent/failures.py, the retrieval client's keys in rag_r1/tools/retrieval/options.py. All others are
-declared here. `RagR1Config.read` checks the whole block when a run starts, and returns every fault with the
-full path of its key, so that the user can correct all of them at once; `from_config` raises them.
-`recipes/rag_r1_defaults.yaml` shows and explains the keys, with the same defaults
+policy in agent/failures.py, the guard in config/guard.py, the retrieval client's keys in
+rag_r1/tools/retrieval/options.py. All others are declared here. `RagR1Config.read` checks the block when a
+run starts, and returns every fault with the full path of its key, so that the user can correct all of them at
+once; `from_config` raises them. The entries of `retriever`, `tools` and `reward` are checked where they are
+used (search_faults.py). `recipes/rag_r1_defaults.yaml` shows and explains the keys, with the same defaults
 (tests/config/test_schema.py).
 """
 

@@ -12,7 +12,7 @@ the ids are certain to stay the same:
   so they never stay unmerged side by side. Tokens without that property never occur and are left out. If
   whole words are looked up before anything is merged (Llama 3), every split of a token in two must be a
   merge.
-* A text that NFC would change, or of which the expression skips a part, is left to the tokenizer itself.
+* A text that NFC would change, or a part of which the expression skips, is left to the tokenizer itself.
 
 Both libraries must also regard the same characters as letters, as tokenizers 0.22 and tiktoken 0.14 do in all
 of Unicode. If one of them learns new letters earlier, texts with these are split differently, but the ids
@@ -88,7 +88,7 @@ def _pattern(spec: dict[str, Any]) -> str | None:
     if (spec["normalizer"] or {"type": "NFC"})["type"] != "NFC":
         return None
     pre_tokenizer = spec["pre_tokenizer"] or {"type": None}
-    steps = pre_tokenizer["pretokenizers"] if pre_tokenizer["type"] == "Sequence" else [pre_tokenizer]
+    steps = pre_tokenizer.get("pretokenizers") or [pre_tokenizer]
     *splits, final_step = steps
     if final_step["type"] != "ByteLevel" or final_step["add_prefix_space"]:
         return None

@@ -9,7 +9,8 @@ temperature 1. It is available in every mode of the trainer, also where veRL doe
 If the likelihood of right answers falls although they are rewarded, the collapse that the LLDS paper
 describes has begun (arXiv 2512.04220).
 
-`part_logprobs` runs in the agent loop, where the tokens are; `signals` needs only the record.
+`part_logprobs` runs in the agent loop, where the tokens are; `signals` needs only the record, and
+`group_signals` the rewards of all groups of a step.
 """
 
 from __future__ import annotations

@@ -164,6 +164,7 @@ REFUSED = {
     "another normalizer": lambda spec: spec.update(normalizer={"type": "Lowercase"}),
     "two expressions in turn": two_cuts,
     "no cuts at all": lambda spec: spec.update(pre_tokenizer=None),
+    "an empty sequence of cuts": lambda spec: spec["pre_tokenizer"].update(pretokenizers=[]),
     "a blank put before the text": lambda spec: spec["pre_tokenizer"]["pretokenizers"][-1].update(
         add_prefix_space=True
     ),
