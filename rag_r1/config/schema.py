@@ -5,9 +5,9 @@ keys of a section are declared where they are used: the limits of an episode in 
 policy in agent/failures.py, the guard in config/guard.py, the retrieval client's keys in
 rag_r1/tools/retrieval/options.py. All others are declared here. `RagR1Config.read` checks the block when a
 run starts, and returns every fault with the full path of its key, so that the user can correct all of them at
-once; `from_config` raises them. The entries of `retriever`, `tools` and `reward` are checked where they are
-used (search_faults.py). `recipes/rag_r1_defaults.yaml` shows and explains the keys, with the same defaults
-(tests/config/test_schema.py).
+once; `from_config` raises them. Only the entries of `tools`, `reward` and `retriever` are checked where they
+are used, those of `retriever` by search_faults.py. `recipes/rag_r1_defaults.yaml` shows and explains the
+keys, with the same defaults (tests/config/test_schema.py).
 """
 
 from __future__ import annotations

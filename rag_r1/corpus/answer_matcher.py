@@ -6,8 +6,8 @@ initials ("J. K.", "U.S."). Articles are dropped, as in the metrics. A text cont
 of the answer occur in it one after the other.
 
 All answers are in one hash table. At each token of a text, the matcher looks up only phrases of the lengths
-of answers that begin with this token. The time is therefore linear in the length of the text and does
-not grow with the number of answers.
+of answers that begin with this token. The time is therefore linear in the length of the text, and does not
+grow with the number of answers.
 
 A short answer or a number occurs in many unrelated texts, so a match proves little: see `weak_reason`.
 """

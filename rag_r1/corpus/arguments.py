@@ -49,7 +49,7 @@ class CheckArguments(Arguments):
     topk: Positive = argument("passages of a search in which a gold answer is looked for", default=20)
     wire: Literal[tuple(WIRES)] = argument("wire format of the servers", default="retrieve")
     ids: IdsMode = argument(
-        "supporting ids of the data; auto: ignore those of a source of which none is in the corpus",
+        "supporting ids of the data; auto: ignore those of a source if none of them is in the corpus",
         default="auto",
     )
     redirects: Path | None = argument(

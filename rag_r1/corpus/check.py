@@ -63,8 +63,8 @@ class CheckResult:
 def check_start(args: CheckArguments) -> CorpusInputs:
     """Check files, folder and servers, and return the content of the files.
 
-    A server of which an earlier run has left results is tried only with --check-only. Raises StartError with
-    all problems.
+    A server whose results an earlier run has left is tried only with --check-only. Raises StartError with all
+    problems.
     """
     with StartChecks() as checks:
         checks.run(check_out, args.out, "rag-r1 corpus check")
@@ -167,8 +167,8 @@ def _missing_names(missing: Sequence[dict[str, Any]], key: str) -> list[str]:
 def _search(
     args: CheckArguments, questions: Sequence[CorpusQuestion], answers: AnswerMatcher
 ) -> dict[ServerName, RetrievalResults]:
-    """Search each server whose address is given for all questions. Returns the results by its name; raises
-    RunError as `retrieve` does."""
+    """Search each server whose address is given for all questions. Returns the results by the server's
+    name; raises RunError and OSError as `retrieve` does."""
     progress = not args.no_progress
     return {
         server.name: retrieve(questions, answers, server.config, server.results_file, progress=progress)

@@ -56,7 +56,8 @@ def paragraphs_of(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         context = _parsed_json(mapping.get("context"))
         if isinstance(context, Mapping):  # the copies on the Hub have a list for each column
             columns = context.get("title"), context.get("sentences")
-            context = list(zip(*columns, strict=False)) if all(isinstance(c, list) for c in columns) else []
+            are_lists = all(isinstance(column, list) for column in columns)
+            context = list(zip(*columns, strict=False)) if are_lists else []
         for page in context if isinstance(context, list) else ():
             if isinstance(page, list | tuple) and len(page) == 2:
                 yield from _paragraph(*page)

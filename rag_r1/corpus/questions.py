@@ -31,7 +31,7 @@ class QuestionPart(NamedTuple):
     """A single question."""
 
     question: str
-    #: The gold answers, of which any is right.
+    #: The gold answers, any of which is right.
     golds: tuple[str, ...]
 
 
@@ -69,7 +69,7 @@ def read_questions(paths: Sequence[Path]) -> CorpusQuestions:
     questions = CorpusQuestions()
     locations: dict[tuple[str, str], str] = {}
     for path in paths:
-        earlier_questions, bad = len(questions.questions), BadRows()
+        n_earlier, bad = len(questions.questions), BadRows()
         for number, row, parse in _rows(path):
             location = f"{path}, row {number}"
             try:
@@ -81,7 +81,7 @@ def read_questions(paths: Sequence[Path]) -> CorpusQuestions:
                 continue
             locations[question.key] = location
             questions.questions.append(question)
-        if len(questions.questions) == earlier_questions:
+        if len(questions.questions) == n_earlier:
             reasons = "; ".join(bad.first) or "it has no rows"
             raise DataError(f"no usable question in {path}: {reasons}. Accepted are {ACCEPTED}")
         questions.bad += bad

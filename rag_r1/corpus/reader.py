@@ -206,7 +206,7 @@ def _json_row(line: str, ids: bool) -> Passage:
 
 
 def _tsv_row(line: str, ids: bool) -> Passage:
-    """Return the passage in a line of a .tsv file, which has an id whatever `ids` says. Raises ValueError."""
+    """Return the passage in a line of .tsv, which needs an id whatever `ids` says, or raise ValueError."""
     columns = line.split("\t")
     if len(columns) != 2:
         raise ValueError(f"{len(columns)} tab-separated columns instead of 2 (id, then 'title   text')")

@@ -26,6 +26,7 @@ from rag_r1.io.terminal_text import terminal_text
 from rag_r1.runs import pictures
 from rag_r1.runs.markdown import Page, integer
 
+#: The file with the ids of the answerable questions.
 ANSWERABLE_IDS = "answerable_ids.json"
 #: Most questions that missing.jsonl names for each missing id or title.
 _MAX_NAMED = 5
@@ -50,22 +51,22 @@ def missing_evidence(judged: Iterable[QuestionVerdict]) -> list[dict[str, Any]]:
 
 def notes(questions: Sequence[CorpusQuestion], findings: CorpusFindings, ids: IdsMode) -> list[str]:
     """Return notes without which the reported shares could be misread. `ids` is the value of --ids."""
-    notes = []
+    texts = []
     if findings.foreign and ids == "auto":
-        notes.append(
+        texts.append(
             f"The supporting ids of {len(findings.foreign)} source(s) were ignored: none of them is in the "
             "corpus, so they are those of another one. --ids trust counts them as missing."
         )
     for name, results in (("retriever", findings.retriever), ("bm25", findings.bm25)):
         if results is not None and (failed := len(questions) - len(results)):
-            notes.append(f"{failed:,} questions got no answer from the {name}. Run again to ask only these.")
+            texts.append(f"{failed:,} questions got no answer from the {name}. Run again to ask only these.")
     first_hits = findings.scan.probe
     if foreign := len(first_hits - findings.scan.probe_found):
-        notes.append(
+        texts.append(
             f"{foreign:,} of {len(first_hits):,} passages that the servers returned first are not in this "
             "corpus. Do they serve another one?"
         )
-    return notes
+    return texts
 
 
 def summarise(
@@ -171,7 +172,7 @@ def draw(summary: dict[str, Any], path: Path) -> list[Path]:
     are none if matplotlib is not installed."""
     sources = dict(reversed(summary["sources"].items()))
 
-    def shares(axes: Any) -> None:
+    def paint(axes: Any) -> None:
         starts = [0.0] * len(sources)
         colors = (pictures.BLUE, pictures.ORANGE, pictures.GREY)
         for verdict, color in zip(VERDICTS, colors, strict=True):
@@ -189,4 +190,4 @@ def draw(summary: dict[str, Any], path: Path) -> list[Path]:
         axes.set_title("Can the questions be answered from this corpus?", loc="left")
         axes.legend(frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.12))
 
-    return pictures.draw(path, shares, size=(7, 1.4 + 0.4 * len(sources)))
+    return pictures.draw(path, paint, size=(7, 1.4 + 0.4 * len(sources)))

@@ -150,6 +150,7 @@ async def _search(
     for (_, golds), documents in zip(question.parts, part_documents, strict=True):
         if isinstance(documents, Failure):
             return documents.detail
+        # All golds are among the answers already, so `add` only returns their keys.
         gold_keys = {answers.keys[key] for gold in golds if (key := answers.add(gold)) is not None}
         hits = (rank for rank, doc in enumerate(documents, 1) if gold_keys & answers.matches_in(doc.contents))
         ranks.append(next(hits, None))

@@ -88,8 +88,8 @@ def scan_corpus(
     after every `interval` rows. Raises DataError for a broken file of the corpus.
     """
     made_from = {"fingerprint": targets.fingerprint(corpus)}
-    file = StateFile(state, made_from, max_bytes=_MAX_STATE_BYTES, max_values=_MAX_STATE_VALUES)
-    result = file.read(partial(_restore, targets=targets)) or ScanResult(probe=targets.probe)
+    state_file = StateFile(state, made_from, max_bytes=_MAX_STATE_BYTES, max_values=_MAX_STATE_VALUES)
+    result = state_file.read(partial(_restore, targets=targets)) or ScanResult(probe=targets.probe)
     if result.done:
         return result
     seen_ids = SeenIds.until(result.place, corpus, progress=progress)
@@ -103,10 +103,10 @@ def scan_corpus(
             seen_ids.add(row.id)
             _add_matches(row, targets, answer_keys, result)
         if n_rows % interval == 0:
-            file.write(_state(result, targets), durable=True)
+            state_file.write(_state(result, targets), durable=True)
     result.repeated = seen_ids.repeated(corpus, progress=progress)
     result.done = True
-    file.write(_state(result, targets), durable=True)
+    state_file.write(_state(result, targets), durable=True)
     return result
 
 

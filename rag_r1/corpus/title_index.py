@@ -92,12 +92,12 @@ def level_of(first: str, second: str) -> str | None:
         return None
     if unicode_normalised(first) == unicode_normalised(second):
         return "unicode"
-    a, b = without_underscores(first), without_underscores(second)
-    if a == b:
+    texts = without_underscores(first), without_underscores(second)
+    if texts[0] == texts[1]:
         return "underscores"
     if case_folded(first) == case_folded(second):
-        has_one_case = any(text in (text.lower(), text.upper()) for text in (a, b))
-        return "case" if has_one_case or a[1:] == b[1:] else "mixed_case"
+        has_one_case = any(text in (text.lower(), text.upper()) for text in texts)
+        return "case" if has_one_case or texts[0][1:] == texts[1][1:] else "mixed_case"
     return "diacritics" if without_diacritics(first) == without_diacritics(second) else "suffix"
 
 
@@ -157,7 +157,7 @@ class TitleIndex:
                 self.matches[title] = (level, page)
 
     def level(self, title: str) -> str | None:
-        """Return the level of a title's best match, or None if there is no match."""
+        """Return the level of a title's best match so far, or None if there is no match."""
         return self.matches[title][0] if title in self.matches else None
 
     def names(self) -> list[list[str]]:

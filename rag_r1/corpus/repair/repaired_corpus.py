@@ -19,6 +19,7 @@ from rag_r1.corpus.title_index import STRONG, key_of, level_of
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.io.atomic_files import write_json_lines
 
+#: The name of the file with the repaired corpus.
 REPAIRED = "repaired_corpus.jsonl"
 _SUPPLIED = re.compile(r"supplied-(\d{1,18})")
 

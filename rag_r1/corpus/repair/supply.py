@@ -27,7 +27,7 @@ def _paragraphs(data: Sequence[Path], titles: frozenset[str]) -> Iterator[tuple[
     """Yield (title, text) of the paragraphs with these titles, each once. Files in veRL's layout are skipped,
     because they contain no paragraphs."""
     digests: set[bytes] = set()
-    for path in map(Path, data):
+    for path in data:
         if not titles or has_verl_columns(path):
             continue
         with open_rows(path, COLUMNS, COLUMNS) as (_, rows):
