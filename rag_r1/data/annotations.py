@@ -134,8 +134,8 @@ def _rows(path: Path, bad: BadRows) -> Iterator[tuple[int, str | None, Any]]:
         why = reason_of(error)
         raise DataError(f"cannot read {path}: {why}; correct the path, or make it again") from error
     if (lists := _lists_by_source(text)) is not None:
-        rows = ((source, row) for source, rows in lists.items() for row in rows)
-        for number, (source, row) in enumerate(rows, 1):
+        pairs = ((source, row) for source, rows in lists.items() for row in rows)
+        for number, (source, row) in enumerate(pairs, 1):
             yield number, source, row
         return
     for number, line in enumerate(text.split("\n"), 1):

@@ -25,7 +25,8 @@ LANGUAGES = {
     "pt": "Portuguese",
     "nl": "Dutch",
 }
-#: Maps each language to its most common words, and to words of which nearly every question has one.
+#: Maps each language to its most common words, and to its question words and verbs; nearly every question has
+#: one of the latter.
 _WORDS = {
     "en": (
         "the of and to by was were is are with from for on at",
@@ -62,7 +63,8 @@ _ASKING = {language: frozenset(asking.split()) for language, (_, asking) in _WOR
 
 
 def is_in_another_language(question: str, texts: Sequence[str]) -> bool:
-    """Return whether a question is clearly in another language than the texts, by its script or its words."""
+    """Return whether a question is clearly in another language than the texts (at least one), by its script or
+    its words."""
     scripts = _scripts(question)
     text_scripts = set().union(*map(_scripts, texts))
     if any(count >= _MIN_LETTERS and script not in text_scripts for script, count in scripts.items()):
@@ -71,6 +73,7 @@ def is_in_another_language(question: str, texts: Sequence[str]) -> bool:
     words = set(_split_words(question))
     if language is None or words & _ASKING[language]:
         return False
+    # Without a question word of that language, it must have a common one, and no question word of another.
     return not words & _COMMON[language] or any(words & asking for asking in _ASKING.values())
 
 

@@ -130,7 +130,7 @@ def refers_to_its_passage(question: str) -> bool:
 
 
 def unknown_names(question: str, texts: Iterable[str]) -> list[str]:
-    """Return the names in a question of which none of the texts has a form.
+    """Return the names in a question that occur in none of the texts, in any form.
 
     The words of names are the capitalised words of a question after the first, its numbers of at least three
     digits, and all words in quotation marks, in brackets and of addresses; words of one or two letters, which

@@ -39,6 +39,7 @@ REQUIRED_COLUMNS = (
     "extra_info.question",
     "extra_info.protocol",
 )
+#: The name under which veRL finds our agent loop.
 AGENT_NAME = "search_agent"
 #: Columns that `read_rows` reads.
 COLUMNS_READ = ("data_source", "prompt", "ability", "reward_model", "extra_info")
@@ -173,7 +174,8 @@ class RowWriter:
     """Context manager that writes a parquet file row by row, in memory that does not grow with their number.
 
     The bytes of the file depend only on the rows. The file appears under its name when the block ends; after
-    an error, or if the process is killed, an earlier file of that name is unchanged.
+    an error, or if the process is killed, an earlier file of that name is unchanged. Raises OSError if it
+    cannot be written.
     """
 
     def __init__(self, path: str | Path, metadata: Mapping[str, Any] = SOURCE_METADATA):

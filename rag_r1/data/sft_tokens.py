@@ -37,7 +37,7 @@ class RowTokens:
     mask: list[int]
 
     @property
-    def targets(self) -> int:
+    def target_tokens(self) -> int:
         """The number of tokens of targets."""
         return sum(self.mask)
 
@@ -111,8 +111,8 @@ def protocol_of_rows(rows: Iterable[SftRow], name: str | None) -> Protocol:
         protocol = load_protocol(name or names[0])
     except ValueError as error:
         raise DataError(f"data.protocol: {error}") from error
-    if other_names := [name for name in names if name != protocol.name]:
-        raise DataError(f"data.protocol is {protocol.name!r}, but there are rows of {', '.join(other_names)}")
+    if others := [other for other in names if other != protocol.name]:
+        raise DataError(f"data.protocol is {protocol.name!r}, but there are rows of {', '.join(others)}")
     if protocol.turns == "chat":
         raise DataError(
             f"the protocol {protocol.name} has turns of a chat template, for which there is no supervised "

@@ -29,7 +29,7 @@ YEARS = [str(year) for year in range(1901, 1931)]
 def names(first: Sequence[str], second: Sequence[str], split: str) -> list[str]:
     """Return all names of a split, `train` or `test`, that consist of a first and a second word.
 
-    The splits are disjoint and the same for all seeds. One name in six is in `test`.
+    The splits are disjoint and the same for all seeds. About one name in six is in `test`.
     """
     pairs = (f"{a} {b}" for a in first for b in second)
     return [pair for pair in pairs if (zlib.crc32(pair.encode()) % 6 == 0) == (split == "test")]

@@ -1,8 +1,9 @@
-"""Trains a tiny policy on batches of weighted rows, for one phase of supervised learning.
+"""Trains a tiny policy on batches of weighted rows, in phases of supervised learning.
 
 A row consists of token ids with a loss weight for each. The callers make the rows: warm_start.py for the
 demo's policies, and pipeline/pretrain.py for the base of the pipeline. Each phase has its own learning rates.
-The state of a training can be saved after any step, so that an interrupted one can be resumed.
+`train` runs one phase; `train_resumable` runs several, and saves its state, so that an interrupted training
+can be resumed.
 """
 
 from __future__ import annotations
@@ -121,28 +122,29 @@ def train_resumable(
 ) -> None:
     """Train `model` in place through all phases, or resume an interrupted training.
 
-    `rows_of` returns the rows for the number of a phase and of a step. After every `SAVE_INTERVAL` steps, and
-    at the end of a phase, the state is written to the file `progress`. The file contains only tensors and
-    numbers, and is read with `weights_only`. The caller removes it when the policy has been written.
+    `rows_of` returns the rows for the index of a phase and the index of a step in it. After every
+    `SAVE_INTERVAL` steps, and at the end of a phase, the state is written to the file `progress`. The file
+    contains only tensors and numbers, and is read with `weights_only`. The caller removes it when the policy
+    has been written.
     """
-    # `part` is the number of the phase, and `step` the number of its steps that are done.
+    # `part` is the index of the phase, and `step` the number of its steps that are done.
     state = torch.load(progress, weights_only=True) if progress.exists() else {"part": 0, "step": 0}
     model.train()
     with tqdm(total=sum(phase.steps for phase in phases), desc=name, unit="step", mininterval=5) as bar:
-        for number, phase in enumerate(phases):
+        for index, phase in enumerate(phases):
             trainer = PhaseTrainer(model, phase)
-            first_step = phase.steps if number < state["part"] else 0
-            if number == state["part"] and state["step"]:
+            first_step = phase.steps if index < state["part"] else 0
+            if index == state["part"] and state["step"]:
                 trainer.load(state["state"])
                 first_step = state["step"]
             bar.update(first_step)
             for step in range(first_step, phase.steps):
-                loss = trainer.step(rows_of(number, step))
+                loss = trainer.step(rows_of(index, step))
                 bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
                 bar.update()
                 if (step + 1) % SAVE_INTERVAL == 0 or step + 1 == phase.steps:
                     with atomic_file(progress) as file:
-                        torch.save({"part": number, "step": step + 1, "state": trainer.state()}, file)
+                        torch.save({"part": index, "step": step + 1, "state": trainer.state()}, file)
     model.eval()
 
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 #: The protocols of RAG-R1 for which there is a warm start.
 PROTOCOLS = ("rag_r1_sq", "rag_r1_mq")
+#: Contains the folder of each warm start, named after its protocol.
 POLICIES = Path(__file__).parent / "policy"
 
 

@@ -45,7 +45,7 @@ from rag_r1.protocols import Document, Protocol
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase as TokenizerBase
 
-#: Name of the protocol.
+#: Name of R1-Searcher's protocol.
 NAME = "r1_searcher"
 #: The name of the form that is a search. In the SFT data it occurs only in prompts and exercises.
 QUERY = "query"
@@ -143,10 +143,10 @@ def _needed_documents(question: Question, world: World) -> list[Document]:
     return [Document(**by_title[f'"{lookup.entity}"']) for lookup in question.lookups]
 
 
-def _search_results(words: str, search: WorldSearch, needed: Sequence[Document]) -> list[Document]:
-    """Return the results of a search for `words`, without the needed documents."""
+def _search_results(query: str, search: WorldSearch, needed: Sequence[Document]) -> list[Document]:
+    """Return the results of a search, without the needed documents."""
     needed_ids = {document.id for document in needed}
-    return [document for document in search.results([words])[0] if document.id not in needed_ids]
+    return [document for document in search.results([query])[0] if document.id not in needed_ids]
 
 
 def _document_segment(documents: Sequence[Document], rng: random.Random) -> Segment:

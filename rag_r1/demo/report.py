@@ -35,8 +35,9 @@ class HeldOutMeans:
     they could not be compared.
     """
 
-    #: Exact match by kind of question, and over all.
+    #: Exact match by kind of question.
     em_by_kind: dict[str, float]
+    #: Exact match over all questions.
     em: float
     #: Searches and turns per question.
     searches: float
@@ -80,7 +81,8 @@ def make_report(run: Path, facts: dict[str, Any]) -> dict[str, Any]:
             "set trainer.val_before_train=true and trainer.test_freq, and train again"
         )
     held_out = {step: summarise(records) for step, records in validation.items()}
-    reward = {step: known_mean(r["rewards"]["score"] for r in records) for step, records in training.items()}
+    scores = {step: [record["rewards"]["score"] for record in records] for step, records in training.items()}
+    reward = {step: known_mean(values) for step, values in scores.items()}
     results = {
         **facts,
         "held_out_questions": len(next(iter(validation.values()))),
@@ -157,7 +159,7 @@ class ReportArguments(Arguments):
 
 @command_main(ValueError, OSError)
 def main(argv: Sequence[str] | None = None) -> int:
-    """Make the report of a finished run again, and print its table."""
+    """Make the report of a finished run again, and print its table; returns the exit status."""
     args = read_arguments(
         ReportArguments, argv, prog="python -m rag_r1.demo.report", description=__doc__.split("\n\n")[0]
     )

@@ -51,6 +51,7 @@ from rag_r1.training.progress import train
 
 #: Contains a folder for the run of each recipe; relative to the working directory.
 OUTPUTS = Path("outputs", "demo")
+#: veRL saves the last step whatever the frequency is.
 _LAST_STEP_ONLY = "trainer.save_freq=1000000"
 _SAVED_PARTS = "actor_rollout_ref.actor.checkpoint.save_contents"
 #: Overrides that save only the policy of the last step, and only as a Hugging Face model.
@@ -98,7 +99,7 @@ def run_demo(
     DataError if it has recorded fewer than two validations.
     """
     start = time.monotonic()
-    # Of an earlier run. Its policy goes first, since `rag-r1 serve --demo` serves a run that has one.
+    # An earlier run is removed, its policy first, since `rag-r1 serve --demo` serves a run that has one.
     for name in ("checkpoints", "data", "index", "trajectories"):
         shutil.rmtree(out / name, ignore_errors=True)
     out.mkdir(parents=True, exist_ok=True)

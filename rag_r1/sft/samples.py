@@ -164,7 +164,7 @@ class SampleSelection:
         ):
             if tokens > limit:
                 raise UnusableSampleError("too_long", f"a {name} of {tokens} tokens (at most {limit})")
-        return replace(row, context_tokens=context, target_tokens=encoded.targets)
+        return replace(row, context_tokens=context, target_tokens=encoded.target_tokens)
 
     def _drop(self, kind: Literal["trace", "sample"], item_id: str, error: UnusableSampleError) -> None:
         """Record that a trace or a sample is left out, and why."""

@@ -148,4 +148,4 @@ def test_whatever_a_row_is_it_is_a_sample_or_says_why_not(sample):
         row, _ = read(sample)
     except (DataError, UnusableSampleError):
         return
-    assert len(row.targets) == 1 and TOKENS(row).targets
+    assert len(row.targets) == 1 and TOKENS(row).target_tokens

@@ -2,8 +2,8 @@
 
 All bad rows are counted, and the first five are named with their location and the reason. By default nothing
 is then written, and the command fails; with `--skip-bad-rows` the bad rows are left out, which is reported in
-the same way, and the other rows are used. A file is read to its end before it is refused, so one run reports
-all faults. (retrieval_server/folder/bad_rows.py does the same for the retrieval server, which shares no code
+the same way, and the other rows are used. A file is read to its end before it is refused, so one run counts
+all of them. (retrieval_server/folder/bad_rows.py does the same for the retrieval server, which shares no code
 with this package.)
 """
 
@@ -34,6 +34,7 @@ class BadRows:
             self.first.append(f"{location}: {reason}")
 
     def __add__(self, other: BadRows) -> BadRows:
+        """Return the rows of both, those of `self` first."""
         return BadRows(self.count + other.count, (self.first + other.first)[:NAMED])
 
     def named(self) -> str:

@@ -6,7 +6,7 @@ locality-sensitive hashing finds candidates without comparing all pairs: rensa c
 question, the signatures are cut into bands, and questions that agree in a band are candidates. Candidates are
 then compared exactly, so all reported pairs have at least the requested similarity. With the bands that
 `bands` chooses, at least 95 % of the pairs with exactly this similarity become candidates, and nearly all
-pairs that are more similar; of similarities below 0.023 it is fewer, since a signature has only 128 values.
+pairs that are more similar; below a similarity of 0.023 it is fewer, since a signature has only 128 values.
 
 Only the hashes of the bands are stored, in files. One band is loaded at a time, which takes about 50 bytes
 per question. Within a band, a question is compared only with the first `COMPARED` questions that share its

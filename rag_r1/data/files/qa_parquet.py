@@ -28,6 +28,7 @@ from rag_r1.io.atomic_files import atomic_file, write_json, write_json_lines
 from rag_r1.io.errors import DataError
 from rag_r1.protocols import Protocol
 
+#: The file that lists the rows with a repeated question.
 REPEATED = "repeated_questions.jsonl"
 
 
@@ -87,7 +88,7 @@ def _train_split(train: QuestionFile, test_questions: list[Question]) -> Split:
         else:
             kept.append(question)
     if not kept:
-        raise DataError(f"every question of {train.name} is also in the validation set: nothing to train on")
+        raise DataError(f"every question of {train.name} is also in the validation set: give other questions")
     # A row that overlaps is listed only once, as removed, even if it also repeats a question within train.
     overlapping = {id(repeat.row) for repeat in overlap}
     repeats = [repeat for repeat in repeats if id(repeat.row) not in overlapping]

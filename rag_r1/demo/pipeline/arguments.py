@@ -37,7 +37,7 @@ class PipelineArguments(Arguments):
     base: str = argument(
         "base model: `scratch` pretrains it from random weights, which takes half an hour on a core; or "
         "the folder of an existing one, such as RUN/base/policy",
-        "WHICH",
+        "BASE",
         default=SCRATCH,
     )
     base_steps: Annotated[int, Field(ge=2), Constraint("a whole number of at least 2")] = argument(

@@ -1,6 +1,7 @@
 """Knows where the steps of a pipeline keep their results: the prompt, the models and the index.
 
-Each step writes into the folder with its name in the folder of the pipeline (steps.py).
+Each step writes into the folder with its name in the folder of the pipeline (steps.py). `retriever` serves
+the index to a step.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def check_start(args: PipelineArguments) -> None:
 
 
 def _check_world(args: PipelineArguments) -> None:
-    """Raise RunError if the worlds do not have so many questions."""
+    """Raise RunError if the worlds have fewer questions than `args` asks for."""
     from rag_r1.demo.world import demo_data
 
     try:

@@ -29,6 +29,7 @@ from rag_r1.io.atomic_files import write_text
 from rag_r1.protocols import Protocol
 from rag_r1.rewards import exact_match
 
+#: The file with the scores of all models.
 SCORES = "scores.json"
 #: Number of questions that are played at the same time. It limits the memory.
 _BATCH = 64
@@ -46,7 +47,10 @@ def evaluate(
     budget: Budget,
     topk: int,
 ) -> dict[str, Scores]:
-    """Evaluate all models; returns the scores of each by its name, and writes them into scores.json."""
+    """Evaluate all models; returns the scores of each by its name, and writes them into SCORES in `folder`.
+
+    A search returns `topk` of the `passages`, and `budget` limits an episode.
+    """
     search = WorldSearch(passages, topk)
     scores: dict[str, Scores] = {}
     for name, model in models.items():
@@ -69,7 +73,7 @@ def play(
     scores: Scores = []
     for start in range(0, len(questions), _BATCH):
         batch = questions[start : start + _BATCH]
-        rollouts = run_rollouts(policy, tokenizer, protocol, batch, search, 0.0, budget)
+        rollouts = run_rollouts(policy, tokenizer, protocol, batch, search, budget=budget)
         scores += [score_of(rollout.question, rollout.trajectory) for rollout in rollouts]
     return scores
 

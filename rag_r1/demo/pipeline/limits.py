@@ -1,4 +1,4 @@
-"""Defines the limits of the episodes, which all commands and trainings of a pipeline share."""
+"""Defines what the steps of a pipeline share: the limits of episodes, vLLM's options, GRPO's overrides."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ SAVE_INTERVAL = 6
 CONCURRENCY = 32
 #: Maximum length of an episode with its prompt.
 CONTEXT_TOKENS = BUDGET.max_prompt_tokens + BUDGET.max_response_tokens
+#: The options with which vLLM serves the fine-tuned model.
 VLLM_OPTIONS = (
     *("--max-model-len", str(CONTEXT_TOKENS)),
     *("--max-num-seqs", str(CONCURRENCY)),

@@ -95,6 +95,7 @@ class RuleTeacher:
 
     @cached_property
     def _by_text(self) -> dict[str, Question]:
+        """The questions by their texts."""
         return {question.text: question for question in self.questions}
 
     @cached_property
@@ -126,6 +127,7 @@ class TeacherServer(LoopbackServer):
     teacher: RuleTeacher
 
     def add_routes(self, app: web.Application) -> None:
+        """Send chat requests to the teacher."""
         app.router.add_post("/v1/chat/completions", self._complete)
 
     async def _complete(self, request: web.Request) -> web.Response:
