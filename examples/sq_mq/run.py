@@ -94,12 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def settings_of(args: SqMqArguments) -> dict[str, Any]:
     """Return the settings on which the figures depend, besides the seed."""
     policies = "untrained" if args.untrained else [str(path) for path in args.policies] or "trained"
-    return {
-        "policies": policies,
-        "questions": args.questions,
-        "search_s": args.search_s,
-        "overrides": args.overrides,
-    }
+    return {"policies": policies, **args.model_dump(include={"questions", "search_s", "overrides"})}
 
 
 def compare_seed(args: SqMqArguments, seed: int) -> dict[str, Any]:

@@ -63,8 +63,8 @@ _ASKING = {language: frozenset(asking.split()) for language, (_, asking) in _WOR
 
 
 def is_in_another_language(question: str, texts: Sequence[str]) -> bool:
-    """Return whether a question is clearly in another language than the texts (at least one), by its script or
-    its words."""
+    """Return whether a question is clearly in another language than the texts, by its script or its words;
+    `texts` has at least one."""
     scripts = _scripts(question)
     text_scripts = set().union(*map(_scripts, texts))
     if any(count >= _MIN_LETTERS and script not in text_scripts for script, count in scripts.items()):
