@@ -24,6 +24,7 @@ from rag_r1.protocols.retriever_query import Mode
 DATA_QUESTIONS, HELD_OUT = 150, 150
 #: Number of passages that are scored for each search, and of negatives in each training row.
 CANDIDATES, NEGATIVES = 6, 4
+#: The recipe of the retriever's training.
 RETRIEVER_RECIPE = RECIPES / "agentic_r" / "retriever_demo.yaml"
 
 

@@ -43,7 +43,8 @@ def summary_lines(result: CheckResult, args: CheckArguments) -> list[str]:
     """Return the printed lines: the shares, the first unanswerable questions, and the names of the files."""
     lines = [terminal_text(line, 2000) for line in report.markdown(result.summary).splitlines()]
     lines += _unanswerable_lines(result, args)
-    files = ("verdicts.jsonl", report.ANSWERABLE_IDS, "missing.jsonl", "summary.json", "shares.png")
+    names = ("verdicts.jsonl", report.ANSWERABLE_IDS, "missing.jsonl", "summary.json", "shares.png")
+    files = [name for name in names if (args.out / name).exists()]  # no picture without matplotlib
     lines += ["", f"{args.out}: {', '.join(files)}"]
     if result.offered and not result.repaired:
         lines.append(
@@ -76,7 +77,7 @@ def _unanswerable_lines(result: CheckResult, args: CheckArguments) -> Iterator[s
 
 
 def _reason(verdict: QuestionVerdict) -> str:
-    """Return why a question is unanswerable, with the first missing ids or titles."""
+    """Return why a question is unanswerable, with the first three missing ids or titles."""
     if verdict.rule.name == "ids_missing":
         missing = list(verdict.signals.ids_missing or ())
     elif verdict.rule.name == "titles_missing":

@@ -54,7 +54,7 @@ def check_start(args: PipelineArguments) -> None:
     from rag_r1.training.composition import check_composition, check_overrides
     from rag_r1.training.stages import check_stage_keys
 
-    # The arguments themselves refuse the others.
+    # A malformed override is refused by the arguments, and the others are checked here.
     overrides = {name: [*filter(is_override, getattr(args, name))] for name in ("sft_set", "grpo_set")}
     args = args.model_copy(update=overrides)
     with StartChecks() as checks:
