@@ -4,14 +4,14 @@
 (world.py). It knows the facts and their pages, and chooses at random in the two situations where a memory
 matters:
 
-    found    a page has the fact that was searched for, and another fact is needed
-             summary   write the facts down; the summary replaces the page
-             early     answer with the facts so far
-             on        search for the next fact at once, with the page still in the context
-    referred a page refers to another name
-             backtrack write the reference down; search and page are removed from the context
-             guess     answer with a random name of the right type
-             on        search for that name at once
+    after_fact  a page has the fact that was searched for, and another fact is needed
+                summary    write the facts down; the summary replaces the page
+                early      answer with the facts so far
+                on         search for the next fact at once, with the page still in the context
+    referred    a page refers to another name
+                backtrack  write the reference down; search and page are removed from the context
+                guess      answer with a random name of the right type
+                on         search for that name at once
 
 After a page that was cut, and so has lost its ending, it guesses.
 

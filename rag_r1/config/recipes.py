@@ -32,12 +32,6 @@ _DEFAULTS = "rag_r1_defaults.yaml"
 _SEARCHPATH = "hydra.searchpath="
 #: veRL's configuration, as an entry of the search path.
 _VERL = "pkg://verl.trainer.config"
-#: The fault of an override that Hydra's grammar refuses, and its remedy.
-UNREADABLE = "cannot be read as key=value"
-QUOTING = (
-    "close its brackets and quotes, and quote a text with spaces, commas, brackets, quotes, = or : twice, "
-    """for the shell and for Hydra: 'key="a, b"'"""
-)
 #: Maps each kind of recipe to the command that takes it.
 KINDS = {
     "train": "rag-r1 train",

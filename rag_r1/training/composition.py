@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from rag_r1.config.recipes import KINDS, QUOTING, UNREADABLE, Recipe, kind_of, shipped_names
+from rag_r1.config.recipes import KINDS, Recipe, kind_of, shipped_names
 from rag_r1.options.problems import PreflightReport, Problem, error, found
 from rag_r1.options.suggestions import did_you_mean
 from rag_r1.runs.errors import RunError
@@ -35,6 +35,11 @@ _BLOCKS = (
     "actor_rollout_ref.actor.checkpoint",
     "actor_rollout_ref.actor.optim",
     "actor_rollout_ref.rollout.checkpoint_engine",
+)
+#: The remedy for an override that Hydra's grammar refuses.
+_QUOTING = (
+    "close its brackets and quotes, and quote a text with spaces, commas, brackets, quotes, = or : twice, "
+    """for the shell and for Hydra: 'key="a, b"'"""
 )
 
 
@@ -181,7 +186,8 @@ def _syntax_problem(override: str) -> Problem | None:
     try:
         [parsed] = OverridesParser.create().parse_overrides([override])
     except OverrideParseException:
-        return error(override.lstrip("+~").partition("=")[0], f"{override!r} {UNREADABLE}", QUOTING)
+        key = override.lstrip("+~").partition("=")[0]
+        return error(key, f"{override!r} cannot be read as key=value", _QUOTING)
     key = parsed.key_or_group
     if key not in _BLOCKS or parsed.is_delete() or isinstance(parsed.value(), str | dict):
         return None
