@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from rag_r1.corpus.inputs import passages_of
 from rag_r1.corpus.reader import Corpus
 from rag_r1.io.atomic_files import write_json_lines
 from rag_r1.io.errors import DataError
@@ -47,10 +48,7 @@ def shorten(corpus: Corpus, words: int) -> Iterator[dict[str, Any]]:
 
     Raises DataError, with file and line, for a row that is not a passage.
     """
-    for passage, position in corpus.rows(doing="shortening"):
-        if isinstance(passage, ValueError):
-            location = corpus.location(position)
-            raise DataError(f"{location}: {passage}: repair the corpus (`rag-r1 corpus check`)")
+    for passage, _ in passages_of(corpus):
         title, _, text = passage.contents.partition("\n")
         yield {**passage.row(), "contents": f"{title}\n{' '.join(text.split()[:words])}"}
 

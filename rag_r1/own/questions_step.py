@@ -107,7 +107,7 @@ def _own_questions(artifacts: OwnArtifacts, needs: Sequence[str], results: Seque
 def read_own_questions(paths: Sequence[str], protocol: Protocol) -> list[QuestionRow]:
     """Read the user's questions of one split. Raises DataError if they cannot be used, or if their metadata
     cannot be in one file."""
-    rows = read_questions(paths, protocol).rows
+    rows = read_questions(paths, protocol, skip_bad_rows=None).rows
     metadata_types([row.metadata for row in rows])
     return rows
 

@@ -77,10 +77,14 @@ class QuestionSet:
 
 
 def read_questions(
-    paths: Sequence[str | Path], protocol: Protocol, *, skip_bad_rows: bool = False, limit: int | None = None
+    paths: Sequence[str | Path],
+    protocol: Protocol,
+    *,
+    skip_bad_rows: bool | None = False,
+    limit: int | None = None,
 ) -> QuestionSet:
     """Return the questions of all files, or the first `limit` of them. All files are read to their end even
-    so, since a bad row is refused wherever it stands.
+    so, since a bad row is refused wherever it stands. `skip_bad_rows` is None for a command without the flag.
 
     Raises DataError if a file cannot be read or is given twice, if there is no question, or if a row cannot
     be used and `skip_bad_rows` is false; the message then names the first bad rows."""
@@ -97,7 +101,7 @@ def read_questions(
             locations[row.id] = location
             result.rows.append(row)
     if result.bad.count and not skip_bad_rows:
-        raise DataError(result.bad.refusal())
+        raise DataError(result.bad.refusal(has_flag=skip_bad_rows is not None))
     if not result.rows:
         raise DataError(f"no question in {', '.join(map(str, paths))}")
     if limit is not None:

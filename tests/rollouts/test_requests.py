@@ -51,6 +51,8 @@ def test_rows_that_cannot_be_asked_are_all_named_or_left_out(tmp_path: Path):
         assert message in str(error.value)
     questions = read_questions([tmp_path / "set.parquet"], MQ, skip_bad_rows=True)
     assert [row.id for row in questions.rows] == ["a"] and questions.bad.count == 4
+    with pytest.raises(DataError, match="Repair them[.]$"):  # a command without the flag does not name it
+        read_questions([tmp_path / "set.parquet"], MQ, skip_bad_rows=None)
 
 
 def test_files_without_a_question_and_files_of_something_else_are_named(tmp_path: Path):

@@ -42,9 +42,11 @@ class BadRows:
         unnamed = self.count - len(self.first)
         return "; ".join(self.first) + (f"; and {unnamed} more" if unnamed else "")
 
-    def refusal(self) -> str:
-        """Return the error message for files with these rows."""
-        return f"{self._count_text()}: {self.named()}. Repair them, or leave them out with --skip-bad-rows."
+    def refusal(self, *, has_flag: bool = True) -> str:
+        """Return the error message for files with these rows. It names --skip-bad-rows unless `has_flag` says
+        that the command has no such flag."""
+        remedy = ", or leave them out with --skip-bad-rows" if has_flag else ""
+        return f"{self._count_text()}: {self.named()}. Repair them{remedy}."
 
     def refuse(self, skip_bad_rows: bool, consequence: str) -> None:
         """Raise DataError if there are bad rows, unless `skip_bad_rows` says to leave them out. The message
@@ -55,11 +57,9 @@ class BadRows:
     def left_out(self) -> list[str]:
         """Return lines of text which report that these rows were left out: the number, then each named row,
         then the number of the others. There are no lines if there are no bad rows."""
-        if not self.count:
-            return []
         unnamed = self.count - len(self.first)
-        last_line = [f"  and {unnamed} more"] if unnamed else []
-        return [f"left out: {self._count_text()}", *(f"  {row}" for row in self.first), *last_line]
+        lines = [*self.first, f"and {unnamed} more"] if unnamed else self.first
+        return [f"left out: {self._count_text()}", *(f"  {line}" for line in lines)] if self.count else []
 
     def _count_text(self) -> str:
         return "1 bad row" if self.count == 1 else f"{self.count} bad rows"
