@@ -145,8 +145,8 @@ def markdown(report: Mapping[str, Any]) -> str:
         "each question, and the share of episodes that keep to the format and answer."
     ).table(header, rows)
     page.heading("Claims").text(
-        "Exact match on the same questions; McNemar's exact test. A claim holds if p < 0.05. This is one "
-        "seed."
+        f"Exact match on the same questions; McNemar's exact test. A claim holds if p < {_SIGNIFICANCE}. "
+        "This is one seed."
     ).table(["claim", "EM", "difference", "right in one only", "p", "verdict"], _claim_rows(report))
     return str(page.heading("Steps").bullets(_step_items(report)))
 
@@ -168,9 +168,8 @@ def _claim_rows(report: Mapping[str, Any]) -> list[list[str]]:
 
 def _step_items(report: Mapping[str, Any]) -> list[str]:
     """Return a line for each step, with its result and its time if they are known."""
-    facts = report["steps"]
-    traces, data, sft, chosen = (facts.get(name, {}) for name in ("traces", "sft_data", "sft", "filter"))
-    base = facts.get("base", {})
+    names = ("base", "traces", "sft_data", "sft", "filter")
+    base, traces, data, sft, chosen = (report["steps"].get(name, {}) for name in names)
     texts = {
         "base": (
             f"pretrained for {base['steps']} steps from random weights, without a search"
