@@ -38,7 +38,7 @@ class LoopInputs:
     def make(cls, out: Path, seed: int) -> LoopInputs:
         """Make those inputs of a seed that are missing in `out`, and return all of them.
 
-        Raises RunError if the seed's folder was made with another `runs_hash`.
+        Raises RunError if the seed's folder was made with another `runs_hash`, or if the index is not built.
         """
         folder = (out / f"seed{seed}").resolve()
         hash_file = folder / "made_of"

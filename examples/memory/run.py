@@ -45,6 +45,7 @@ from rag_r1.agent.records import records_by_step
 from rag_r1.demo.report import summarise
 from rag_r1.demo.run import OUTPUTS, TrainingInputs, protocol_of, run_demo
 from rag_r1.io.atomic_files import write_json
+from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import (
     Arguments,
@@ -96,7 +97,8 @@ class MemoryArm:
         return TrainingInputs(protocol, policy.resolve(), write_pages)
 
     def train(self, seed: int, overrides: Sequence[str], timeout_s: float) -> None:
-        """Train the policy of a seed, unless it is finished. Raises RunError if the training fails."""
+        """Train the policy of a seed, unless it is finished. Raises RunError if the training fails, and
+        DataError if it has recorded fewer than two validations."""
         folder = (self.out / f"seed{seed}" / self.name).resolve()
         finished = folder / _FINISHED
         if finished.exists():
@@ -150,7 +152,7 @@ def check_folder(out: Path, overrides: Sequence[str]) -> None:
         refuse_changes(folder, {name: run.get(name) for name in settings}, settings)
 
 
-@command_main(RunError)
+@command_main(RunError, DataError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns 0 when the page is written, or 1 with the reason."""
     args = read_arguments(

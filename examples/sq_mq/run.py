@@ -74,7 +74,7 @@ class SqMqArguments(Arguments):
         return self
 
 
-@command_main(RunError)
+@command_main(RunError, ValueError)  # a world with too few questions raises ValueError
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns 0 when the comparison is written, or 1 with the reason."""
     args = read_arguments(
@@ -101,16 +101,17 @@ def compare_seed(args: SqMqArguments, seed: int) -> dict[str, Any]:
     """Train and evaluate both policies of a seed, or read the results of an earlier run.
 
     Returns `{"seed", "sq": {group: figures}, "mq": ...}`. Raises RunError if a training or an evaluation
-    fails, or if the seed's folder was begun with other settings.
+    fails, or if the seed's folder was begun with other settings, and ValueError, before a training, if the
+    world has fewer questions than `args` asks for.
     """
     folder = args.out / f"seed{seed}"
     finished = StateFile(folder / "results.json", {"settings": settings_of(args)}, refuses_changes=True)
     if (earlier := finished.read(lambda content: content["results"])) is not None:
         return earlier
-    finished.write({"results": None})  # a resumed comparison with other settings is refused
-    models = {arm: trained_policy(args, arm, seed, folder) for arm in ARMS}
     # Both arms read one file of questions; the evaluation applies the prompt of the arm's protocol.
     write_demo(folder / "data", demo_protocol("rag_r1_mq"), seed, train=1, val=args.questions)
+    finished.write({"results": None})  # a resumed comparison with other settings is refused
+    models = {arm: trained_policy(args, arm, seed, folder) for arm in ARMS}
     if not (folder / "index" / "manifest.json").exists():
         build_index(folder / "data" / "corpus.jsonl", folder / "index", "--backend", "bm25")
     results: dict[str, Any] = {"seed": seed}

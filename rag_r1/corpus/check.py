@@ -55,7 +55,7 @@ class CheckResult:
     #: The repaired corpus; None without --supply.
     repaired: RepairResult | None
     #: Number of paragraphs in `SUPPLY`.
-    offered: int
+    supply_paragraphs: int
     #: The rows of all files that were left out.
     bad: BadRows
 
@@ -114,9 +114,9 @@ def check_corpus(
     missing = report.missing_evidence(judged)
     repaired = _write_repaired(args, inputs, missing) if args.supply else None
     report.write_report(args.out, judged, summary)
-    offered = write_supply(args.questions, _missing_names(missing, "title"), args.out / SUPPLY)
+    supply_paragraphs = write_supply(args.questions, _missing_names(missing, "title"), args.out / SUPPLY)
     bad = inputs.questions.bad + bad_redirects + scan.bad + (repaired.bad if repaired else BadRows())
-    return CheckResult(judged, summary, repaired, offered, bad)
+    return CheckResult(judged, summary, repaired, supply_paragraphs, bad)
 
 
 def _read_titles(args: CheckArguments, questions: Sequence[CorpusQuestion]) -> tuple[TitleIndex, BadRows]:

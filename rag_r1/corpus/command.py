@@ -46,10 +46,10 @@ def summary_lines(result: CheckResult, args: CheckArguments) -> list[str]:
     names = ("verdicts.jsonl", report.ANSWERABLE_IDS, "missing.jsonl", "summary.json", "shares.png")
     files = [name for name in names if (args.out / name).exists()]  # no picture without matplotlib
     lines += ["", f"{args.out}: {', '.join(files)}"]
-    if result.offered and not result.repaired:
+    if result.supply_paragraphs and not result.repaired:
         lines.append(
-            f"{args.out / SUPPLY}: {result.offered:,} paragraphs of missing pages, from the data files; "
-            "--supply with this file adds them to the corpus"
+            f"{args.out / SUPPLY}: {result.supply_paragraphs:,} paragraphs of missing pages, from the data "
+            "files; --supply with this file adds them to the corpus"
         )
     if repaired := result.repaired:
         lines += [

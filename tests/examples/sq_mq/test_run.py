@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -103,6 +104,13 @@ def test_an_interrupted_comparison_is_refused_with_other_settings(tmp_path, monk
     monkeypatch.setattr(sq_mq, "run_demo", lambda *unused: None)
     assert [sq_mq.main(["--out", str(tmp_path), "--search-s", value]) for value in ("0.1", "0.2")] == [1, 1]
     assert "search_s was 0.1 and is now 0.2" in capsys.readouterr().err
+
+
+def test_more_questions_than_the_world_has_are_refused_before_a_training(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sq_mq, "write_demo", Mock(side_effect=ValueError("ask for fewer")))
+    monkeypatch.setattr(sq_mq, "run_demo", training := Mock())
+    assert sq_mq.main(["--out", str(tmp_path)]) == 1 and not training.called
+    assert "ask for fewer" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
