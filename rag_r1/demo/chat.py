@@ -73,8 +73,8 @@ def start(args: ChatAgentArguments, stack: ExitStack) -> tuple[EvalArguments, Pa
         url = start_search(run.folder / "data" / "corpus.jsonl", run.folder, stack)
         name = "the embedded policy, before training"
         page_info = _page_info(run, note=_UNTRAINED, model=name, step=None, index="BM25 of its world")
-    no_questions = Path("-")  # a chat reads no file of questions
-    evaluation = demo_eval_arguments(run.model, no_questions, run.protocol, url, args.out)
+    # The file of questions is a placeholder, since a chat reads none.
+    evaluation = demo_eval_arguments(run.model, Path("-"), run.protocol, url, args.out)
     return with_demo_limits(args, evaluation, _VLLM), page_info
 
 
