@@ -82,7 +82,7 @@ def draw(runs: Sequence[Mapping[str, Any]], path: Path) -> list[Path]:
     steps = max(([row["after"] for row in run["rows"]] for run in runs), key=len, default=[])
     titles = {"em": "Held-out exact match", "searches": "Searches a question"}
 
-    def paint(*panels: Any) -> None:
+    def paint(*panels: pictures.Axes) -> None:
         """Draw a figure in each panel, with a line for each loop."""
         for axes, (name, title) in zip(panels, titles.items(), strict=True):
             for run in runs:

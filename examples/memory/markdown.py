@@ -81,7 +81,7 @@ def draw(runs: Sequence[Mapping[str, Any]], path: Path) -> list[Path]:
         "backtrack": "Episodes with a backtrack",
     }
 
-    def paint(*panels: Any) -> None:
+    def paint(*panels: pictures.Axes) -> None:
         """Draw a figure in each panel, with a line for each training."""
         for axes, (name, title) in zip(panels, titles.items(), strict=True):
             for run in runs:

@@ -206,7 +206,7 @@ def draw(curves: Sequence[Mapping[int, list[Record]]], path: Path) -> list[Path]
     Returns the paths of the pictures.
     """
 
-    def paint(em_axes: Any, query_axes: Any) -> None:
+    def paint(em_axes: pictures.Axes, query_axes: pictures.Axes) -> None:
         """Draw exact match in one panel and queries in the other, with a line for each training and kind."""
         for curve in curves:
             steps = sorted(curve)

@@ -172,7 +172,7 @@ def draw(summary: dict[str, Any], path: Path) -> list[Path]:
     are none if matplotlib is not installed."""
     sources = dict(reversed(summary["sources"].items()))
 
-    def paint(axes: Any) -> None:
+    def paint(axes: pictures.Axes) -> None:
         starts = [0.0] * len(sources)
         colors = (pictures.BLUE, pictures.ORANGE, pictures.GREY)
         for verdict, color in zip(VERDICTS, colors, strict=True):
