@@ -37,7 +37,7 @@ LABELS = {"base": "base", "sft": "SFT", "grpo": "SFT, then GRPO", "grpo_without_
 _SIGNIFICANCE = 0.05
 
 
-class Claim(NamedTuple):
+class ModelClaim(NamedTuple):
     """A claim about two models, which are named by the steps that make them."""
 
     text: str
@@ -47,10 +47,10 @@ class Claim(NamedTuple):
 
 
 CLAIMS = (
-    Claim("SFT is better than the base", "sft", "base"),
-    Claim("SFT, then GRPO is better than SFT alone", "grpo", "sft"),
-    Claim("SFT, then GRPO is better than GRPO without SFT", "grpo", "grpo_without_sft"),
-    Claim("GRPO without SFT is better than the base", "grpo_without_sft", "base"),
+    ModelClaim("SFT is better than the base", "sft", "base"),
+    ModelClaim("SFT, then GRPO is better than SFT alone", "grpo", "sft"),
+    ModelClaim("SFT, then GRPO is better than GRPO without SFT", "grpo", "grpo_without_sft"),
+    ModelClaim("GRPO without SFT is better than the base", "grpo_without_sft", "base"),
 )
 
 
@@ -92,7 +92,7 @@ def figures(scores: Scores) -> dict[str, Any]:
     }
 
 
-def check_claim(claim: Claim, scores: Mapping[str, Scores]) -> dict[str, Any]:
+def check_claim(claim: ModelClaim, scores: Mapping[str, Scores]) -> dict[str, Any]:
     """Test a claim; returns its figures and its verdict: `holds`, `not shown` or `the opposite holds`."""
     first, second = ([score["em"] for score in scores[name]] for name in (claim.better, claim.other))
     pairs = list(zip(first, second, strict=True))

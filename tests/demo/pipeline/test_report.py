@@ -63,7 +63,7 @@ def test_figures_are_means_over_all_questions_and_over_each_kind():
 )
 def test_a_claim_holds_its_opposite_does_or_neither_was_shown(first, second, verdict):
     both = {"grpo": scores(*first), "sft": scores(*second)}
-    entry = report.check_claim(report.Claim("c", "grpo", "sft"), both)
+    entry = report.check_claim(report.ModelClaim("c", "grpo", "sft"), both)
     assert entry["verdict"] == verdict
 
 
@@ -74,8 +74,8 @@ EMS = st.lists(st.tuples(st.sampled_from([0.0, 1.0]), st.sampled_from([0.0, 1.0]
 def test_a_claim_and_its_opposite_mirror_each_other(pairs):
     both = {name: scores(*(pair[i] for pair in pairs)) for i, name in enumerate(("grpo", "sft"))}
     claim, opposite = (
-        report.check_claim(report.Claim("c", "grpo", "sft"), both),
-        report.check_claim(report.Claim("c", "sft", "grpo"), both),
+        report.check_claim(report.ModelClaim("c", "grpo", "sft"), both),
+        report.check_claim(report.ModelClaim("c", "sft", "grpo"), both),
     )
     assert claim["difference"] == -opposite["difference"] and claim["p"] == opposite["p"]
     assert claim["only_first"] == opposite["only_second"] == sum(a > b for a, b in pairs)
