@@ -30,10 +30,9 @@ from rag_r1.evaluation.judge_arguments import JudgeArguments
 from rag_r1.inference.chat_completions_api import PATH, read_chat
 from rag_r1.inference.client import Endpoint, EngineFailure
 from rag_r1.inference.cost_limit import CostTracker
-from rag_r1.inference.episode_client import EpisodeClient
+from rag_r1.inference.episode_client import EpisodeClient, with_own_keys
 from rag_r1.inference.judging import ACCURACY_PROMPT, VERDICTS, answer_case, read_verdict, request_body
 from rag_r1.inference.rate_limit import RateLimiter
-from rag_r1.inference.strict_replies import with_own_keys
 from rag_r1.rollouts.arguments import EndpointArguments
 from rag_r1.rollouts.concurrency import JobPool
 from rag_r1.rollouts.server_check import ModelServer, check_replies
@@ -116,8 +115,8 @@ def description(args: JudgeArguments) -> dict[str, Any]:
     """Return the judge's part of a run's provenance; empty without a judge."""
     if args.judge_model is None:
         return {}
-    prompt = hashlib.sha256(ACCURACY_PROMPT.encode()).hexdigest()
-    return {"model": args.judge_model, "prompt_sha256": prompt, "body": json.loads(args.judge_body)}
+    prompt_hash = hashlib.sha256(ACCURACY_PROMPT.encode()).hexdigest()
+    return {"model": args.judge_model, "prompt_sha256": prompt_hash, "body": json.loads(args.judge_body)}
 
 
 async def judge(

@@ -31,7 +31,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from rag_r1.inference.character_codec import estimate_tokens
-from rag_r1.inference.connection import HttpResponse, ModelServer
+from rag_r1.inference.connection import HttpResponse, ServerConnections
 from rag_r1.inference.cost_limit import CostTracker
 from rag_r1.inference.rate_limit import RateLimiter
 from rag_r1.inference.response_limits import MAX_ANSWER_VALUES, ResponseLimits
@@ -113,7 +113,7 @@ class Endpoint:
         self._key = key_of(options.key_variable)
         self._retry = RetryPolicy(options.retries, options.backoff_s, options.longest_wait_s)
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
-        self._server = ModelServer(self.base, headers, options.timeout_s, trust_env=options.trust_env)
+        self._server = ServerConnections(self.base, headers, options.timeout_s, trust_env=options.trust_env)
         self._slots = asyncio.Semaphore(options.in_flight)
         self._n_pending = 0
         self._n_answers = 0
@@ -254,7 +254,8 @@ def base_address(url: str) -> str:
     try:
         return model_server_base(url)
     except ValueError as error:
-        raise RunError(f"the address of the endpoint {error}; --api-key-env names the key's") from error
+        message = f"the address of the endpoint {error}; --api-key-env names the variable with the key"
+        raise RunError(message) from error
 
 
 def key_of(variable: str) -> str:

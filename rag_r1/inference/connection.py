@@ -28,7 +28,7 @@ class HttpResponse:
     body: bytes
 
 
-class ModelServer:
+class ServerConnections:
     """The connections to a model server; belongs to the event loop of its first request.
 
     - `base`: its address, to which the path of a request is appended

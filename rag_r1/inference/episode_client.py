@@ -3,7 +3,7 @@
 Each episode has an engine of its own (engines/chat.py, engines/completions.py) with an `EpisodeClient`. The
 client first looks for a response in the cache, and only then sends the request to the endpoint. A response is
 stored in the cache before the engine receives it, so that a killed run never repeats a request that was
-answered.
+answered. The functions at the end prepare requests (seeds, the user's own keys) and read how a reply ended.
 """
 
 from __future__ import annotations
@@ -104,3 +104,13 @@ def finish_fields(choice: Mapping[str, Any]) -> dict[str, Any]:
 def merge_body(body: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, Any]:
     """Return the request's body with the user's own keys, which take precedence; a null removes a key."""
     return {key: value for key, value in {**body, **keys}.items() if value is not None}
+
+
+def with_own_keys(
+    body: Mapping[str, Any], keys: Mapping[str, Any], max_tokens: int
+) -> tuple[dict[str, Any], int]:
+    """Return a request's body with the user's own keys (`merge_body`), and the most tokens of its reply: the
+    largest limit in the body, as for the check of the reply, or `max_tokens` if it has none."""
+    merged = merge_body(body, keys)
+    limit = ResponseLimits.of(merged, 0).tokens
+    return merged, max_tokens if limit is None else limit

@@ -21,8 +21,7 @@ from typing import Any, TypeVar
 
 from rag_r1.inference.chat_completions_api import PATH, read_chat
 from rag_r1.inference.client import Endpoint, EngineFailure, RequestRejectedError
-from rag_r1.inference.episode_client import EpisodeClient, merge_body
-from rag_r1.inference.response_limits import ResponseLimits
+from rag_r1.inference.episode_client import EpisodeClient
 from rag_r1.runs.response_cache import ResponseCache
 
 T = TypeVar("T")
@@ -113,16 +112,6 @@ class StrictReplies:
         if (count := self._failures_in_a_row) >= MAX_CONSECUTIVE_FAILURES:
             reason = f"{count} requests in a row got no answer from the {self.name}; the last: {error}"
             self.endpoint.stop(reason)
-
-
-def with_own_keys(
-    body: Mapping[str, Any], keys: Mapping[str, Any], max_tokens: int
-) -> tuple[dict[str, Any], int]:
-    """Return a request's body with the user's own keys (a null removes a key), and the most tokens of its
-    reply: the largest limit in the body, as for the check of the reply, or `max_tokens` if it has none."""
-    merged = merge_body(body, keys)
-    limit = ResponseLimits.of(merged, 0).tokens
-    return merged, max_tokens if limit is None else limit
 
 
 def json_of(reply: str) -> Any:

@@ -16,9 +16,10 @@ from typing import Any
 from rag_r1.data.languages import language_of
 from rag_r1.inference.client import Endpoint, key_of
 from rag_r1.inference.cost_limit import CostTracker
+from rag_r1.inference.episode_client import with_own_keys
 from rag_r1.inference.judging import request_body
 from rag_r1.inference.rate_limit import RateLimiter
-from rag_r1.inference.strict_replies import RETRY_TEMPERATURE, StrictReplies, with_own_keys
+from rag_r1.inference.strict_replies import RETRY_TEMPERATURE, StrictReplies
 from rag_r1.questions.drafts import Draft, Outcome, Refusal
 from rag_r1.questions.prompts import Declined, Prompts, TeacherReply, read_reader, read_teacher
 from rag_r1.questions.readings import REVIEW, Check, verdict

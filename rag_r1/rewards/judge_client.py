@@ -30,7 +30,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rag_r1.inference.connection import ModelServer
+from rag_r1.inference.connection import ServerConnections
 from rag_r1.inference.judging import read_verdict, request_body
 from rag_r1.inference.response_limits import ResponseLimits
 from rag_r1.inference.response_metadata import first_choice, message_text
@@ -76,7 +76,7 @@ class _PendingRequest:
 class JudgeClient:
     """Sends each distinct request to the judge once, and reads its reply. Belongs to one event loop."""
 
-    def __init__(self, options: JudgeOptions, replies: ResponseCache, server: ModelServer):
+    def __init__(self, options: JudgeOptions, replies: ResponseCache, server: ServerConnections):
         self.options = options
         self._replies = replies
         self._server = server
@@ -154,7 +154,7 @@ async def _open_client(options: JudgeOptions) -> AsyncGenerator[JudgeClient, Non
     key = asyncio.get_running_loop(), options
     header = key_header(options.api_key_env)
     # Error messages must not quote the server, which may repeat a request.
-    server = ModelServer(options.endpoint, header, options.timeout_s, quotes_errors=False)
+    server = ServerConnections(options.endpoint, header, options.timeout_s, quotes_errors=False)
     replies = _open_cache(options.cache)
     try:
         yield JudgeClient(options, replies, server)

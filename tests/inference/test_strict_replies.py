@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from rag_r1.inference.client import Endpoint, EndpointOptions, EngineFailure
+from rag_r1.inference.episode_client import with_own_keys
 from rag_r1.inference.judging import request_body
 from rag_r1.inference.strict_replies import (
     ATTEMPTS,
@@ -17,7 +18,6 @@ from rag_r1.inference.strict_replies import (
     MAX_USELESS,
     StrictReplies,
     json_of,
-    with_own_keys,
 )
 from rag_r1.rollouts.concurrency import JobPool
 from rag_r1.runs.cancel_token import CancelToken

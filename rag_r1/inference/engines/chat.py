@@ -20,8 +20,7 @@ from rag_r1.inference.character_codec import CharacterCodec
 from rag_r1.inference.chat_completions_api import PATH, WITHHELD, read_chat
 from rag_r1.inference.client import EngineFailure
 from rag_r1.inference.engines.stop_strings import close_at_stop
-from rag_r1.inference.episode_client import EpisodeClient, turn_seed
-from rag_r1.inference.strict_replies import with_own_keys
+from rag_r1.inference.episode_client import EpisodeClient, turn_seed, with_own_keys
 from rag_r1.protocols import Protocol
 
 #: The user message where the environment has added nothing.
@@ -56,7 +55,7 @@ class ChatEngine:
         self.codec, self.protocol = codec, protocol
         self.sampling, self.extra_body = dict(sampling), dict(extra_body or {})
         self.seed = seed
-        self._prompt = [{"role": m["role"], "content": m["content"]} for m in messages]
+        self._prompt = [{key: message[key] for key in ("role", "content")} for message in messages]
         self._messages: list[dict[str, str]] = []
         #: The context at the end of the last generation.
         self._context: list[int] | None = None

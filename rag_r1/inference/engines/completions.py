@@ -15,9 +15,15 @@ from typing import Any
 from rag_r1.agent import Codec, Generation
 from rag_r1.inference.client import Endpoint
 from rag_r1.inference.engines.stop_strings import close_at_stop
-from rag_r1.inference.episode_client import EpisodeClient, Reply, finish_fields, merge_body, turn_seed
+from rag_r1.inference.episode_client import (
+    EpisodeClient,
+    Reply,
+    finish_fields,
+    merge_body,
+    turn_seed,
+    with_own_keys,
+)
 from rag_r1.inference.response_metadata import first_choice
-from rag_r1.inference.strict_replies import with_own_keys
 from rag_r1.protocols import Protocol
 from rag_r1.protocols.actions import well_formed
 
