@@ -22,6 +22,7 @@ from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.world import Question
 from rag_r1.protocols import Protocol
 
+#: The limits of a rollout by default. Those of its turns are the ones of recipes/demo/_common.yaml.
 BUDGET = Budget(max_turns=3, max_turn_tokens=48, max_response_tokens=512)
 
 
@@ -72,8 +73,8 @@ class TorchEngine:
         A stop string must be tokenized in the same way in every text, which is true of the demo's tags. Only
         a blank before it or a line break after it may be parts of its tokens.
         """
-        texts = [prefix + s + suffix for s in stop for prefix in ("", " ") for suffix in ("", "\n")]
-        self.stops = tuple(tuple(self.tokenizer(s, add_special_tokens=False).input_ids) for s in texts)
+        forms = [prefix + string + suffix for string in stop for prefix in ("", " ") for suffix in ("", "\n")]
+        self.stops = tuple(tuple(self.tokenizer(form, add_special_tokens=False).input_ids) for form in forms)
         future = asyncio.get_running_loop().create_future()
         self.waiting.append(WaitingTurn(context, max_tokens, future))
         ids, logprobs = await future
@@ -124,11 +125,11 @@ class TorchEngine:
         return has_ended
 
 
-def _left_padded(contexts: Sequence[Sequence[int]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pad contexts on the left to the same length with the token `pad`. Returns the token ids, and a mask
-    that is 0 at padding, both of the shape (contexts, length)."""
+def _left_padded(contexts: Sequence[Sequence[int]], pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pad contexts on the left to the same length with the token `pad_id`. Returns the token ids, and a
+    mask that is 0 at padding, both of the shape (contexts, length)."""
     length = max(map(len, contexts))
-    ids = [[pad] * (length - len(context)) + list(context) for context in contexts]
+    ids = [[pad_id] * (length - len(context)) + list(context) for context in contexts]
     mask = [[0] * (length - len(context)) + [1] * len(context) for context in contexts]
     return torch.tensor(ids), torch.tensor(mask)
 

@@ -55,13 +55,16 @@ def make_tokenizer(texts: Iterable[str], units: Iterable[str]) -> Qwen2Tokenizer
     return tokenizer
 
 
-def _trained_model(texts: Iterable[str], units: Sequence[str], expression: str) -> dict[str, Any]:
-    """Train a BPE in which each pre-token of the texts is one token; returns vocabulary and merges."""
+def _trained_model(texts: Iterable[str], units: Sequence[str], pretokenizer: str) -> dict[str, Any]:
+    """Train a BPE in which each pre-token of the texts is one token; returns its `vocab` and `merges`.
+
+    `pretokenizer` is the regular expression of the pre-tokens.
+    """
     trained = Tokenizer(models.BPE())
     trained.normalizer = normalizers.NFC()
     trained.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(expression), behavior="isolated", invert=False),
+            pre_tokenizers.Split(Regex(pretokenizer), behavior="isolated", invert=False),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
@@ -70,9 +73,9 @@ def _trained_model(texts: Iterable[str], units: Sequence[str], expression: str) 
     splitter.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Split(string, behavior="isolated") for string in sorted(units, key=len, reverse=True)]
     )
-    pieces = {piece for text in texts for piece, _ in splitter.pre_tokenizer.pre_tokenize_str(text)}
+    parts = {part for text in texts for part, _ in splitter.pre_tokenizer.pre_tokenize_str(text)}
     trained.train_from_iterator(
-        sorted(pieces - set(units)),
+        sorted(parts - set(units)),
         trainers.BpeTrainer(
             vocab_size=100_000,  # never reached: training ends when every pre-token is one token
             min_frequency=1,

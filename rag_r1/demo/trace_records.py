@@ -2,7 +2,8 @@
 
 The record of such a trace has the same form as that of a trajectory that a policy has played: turns with
 their calls, the documents that were shown, the answer, and the gold answers. `rag-r1 sft-data` reads these
-records, so that a policy can be fine-tuned on traces without a teacher:
+records, so that a policy can be fine-tuned on traces without a teacher. This command writes them to
+traces/traces.jsonl:
 
     python -m rag_r1.demo.trace_records --out traces --protocol rag_r1_mq --mix gold --batches 100
 
@@ -108,7 +109,7 @@ class TraceArguments(Arguments):
 
     out: Path = argument("folder for traces.jsonl", "DIR")
     protocol: Literal[PROTOCOLS] = argument("protocol of the traces", default="rag_r1_mq")
-    mix: Literal["mixed", "gold", "full"] = argument(
+    mix: Literal[tuple(MIXES)] = argument(
         "strategies: right and wrong as in the warm start, the shortest right ones, or all right ones",
         default="mixed",
     )

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rag_r1.demo.world.files import write_demo
+from rag_r1.demo.world.files import N_TRAIN, N_VAL, write_demo
 from rag_r1.demo.world.prompts import demo_protocol
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
@@ -25,9 +25,9 @@ class WorldArguments(Arguments):
     out: Path = argument("folder for corpus.jsonl, train.parquet and val.parquet")
     protocol: str = argument(f"protocol: {', '.join(protocol_names())}, or a YAML file", default="rag_r1_mq")
     seed: int = argument("seed of the facts and the questions", default=0)
-    train: Positive = argument("number of training questions", default=4000)
+    train: Positive = argument("number of training questions", default=N_TRAIN)
     val: Positive = argument(
-        "number of held-out questions, about names that do not occur in training", default=160
+        "number of held-out questions, about names that do not occur in training", default=N_VAL
     )
 
 

@@ -48,8 +48,9 @@ class World:
 def make_world(seed: int, split: str, people: int, places: int, words: int = 48) -> World:
     """Draw a world with `people` persons, and with `places` towns, rivers and companies each.
 
-    `words` limits the number of words in each pool of names. With few words, the passages of a small world
-    are as easy to confuse as those of a large one. Raises ValueError if the split does not have enough names.
+    `words` is the number of first names, of last names and of stems from which the names are made. With few
+    words, the passages of a small world are as easy to confuse as those of a large one. Raises ValueError if
+    the split does not have enough names, or a pool not enough words.
     """
     rng = random.Random(f"world-{seed}-{split}")
     vocabulary = {*TOWN, *RIVER, *COMPANY}

@@ -1,4 +1,4 @@
-"""Writes the files of a demo run: the corpus of both worlds, and their questions as veRL's rows."""
+"""Writes the files of a demo run: the corpus of a train and a test world, and questions as veRL's rows."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from rag_r1.demo.world.questions import Question, make_questions
 from rag_r1.io.atomic_files import write_json_lines
 from rag_r1.protocols import Protocol
 
+#: Numbers of training and of held-out questions by default.
+N_TRAIN, N_VAL = 4000, 160
+
 
 @dataclass(frozen=True)
 class DemoData:
@@ -24,10 +27,11 @@ class DemoData:
     val: list[Question]
 
 
-def demo_data(seed: int, train: int = 4000, val: int = 160) -> DemoData:
+def demo_data(seed: int, train: int = N_TRAIN, val: int = N_VAL) -> DemoData:
     """Make the train world (1,000 people) and the test world (200 people) of a seed, with their questions.
 
-    `train` and `val` are the numbers of the questions about them.
+    `train` and `val` are the numbers of the questions about them. Raises ValueError if a world is too small
+    for so many.
     """
     train_world = make_world(seed, "train", people=1000, places=200)
     test_world = make_world(seed, "test", people=200, places=45)
@@ -62,13 +66,13 @@ def write_demo(
     out: Path,
     protocol: Protocol,
     seed: int,
-    train: int = 4000,
-    val: int = 160,
+    train: int = N_TRAIN,
+    val: int = N_VAL,
     make_data: Callable[[int, int, int], DemoData] = demo_data,
 ) -> DemoData:
     """Write `corpus.jsonl`, `train.parquet` and `val.parquet` into the folder `out`; returns the data.
 
-    `make_data` makes the data from `seed`, `train` and `val`.
+    `make_data` makes the data from `seed`, `train` and `val`. Raises its errors, and OSError.
     """
     data = make_data(seed, train, val)
     out.mkdir(parents=True, exist_ok=True)

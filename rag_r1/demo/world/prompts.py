@@ -18,5 +18,6 @@ def prompt_file(protocol: str) -> Path:
 
 
 def demo_protocol(name: str) -> Protocol:
-    """Load a protocol, by its name or the path of its YAML file, with the demo's short prompt."""
+    """Load a protocol, by its name or the path of its YAML file, with the demo's short prompt. Raises
+    ProtocolError if there is no such protocol, or if it does not take the prompt."""
     return load_protocol(name, prompt=prompt_file(name).read_text(encoding="utf-8"))

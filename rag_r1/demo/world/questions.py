@@ -63,12 +63,13 @@ def _bridge(world: World, rng: random.Random) -> _Draw:
 
 
 def _comparison(world: World, rng: random.Random) -> _Draw:
-    """Draw a question about which of two persons was born earlier. It draws until their years differ, so in
-    some pair of the world they must."""
-    a, b = facts = world.draw_lookups("year", 2, rng)
-    if a.value == b.value:
+    """Draw a question about which of two persons was born earlier. Persons are drawn again until their years
+    differ, so not all persons of the world may have the same one."""
+    first, second = facts = world.draw_lookups("year", 2, rng)
+    if first.value == second.value:
         return _comparison(world, rng)
-    return f"Who was born earlier, {a.entity} or {b.entity}?", (a if a.value < b.value else b).entity, facts
+    earlier = min(facts, key=lambda fact: fact.value)  # years, as texts of four digits
+    return f"Who was born earlier, {first.entity} or {second.entity}?", earlier.entity, facts
 
 
 def _both(world: World, rng: random.Random) -> _Draw:
