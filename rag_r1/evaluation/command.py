@@ -5,6 +5,8 @@
     rag-r1 eval report DIR
     rag-r1 eval compare DIR DIR
     rag-r1 eval modes --model BEFORE --trained AFTER ...
+    rag-r1 eval groups --model MODEL ...
+    rag-r1 eval sigma DIR
 
 The agent is the agent of training: the same core, protocol and search, with the limits of a validation
 (validation_limits.py). This module reads the arguments; evaluation_run.py then starts the servers that are

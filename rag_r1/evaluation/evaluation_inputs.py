@@ -30,8 +30,8 @@ def prepare_evaluation(args: EvalArguments) -> RunSetup:
 
 
 def prepare_policy(args: PolicyArguments) -> tuple[RunSetup, Annotations[GoldEvidence] | None]:
-    """Read the questions, and check the keys, the files and the model's tokenizer. Returns them with the
-    content of --supporting. Raises RunError."""
+    """Read the questions, and check the keys, the files and the model's tokenizer. Returns the inputs of the
+    run, and the content of --supporting (None without the flag). Raises RunError."""
     answerable, supporting = read_annotations(args)
     check_index(args)
     run_setup = prepare(args, validation_limits(args.protocol), validation=True)

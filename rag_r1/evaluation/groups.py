@@ -88,7 +88,7 @@ class GroupsArguments(EvalArguments):
 
     # Each check is a validator of its own, since only the first error of one is reported.
     @model_validator(mode="after")
-    def _temperatures_are_several(self) -> GroupsArguments:
+    def _temperature_is_not_given(self) -> GroupsArguments:
         if self.temperature:
             raise ValueError("--temperature: give --temperatures, which may be repeated")
         return self
@@ -129,8 +129,8 @@ async def evaluate_groups(args: GroupsArguments) -> int:
         return await check_only(model_args, run_setup, model_args.base_url, model_args.model)
     condition = agent_condition(run_setup.setup)
     with serve_model(model_args) as served_args:
-        for number, (temperature, run) in enumerate(runs.items(), 1):
-            print(f"{number}/{len(runs)} temperature {_name_of(temperature)}")
+        for i, (temperature, run) in enumerate(runs.items(), 1):
+            print(f"{i}/{len(runs)} temperature {_name_of(temperature)}")
             run_args = served_args.model_copy(update={"temperature": temperature, "out": run.out})
             if status := await run_condition(run_args, run_setup, condition, run.out):
                 return status

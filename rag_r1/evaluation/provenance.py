@@ -124,8 +124,8 @@ def _engine_options(args: RolloutArguments, session: RunSession, model: str) -> 
 
 
 def vllm_version(url: str, key_variable: str) -> str | None:
-    """Return the version of the vLLM at this address; None for another server, and behind a proxy, since only
-    the run's client uses it. Raises RunError for a text that is not an address."""
+    """Return the version of the vLLM at this address; None for another server, and for one that only a proxy
+    reaches, since this request does not use the proxy. Raises RunError for a text that is not an address."""
     answer = get_answer(f"{base_address(url).removesuffix('/v1')}/version", key_variable)
     version = answer.get("version") if isinstance(answer, dict) else None
     return one_line_text(version) if isinstance(version, str) else None

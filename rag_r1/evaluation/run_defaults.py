@@ -30,7 +30,7 @@ from rag_r1.system.installation import pip_command
 #: The file with the configuration that Hydra composed, in the folder of a training.
 CONFIG = Path("hydra", ".hydra", "config.yaml")
 #: Keys of a search that affect its results, with their default values. A key becomes an override unless it
-#: has its default value. Of another tool than `retrieval` all keys are taken.
+#: has its default value. If the tool is not `retrieval`, all of its keys are taken.
 _SEARCH_KEYS = {"tool": "retrieval", "wire": "retrieve", "topk": None, "agentic_input": False, "mode": None}
 #: Limits of an episode with their default values, as in _SEARCH_KEYS.
 _LIMITS = {

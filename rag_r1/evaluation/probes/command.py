@@ -103,7 +103,8 @@ def gather(
     """Write the passages. Returns the lines to be printed, with the numbers of passages, and the rows that
     were left out. `inputs` is the result of `check_start`, which is called without it.
 
-    Raises RunError or DataError if a file cannot be read, or has bad rows that are not to be skipped.
+    Raises RunError or DataError if a file cannot be read, or has bad rows that are not to be skipped, and
+    OSError if the passages cannot be written.
     """
     inputs = inputs or check_start(args)
     data = inputs.questions

@@ -36,12 +36,12 @@ def served_passages(base: str, evidence: Iterable[GoldEvidence]) -> Passages:
     passages = Passages()
     ready, index = ready_address(base)
     address = ready.removesuffix("/ready") + "/documents"
-    named = {"index": index} if index else {}
+    index_field = {"index": index} if index else {}
     try:
         with bounded_http_client(_TIMEOUT_S, token_header()) as client:
             for start in range(0, len(ids), _DOCUMENTS_PER_REQUEST):
                 batch = ids[start : start + _DOCUMENTS_PER_REQUEST]
-                response = client.post(address, json={"ids": batch, **named})
+                response = client.post(address, json={"ids": batch, **index_field})
                 if response.status_code in _NO_ROUTE:
                     return Passages()
                 if response.status_code != 200:

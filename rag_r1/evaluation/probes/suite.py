@@ -166,8 +166,8 @@ def _condition(name: Probe, agent: ProbeAgent, evidence: Mapping[str, GoldEviden
     """Return the condition of a probe. `evidence` has the evidence of each question by its id."""
     options: dict[str, Any] = {}
     if name in probes.NEED_PASSAGES:  # a run is resumed only with the same passages
-        gold, random_ones = ({}, agent.passages.random) if name == "random" else (evidence, [])
-        options = {"passages_sha256": _passages_hash(gold, random_ones)}
+        gold, random_passages = ({}, agent.passages.random) if name == "random" else (evidence, [])
+        options = {"passages_sha256": _passages_hash(gold, random_passages)}
     return Condition(
         name,
         lambda row: agent.under(name, row.id, evidence[row.id]),

@@ -83,8 +83,8 @@ class Bootstrap:
     def estimates(self, sources: Mapping[str, RatioSums], shares: Sequence[bool]) -> Estimates:
         """Return the figures of each source, their means over the sources, and those of all questions.
 
-        `shares` says for each figure whether its values are in [0, 1]. A source without a value of a figure
-        is left out of that figure's mean.
+        There must be a source. `shares` says for each figure whether its values are in [0, 1]. A source
+        without a value of a figure is left out of that figure's mean.
         """
         totals = {name: _totals(sums) for name, sums in sources.items()}
         draws = {name: self._draw(name, sums) for name, sums in sources.items()}

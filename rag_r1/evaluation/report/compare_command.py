@@ -239,8 +239,8 @@ def _check_runs(args: CompareArguments) -> ComparableRuns:
 
 
 def write_comparison(comparison: Mapping[str, Any], out: Path | None) -> str:
-    """Return the page compare.md. With a folder `out`, also writes compare.json, the page and its
-    pictures."""
+    """Return the page compare.md. With a folder `out`, also writes compare.json, the page and its pictures;
+    raises OSError if it cannot."""
     from rag_r1.evaluation.report.comparison_markdown import markdown
     from rag_r1.evaluation.report.plots import draw_comparison
 

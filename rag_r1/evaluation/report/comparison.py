@@ -39,7 +39,7 @@ from rag_r1.rewards.normalise import NormaliserName
 _Test = Callable[[int], dict[str, Any]]
 
 #: Figures whose differences have an interval but no test.
-_COSTS = ("formatted", "retrievals", "queries", "turns", "recall", "seconds", "generated_tokens")
+_UNTESTED = ("formatted", "retrievals", "queries", "turns", "recall", "seconds", "generated_tokens")
 #: Figures that are 0 or 1 for each episode.
 _BINARY = ("em", "cover_em")
 
@@ -146,12 +146,12 @@ def compare_tables(
 
 
 def _measures(tables: Sequence[RunTable], normaliser: NormaliserName) -> list[Measure]:
-    """Return the scores with the normaliser, the reward terms that all runs have, and the costs."""
+    """Return the scores with the normaliser, the reward terms of all runs, and the untested figures."""
     scores = [replace(score(name, normaliser), name=name, label=score(name).label) for name in METRICS]
     shared_terms = set(tables[0].terms).intersection(*(table.terms for table in tables[1:]))
     terms = [measure for measure in measures_of(tables[0]) if measure.name in shared_terms]
     by_name = {measure.name: measure for measure in MEASURES}
-    return [*scores, *terms, *(by_name[name] for name in _COSTS)]
+    return [*scores, *terms, *(by_name[name] for name in _UNTESTED)]
 
 
 def _values(

@@ -21,8 +21,8 @@ def known_mean(values: Iterable[float | None]) -> float:
 
 
 def wilson_interval(share: float, count: int) -> tuple[float, float]:
-    """Return the ends (low, high) of Wilson's 95 % interval (1927) of a `share` of `count` observations, at
-    least 1."""
+    """Return the ends (low, high) of Wilson's 95 % interval (1927) of a `share` among `count` observations.
+    `count` must be at least 1."""
     z_squared = _Z_95 * _Z_95
     center = share + z_squared / (2 * count)
     half_width = _Z_95 * math.sqrt(share * (1 - share) / count + z_squared / (4 * count * count))

@@ -124,7 +124,7 @@ def figure(estimate: Estimate, i: int, questions: int, episodes: int | None = No
 
 def rounded(value: float) -> float | None:
     """Round to six decimals, which hides the effect of the order of summation. Returns None for nan."""
-    return None if math.isnan(value) else round(value, 6) + 0.0
+    return None if math.isnan(value) else round(value, 6) + 0.0  # which turns -0.0 into 0.0
 
 
 def _counts(table: RunTable, episodes: Sequence[int]) -> dict[str, Any]:
@@ -137,7 +137,7 @@ def _counts(table: RunTable, episodes: Sequence[int]) -> dict[str, Any]:
         "failed": len(failed),
         "failed_by_kind": _tally(kind for i in failed for kind in table.failures[i]),
         # A spent budget is not a failure; the statuses show it.
-        "scored_with_failure": _tally(k for i in scored for k in table.failures[i] if k != "budget"),
+        "scored_with_failure": _tally(kind for i in scored for kind in table.failures[i] if kind != "budget"),
         "causes": _tally(cause for i in episodes if (cause := table.causes[i]) is not None),
         "statuses": _tally(table.statuses[i] for i in episodes),
     }
