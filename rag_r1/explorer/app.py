@@ -11,7 +11,8 @@
     /api/export?tid=N&tid=N        a static page with these trajectories
 
 Each query runs in a thread, and is interrupted if its client disconnects. Errors are JSON: status 422 for a
-wrong parameter, 404 for something that does not exist, and 503 while a broken cache is being rebuilt.
+wrong parameter, 404 for something that does not exist, 500 for a bug, and 503 while a broken cache is being
+rebuilt.
 """
 
 from __future__ import annotations
@@ -218,7 +219,7 @@ async def _run_query(request: Request, store: Store, query: Callable[[Connection
         raise RequestError(*_REBUILDING, _RETRY_HEADERS) from error
     finally:
         disconnection.cancel()
-        if not query_task.done():
+        if not query_task.done():  # the request was cancelled; the thread still uses the connection
             connection.interrupt()
         else:
             connection.close()

@@ -57,7 +57,7 @@ class Cache:
         except BaseException:
             self._resources.close()
             raise
-        self._resources.callback(lambda: self._database.close())
+        self._resources.callback(lambda: self._database.close())  # `rebuild` replaces the database
 
     def connection(self) -> duckdb.DuckDBPyConnection:
         """Open a new connection to the cache."""

@@ -2,8 +2,8 @@
 
 A series has a `name`, a `group` (series of one group are drawn in one chart) and, for each step, the mean `y`
 over `n` trajectories. For a training there are separate series for its trajectories and its validations. veRL
-writes a line of metrics for each step into `metrics*.jsonl`. If a resumed training repeats a step, the values
-in the newer file are used.
+writes a line of metrics for each step into `metrics*.jsonl`; their series have an `n` of 1. If a resumed
+training repeats a step, the values in the newer file are used.
 """
 
 from __future__ import annotations

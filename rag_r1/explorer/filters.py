@@ -125,5 +125,5 @@ def sortable_column(name: str, text: str) -> str:
     """Return `text` if it is the name of a column that can be sorted. Raises FilterError, which names the
     parameter, otherwise."""
     if text not in COLUMNS or text in ("golds", "reward_terms"):
-        raise FilterError(f"{name}: there is no such column: {text[:50]!r}")
+        raise FilterError(f"{name}: must be a column that can be sorted, not {text[:50]!r}")
     return text

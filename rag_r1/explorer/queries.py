@@ -180,9 +180,11 @@ def causes(connection: Connection, selection: Selection, examples: int = 5) -> d
 
 
 def compare(connection: Connection, a: RunStep, b: RunStep, offset: int, limit: int) -> dict[str, Any]:
-    """Compare two runs on the questions that both have answered.
+    """Compare two runs on the questions that both have. Returns counts and, from `offset` on, `limit` pairs
+    of rows, those with different verdicts first.
 
     The validation of a training is compared, and if a question has several samples, the first one counts.
+    Raises FilterError if a run has no trajectories at its step.
     """
     joined, values = _pair_query(connection, a, b)
     sql = f"""SELECT count(*), count(*) FILTER (a_right), count(*) FILTER (b_right),

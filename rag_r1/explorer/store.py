@@ -74,7 +74,7 @@ class Store:
         return self.sources.common.name
 
     def files(self) -> list[FileState]:
-        """Return the states of the files that have been read."""
+        """Return the states of the files that have been read, or are being read."""
         return list(self._files.values())
 
     def is_growing(self, run: str) -> bool:
@@ -95,7 +95,7 @@ class Store:
     def refresh(self, stop: threading.Event | None = None) -> bool:
         """Read what has changed; returns whether anything has.
 
-        When `stop` is set, the refresh ends after the present batch.
+        When `stop` is set, the refresh ends after the present batch; the store must then be closed.
         """
         with self._lock:
             sources = {str(source.path): source for source in self.sources.files()}

@@ -21,6 +21,7 @@ from rag_r1.http_server.page import SCRIPT, SHARED_FILES, STYLE
 from rag_r1.protocols.actions import well_formed
 
 _FOLDER = Path(__file__).parent
+#: The modules that a browser loads; `static` is that of static pages only.
 _MODULES = sorted(path.stem for path in _FOLDER.glob("*.js") if path.stem != "static")
 #: The files of the page by their addresses, with their content types. They need no token, since they have no
 #: data.

@@ -60,7 +60,7 @@ class FileState:
 
 
 def head_of(path: Path, size: int) -> bytes:
-    """Return a hash of the first bytes of a file that has, or had, `size` bytes."""
+    """Return a hash of the first bytes of a file that has, or had, `size` bytes. Raises OSError."""
     with open_ordinary(path) as file:
         return hashlib.blake2b(file.read(min(size, _HEAD_BYTES)), digest_size=16).digest()
 

@@ -223,8 +223,8 @@ def _training_progress(folder: Path) -> _Progress:
     EM is the exact match in the last validation.
     """
     logged_step, em, validated_step = _logged_progress(folder)
-    names = [_STEP_FILE.match(file.name) for file in folder.glob("trajectories/train/*")]
-    steps = [int(name[1]) for name in names if name]
+    matches = (_STEP_FILE.match(file.name) for file in folder.glob("trajectories/train/*"))
+    steps = [int(match[1]) for match in matches if match]
     if logged_step is not None:
         steps.append(logged_step)
     step = max(steps, default=None)
@@ -251,9 +251,9 @@ def _logged_progress(folder: Path) -> tuple[int | None, float | None, int | None
                 with suppress(*_UNREADABLE):
                     content = read_json_line(line)
                     step = int(content["step"])
-                    values = [float(v) for k, v in content["data"].items() if _VALIDATION_EM.fullmatch(k)]
-                    if values:
-                        em, validated_step = fmean(values), step
+                    metrics = content["data"]
+                    if ems := [float(metrics[name]) for name in metrics if _VALIDATION_EM.fullmatch(name)]:
+                        em, validated_step = fmean(ems), step
     return step, em, validated_step
 
 
