@@ -12,6 +12,7 @@ import asyncio
 from typing import Literal
 
 import uvicorn
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 #: Seconds between two checks of a connection.
@@ -22,12 +23,12 @@ _MAX_CONNECTIONS = 1024
 _MAX_HEAD_BYTES = 64 << 10
 
 
-def uvicorn_config(app: object, *, stop_s: int, lifespan: Literal["on", "off"] = "off") -> uvicorn.Config:
+def uvicorn_config(app: ASGIApp, *, stop_s: int, lifespan: Literal["on", "off"] = "off") -> uvicorn.Config:
     """Return uvicorn's configuration with the limits of this module. `stop_s` is the number of seconds after
     which a stop cancels running requests, and `lifespan` says whether the app receives the events of the
     server's start and end."""
     return uvicorn.Config(
-        app,  # type: ignore[arg-type]
+        app,
         log_config=None,
         access_log=False,
         http=IdleTimeoutProtocol,

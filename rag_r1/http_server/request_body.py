@@ -28,6 +28,7 @@ def limit_body(receive: Receive) -> Receive:
             return await receive()
         remaining = deadline - asyncio.get_running_loop().time()
         try:
+            # A wait of 0 would also refuse a part that has already arrived.
             message = await asyncio.wait_for(receive(), max(remaining, 0.001))
         except TimeoutError:
             raise RequestError(408, "timeout", f"no body arrived within {BODY_TIMEOUT_S:g} s") from None

@@ -23,6 +23,7 @@ from rag_r1.io.bounded_aiohttp import read_body
 OnPiece = Callable[[str], None]
 #: Called when a generation starts, and again if it is restarted; returns the function for its pieces.
 OnText = Callable[[], OnPiece]
+#: The content type of a stream.
 CONTENT_TYPE = "text/event-stream"
 #: Bytes of a stream that are processed before other tasks of the event loop can run.
 _SLICE_BYTES = 16 << 10
@@ -135,8 +136,8 @@ def _numbers(values: list[Any]) -> list[Any]:
 async def assemble_body(
     response: aiohttp.ClientResponse, limits: ResponseLimits, on_text: OnText | None
 ) -> bytes:
-    """Return the body of a response, assembled if it is a stream. Raises ValueError if it exceeds the limits,
-    RecursionError and ValueError if a stream is not one of `StreamAssembler`, and aiohttp's errors."""
+    """Return the body of a response, assembled if `on_text` is given and the response is a stream. Raises
+    ValueError if it exceeds the limits, the errors of `StreamAssembler`, and aiohttp's."""
     kind = response.headers.get("Content-Type", "")
     if on_text is None or response.status != 200 or not kind.startswith(CONTENT_TYPE):
         return await read_body(response, limits.bytes)

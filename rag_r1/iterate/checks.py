@@ -225,11 +225,11 @@ def _index_problems(plan: LoopPlan, encoder: str) -> Iterator[KeyProblem]:
     if not (is_this_machine and is_here and has_corpus) or reserved:
         return
     command = [*StepCommands(plan, _PLACEHOLDER_URL).index(Path(encoder), Path("OUT")), "--check-only"]
-    check = subprocess.run(
+    process = subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=server_environment()
     )
-    if check.returncode:
-        yield KeyProblem(["index.options"], " ".join(last_lines(check.stderr).split()))
+    if process.returncode:
+        yield KeyProblem(["index.options"], " ".join(last_lines(process.stderr).split()))
 
 
 def _agent_problems(args: EvalArguments | DataArguments) -> Iterator[KeyProblem]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from rag_r1.io.errors import first_line_of
 from rag_r1.runs.errors import RunError
 
+#: The name of a model on the Hub, owner/name.
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 #: Weights in formats that neither transformers nor vLLM needs.
 _UNUSED_FILES = ["*.gguf", "*.onnx", "*.h5", "*.msgpack", "*.pth", "original/*", "*.tflite"]

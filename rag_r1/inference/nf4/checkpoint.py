@@ -58,7 +58,7 @@ class SavedAdapters:
 
 def read_adapters(checkpoint: Path) -> SavedAdapters:
     """Return the adapters in a checkpoint or in its folder `actor`. Raises RunError if the checkpoint has no
-    adapters, or whole weights."""
+    adapters or whole weights, or cannot be read."""
     import torch
 
     state = checkpoint / "actor" if (checkpoint / "actor").is_dir() else checkpoint

