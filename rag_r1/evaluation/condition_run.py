@@ -25,13 +25,14 @@ from rag_r1.evaluation.judge import JUDGE_FOLDER, JudgeVerdicts, description, ju
 from rag_r1.evaluation.provenance import write_provenance
 from rag_r1.evaluation.report.report import REPORT_MD, WRONG_RUN, write_report
 from rag_r1.evaluation.report.run_table import read_run
-from rag_r1.evaluation.report.summary import headline, stop_message
+from rag_r1.evaluation.report.summary import headline
 from rag_r1.io.atomic_files import write_json_lines
 from rag_r1.io.errors import error_text
 from rag_r1.options.command_exit import ExitStatus
 from rag_r1.rollouts.provenance import Provenance, protocol_part
 from rag_r1.rollouts.requests import make_request
 from rag_r1.rollouts.session import RunSession, RunSetup, open_session, settings_of, usage_line
+from rag_r1.runs.cancel_token import stop_message
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.folder import EpisodeOutcome
 

@@ -14,7 +14,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rag_r1.evaluation.report.summary import stop_message
 from rag_r1.io.terminal_text import terminal_text
 from rag_r1.options.command_exit import ExitStatus
 from rag_r1.questions.arguments import QuestionsArguments
@@ -22,6 +21,7 @@ from rag_r1.questions.checks import check_start
 from rag_r1.questions.results.card import summary_lines
 from rag_r1.questions.run import QuestionsResult, plan_questions, write_questions
 from rag_r1.rollouts.command_run import read_and_run
+from rag_r1.runs.cancel_token import stop_message
 
 COMMAND = "rag-r1 questions"
 _DESCRIPTION = """\

@@ -1,4 +1,4 @@
-"""A token that ends a run before its last question.
+"""A token that ends a run before its last question, and the message about such an end.
 
 After a cancellation no further request is sent, and those in flight are awaited. The next invocation of the
 command resumes the run.
@@ -51,3 +51,8 @@ async def unless_cancelled(stop: CancelToken, work: Awaitable[Any]) -> Any:
     finally:
         task.cancel()
         stopped.cancel()
+
+
+def stop_message(reason: str, missing: str) -> str:
+    """Return the message of a stopped run: the reason, what is `missing`, and how to continue."""
+    return f"stopped: {reason}\n{missing}: run the same command again to go on"

@@ -23,7 +23,6 @@ from rag_r1.data.files.qa_parquet import write_split_files
 from rag_r1.data.row_schema import metadata_types
 from rag_r1.data.rows import QuestionRow
 from rag_r1.evaluation.provenance import write_provenance
-from rag_r1.evaluation.report.summary import stop_message
 from rag_r1.io.atomic_files import write_json, write_json_lines
 from rag_r1.options.command_exit import ExitStatus
 from rag_r1.options.command_line import Below1, From0, Positive, Share, argument
@@ -43,6 +42,7 @@ from rag_r1.rollouts.session import (
     settings_of,
     usage_line,
 )
+from rag_r1.runs.cancel_token import stop_message
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import StartChecks
 from rag_r1.sft.difficulty_filter import QuestionRollouts, filter_counts, is_kept, rollout_lines, split

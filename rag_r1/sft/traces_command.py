@@ -22,7 +22,6 @@ from functools import partial
 from typing import Any, ClassVar, Literal
 
 from rag_r1.evaluation.provenance import write_provenance
-from rag_r1.evaluation.report.summary import stop_message
 from rag_r1.io.atomic_files import write_json, write_json_lines
 from rag_r1.options.command_exit import ExitStatus
 from rag_r1.options.command_line import From0, Positive, argument
@@ -33,6 +32,7 @@ from rag_r1.rollouts.checks import all_problems, check_servers
 from rag_r1.rollouts.command_run import read_and_run
 from rag_r1.rollouts.requests import EpisodeRequest, make_request
 from rag_r1.rollouts.session import RunSession, check_only, open_session, prepare, settings_of, usage_line
+from rag_r1.runs.cancel_token import stop_message
 
 COMMAND = "rag-r1 traces"
 _DESCRIPTION = """\

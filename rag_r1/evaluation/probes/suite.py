@@ -156,7 +156,7 @@ def _count_exclusions(name: Probe, evidence: Iterable[GoldEvidence]) -> dict[str
 
 
 def _with_deeper_search(run_setup: RunSetup, topk: int) -> RunSetup:
-    """Return the run's inputs with a search that fills top-k even without the passages of gold pages."""
+    """Return the run's inputs with a search that fills top-k even if it leaves out gold passages."""
     retriever = probes.deeper_search(run_setup.retriever, topk)
     tools = partial(shared_tools, retriever, run_setup.config.tools)
     return replace(run_setup, retriever=retriever, setup=replace(run_setup.setup, tools=tools))

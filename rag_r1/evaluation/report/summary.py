@@ -1,4 +1,4 @@
-"""Makes the lines that `rag-r1 eval` prints at its end: the main figures, and why a run was stopped."""
+"""Makes the lines that `rag-r1 eval` prints at its end: the main figures."""
 
 from __future__ import annotations
 
@@ -35,8 +35,3 @@ def headline(report: Mapping[str, Any], condition: str) -> Iterator[str]:
             "which questions the corpus can answer is not known: --answerable FILE of `rag-r1 corpus check` "
             "adds the figures of these"
         )
-
-
-def stop_message(reason: str, missing: str) -> str:
-    """Return the message of a stopped run: the reason, what is `missing`, and how to continue."""
-    return f"stopped: {reason}\n{missing}: run the same command again to go on"

@@ -19,7 +19,6 @@ from rag_r1.data.rows import step_answers_of
 from rag_r1.evaluation.baselines import agent_condition
 from rag_r1.evaluation.condition_run import TRAJECTORIES, run_condition
 from rag_r1.evaluation.judge import judge_endpoint
-from rag_r1.evaluation.report.summary import stop_message
 from rag_r1.evaluation.target import serve_model
 from rag_r1.io.terminal_text import terminal_text
 from rag_r1.protocols import Document
@@ -32,6 +31,7 @@ from rag_r1.retriever.data.relevance import RelevanceScorer, rule_records
 from rag_r1.retriever.data.trajectories import REASONS, TrajectoryReader
 from rag_r1.retriever.records import CANDIDATES, CORRECTNESS, PASSAGES, RELEVANCE, SUB_ANSWERS, write_records
 from rag_r1.rollouts.session import RunSetup, open_session, settings_of, usage_line
+from rag_r1.runs.cancel_token import stop_message
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.state_file import StateFile
 
