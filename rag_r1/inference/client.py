@@ -254,8 +254,7 @@ def base_address(url: str) -> str:
     try:
         return model_server_base(url)
     except ValueError as error:
-        message = f"the address of the endpoint {error}; --api-key-env names the variable with the key"
-        raise RunError(message) from error
+        raise RunError(f"the endpoint's address {error}; --api-key-env names the key's variable") from error
 
 
 def key_of(variable: str) -> str:

@@ -101,16 +101,12 @@ def finish_fields(choice: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def merge_body(body: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the request's body with the user's own keys, which take precedence; a null removes a key."""
-    return {key: value for key, value in {**body, **keys}.items() if value is not None}
-
-
 def with_own_keys(
     body: Mapping[str, Any], keys: Mapping[str, Any], max_tokens: int
 ) -> tuple[dict[str, Any], int]:
-    """Return a request's body with the user's own keys (`merge_body`), and the most tokens of its reply: the
-    largest limit in the body, as for the check of the reply, or `max_tokens` if it has none."""
-    merged = merge_body(body, keys)
+    """Return a request's body with the user's own keys, which take precedence (a null removes a key), and the
+    most tokens of its reply: the largest limit in the body, as for the check of the reply, or `max_tokens` if
+    it has none."""
+    merged = {key: value for key, value in {**body, **keys}.items() if value is not None}
     limit = ResponseLimits.of(merged, 0).tokens
     return merged, max_tokens if limit is None else limit

@@ -15,14 +15,7 @@ from typing import Any
 from rag_r1.agent import Codec, Generation
 from rag_r1.inference.client import Endpoint
 from rag_r1.inference.engines.stop_strings import close_at_stop
-from rag_r1.inference.episode_client import (
-    EpisodeClient,
-    Reply,
-    finish_fields,
-    merge_body,
-    turn_seed,
-    with_own_keys,
-)
+from rag_r1.inference.episode_client import EpisodeClient, Reply, finish_fields, turn_seed, with_own_keys
 from rag_r1.inference.response_metadata import first_choice
 from rag_r1.protocols import Protocol
 from rag_r1.protocols.actions import well_formed
@@ -137,7 +130,8 @@ async def returns_token_ids(
     EngineFailure if the endpoint cannot continue a prompt of token ids at all.
     """
     body = {"model": model, "prompt": list(prompt), "temperature": 0.0, "return_token_ids": True}
-    body = {**merge_body(body, extra_body), "max_tokens": 1}
+    body, _ = with_own_keys(body, extra_body, max_tokens=1)
+    body["max_tokens"] = 1  # whatever the user's keys say
 
     async def attempt() -> bool:
         async with endpoint.post(PATH, body, max_tokens=1) as response:
