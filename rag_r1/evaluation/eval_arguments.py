@@ -77,7 +77,7 @@ class EvalArguments(PolicyArguments):
     )
     corpus: list[Path] = argument("the corpus, for --card; may be repeated", "FILE", default=[])
     serve_index: Path | None = argument(
-        "index of which a retrieval server is started here, instead of --retriever-url", "DIR", default=None
+        "index for which a retrieval server is started here, instead of --retriever-url", "DIR", default=None
     )
 
     @model_validator(mode="after")

@@ -11,6 +11,9 @@ The three texts are untrusted data. They are sent as JSON, and the judge is told
 them (rag_r1/inference/judging.py). A policy that is trained on such verdicts can still learn to persuade the
 judge, so an evaluation should use another model than the one whose verdicts were the reward
 (rag_r1/rewards/terms/judged.py).
+
+The judge of a retriever's training data (rag_r1/retriever/data/judge.py) has the same endpoint and requests,
+`judge_endpoint` and `judge_request`.
 """
 
 from __future__ import annotations
@@ -123,8 +126,8 @@ async def judge(
     args: JudgeArguments, records: Iterable[Mapping[str, Any]], folder: Path, connection: EndpointArguments
 ) -> JudgeVerdicts:
     """Return the judge's verdicts on all records. Replies are cached in `folder`, which only one process may
-    use at a time. `connection` has the same meaning as in `judge_endpoint`. Raises RunError, and OSError if
-    the cache cannot be opened or written."""
+    use at a time. The retries, the time-out and the proxy are those of `connection`. Raises RunError, and
+    OSError if the cache cannot be opened or written."""
     cases = {case.key: case for record in records if (case := JudgeCase.of(record)) is not None}
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     verdicts = JudgeVerdicts()

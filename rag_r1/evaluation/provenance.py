@@ -47,12 +47,15 @@ def write_provenance(
 ) -> Provenance:
     """Write the provenance of a run of `model` into its folder, and return it.
 
-    `sampling` has the parameters with which the policy is sampled, `setup` is the agent of the first
-    question if it is not the session's, and `judge` is the description of a judge (judge.py). A resumed run
-    keeps the time of its first start.
+    - `sampling`: the parameters with which the policy is sampled
+    - `condition`, `searches`: the name of the condition (baselines.py), and whether it searches
+    - `setup`: the agent of the first question if it is not the session's
+    - `index`: the folder of the index that is searched
+    - `judge`: the description of a judge (judge.py)
 
-    Raises RunError if something that the result depends on has changed since the first start or if the file
-    of that start cannot be read, OSError if it cannot be written, and the errors of `make_provenance`.
+    A resumed run keeps the time of its first start. Raises RunError if something that the result depends on
+    has changed since then or if the file of the first start cannot be read, OSError if the file cannot be
+    written, and the errors of `make_provenance`.
     """
     setup = setup or session.run_setup.setup
     model_folder = Path(model)

@@ -28,7 +28,7 @@ RANGES = {
 #: The condition for each value of the filter `right`.
 _RIGHT = {"true": '"right"', "false": 'NOT "right"', "none": '"right" IS NULL'}
 #: The values of the filter `masked`, as those of the column.
-_BOOL = {"true": True, "false": False}
+_MASKED = {"true": True, "false": False}
 #: The names of all filters.
 NAMES = frozenset(
     {*CHOICES, "right", "masked", "text", *(f"{name}_{end}" for name in RANGES for end in ("min", "max"))}
@@ -81,7 +81,7 @@ def _with_filter(selection: Selection, name: str, values: list[str]) -> Selectio
     if name == "right":
         return selection.and_(f"({' OR '.join(_choice(name, value, _RIGHT) for value in values)})")
     if name == "masked":
-        return selection.and_("list_contains(?, masked)", [_choice(name, value, _BOOL) for value in values])
+        return selection.and_("list_contains(?, masked)", [_choice(name, value, _MASKED) for value in values])
     if name == "text":
         texts = [well_formed(value).lower() for value in values]
         if any(len(text) > LONGEST_TEXT for text in texts):

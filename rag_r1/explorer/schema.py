@@ -32,6 +32,7 @@ FILE_COLUMNS = {
     "kind": "VARCHAR", "inode": "UBIGINT", "size": "BIGINT", "mtime_ns": "BIGINT", "head": "BLOB",
     "base": "BIGINT", "offset": "BIGINT", "lines": "BIGINT", "broken": "BIGINT", "faults": "VARCHAR[]",
 }  # fmt: skip
+#: The type of a part of a text.
 _PART = "VARCHAR USING COMPRESSION zstd"
 #: The columns of all tables, by the names of the tables.
 TABLES = {

@@ -79,6 +79,7 @@ def _row(system: str, measure: PublishedMeasure, source: str, names: str, *value
 _RAG_R1 = "arXiv 2507.02962 (Qwen2.5-7B-Instruct)"
 _R1_SEARCHER = "arXiv 2503.05592"
 _AGENTIC_RAG = "jiangxinke/Agentic-RAG-R1, README (judge: of the answers that could be extracted only)"
+#: Labels of data sets, in the order of the values below.
 _SEVEN = "NQ PopQA TriviaQA HotpotQA 2Wiki MuSiQue Bamboogle"
 _FOUR = "HotpotQA 2Wiki Bamboogle MuSiQue"
 

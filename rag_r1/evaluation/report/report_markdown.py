@@ -74,7 +74,7 @@ def _opening(report: Report) -> list[str]:
 def _add_causes(page: Page, report: Report) -> None:
     """Add the table of the causes of wrong answers, the most frequent first."""
     sources, totals = report["counts"]["sources"], report["counts"]["all"]
-    causes = sorted(totals.get("causes", {}).items(), key=lambda item: -item[1])
+    causes = sorted(totals["causes"].items(), key=lambda item: -item[1])
     if not causes:
         return
     columns = [*sources.values(), totals]

@@ -98,11 +98,11 @@ def _chunks(file: BinaryIO, start: Position, compressed: bool) -> Iterator[tuple
     while data := file.read(_CHUNK_BYTES):
         has_more = False
         while data or has_more:
-            text = decoder.decompress(data, _CHUNK_BYTES)  # limited: kilobytes may unpack to gigabytes
-            first, unpacked = unpacked, unpacked + len(text)
+            part = decoder.decompress(data, _CHUNK_BYTES)  # limited: kilobytes may unpack to gigabytes
+            first, unpacked = unpacked, unpacked + len(part)
             if unpacked > skip:
-                yield base, max(first, skip), text[max(skip - first, 0) :]
-            has_more = len(text) == _CHUNK_BYTES and not decoder.eof
+                yield base, max(first, skip), part[max(skip - first, 0) :]
+            has_more = len(part) == _CHUNK_BYTES and not decoder.eof
             data = decoder.unconsumed_tail
             if decoder.eof:
                 data = decoder.unused_data

@@ -105,8 +105,8 @@ class Sources:
             try:
                 if (first := next(whole_lines(path, START), None)) is None:
                     return False  # not remembered, because the file may be written later
-                text = first.data or b""
-                is_record = b'"turns"' in text and b'"question"' in text
+                line = first.data or b""
+                is_record = b'"turns"' in line and b'"question"' in line
             except (OSError, zlib.error):
                 return False
             self._has_records[path] = is_record

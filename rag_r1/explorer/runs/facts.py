@@ -68,6 +68,7 @@ class RunFacts:
 
     name: str
     path: str
+    #: The command that has made it, such as `eval`; `train` or `rollouts` if it is not known.
     kind: str
     state: Literal["running", "finished", "stopped"]
     #: Number of steps that a training has done, or of episodes that another run has played, and the total.
@@ -95,8 +96,8 @@ class _Progress(NamedTuple):
 def runs_below(top: Path) -> list[RunFacts]:
     """Find the runs in a folder and below it, sorted by path. Raises OSError if it cannot be read."""
     os.scandir(top).close()  # os.walk ignores errors
-    locked = locked_files()
-    return [_facts(top, folder, locked) for folder in sorted(_run_folders(top.resolve()))]
+    top, locked = top.resolve(), locked_files()
+    return [_facts(top, folder, locked) for folder in sorted(_run_folders(top))]
 
 
 def _run_folders(top: Path) -> Iterator[Path]:
@@ -130,7 +131,7 @@ def _facts(top: Path, folder: Path, locked: frozenset[FileKey]) -> RunFacts:
         is_fresh = time.time() - newest < _QUIET_S and not (folder / SUPERVISOR_LOCK).exists()
         state = "running" if is_fresh else "stopped"
     return RunFacts(
-        name=folder.relative_to(top.resolve()).as_posix() if folder != top.resolve() else folder.name,
+        name=folder.relative_to(top).as_posix() if folder != top else folder.name,
         path=str(folder),
         kind=kind or ("train" if is_training else "rollouts"),
         state=state,
@@ -147,7 +148,8 @@ def _is_locked(folder: Path, locked: frozenset[FileKey]) -> bool:
 
 
 def _settings_of(folder: Path) -> tuple[str | None, Path | None]:
-    """Return the command that has written a folder, and its working directory; None if unknown."""
+    """Return the kind of a run, which is the command that has written its folder, and the command's working
+    directory; None for what is not known."""
     for path in (folder / SETTINGS, folder / "checkpoints" / SETTINGS):
         try:
             with path.open(encoding="utf-8", errors="replace") as file:
