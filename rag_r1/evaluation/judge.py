@@ -44,7 +44,7 @@ from rag_r1.runs.cancel_token import CancelToken
 from rag_r1.runs.response_cache import ResponseCache
 
 #: The name of the judge's value among a record's reward terms.
-TERM = "judge"
+JUDGE_TERM = "judge"
 #: The folder of the judge's replies, in a run's folder.
 JUDGE_FOLDER = "judge"
 #: Token limit of a reply, unless --judge-body sets another one.
@@ -102,7 +102,7 @@ class JudgeVerdicts:
             value = self.values.get(case.key)
         else:
             value = None if record["right"] is None else 0.0
-        return {**record, "rewards": {**record["rewards"], TERM: value}}
+        return {**record, "rewards": {**record["rewards"], JUDGE_TERM: value}}
 
     def summary(self) -> str:
         """Return a line with the numbers of verdicts and the cost."""

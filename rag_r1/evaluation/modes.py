@@ -36,7 +36,7 @@ from rag_r1.evaluation.evaluation_inputs import file_checks, prepare_evaluation
 from rag_r1.evaluation.judge import check_judge
 from rag_r1.evaluation.report.bootstrap import Bootstrap
 from rag_r1.evaluation.report.compare_command import compare, write_comparison
-from rag_r1.evaluation.report.episode_metrics import TERM
+from rag_r1.evaluation.report.episode_metrics import TERM_PREFIX
 from rag_r1.evaluation.report.measures import MEASURES, Measure, by_source, column, mean_among
 from rag_r1.evaluation.report.report import WRONG_RUN, figure
 from rag_r1.evaluation.report.run_table import RunTable, read_run
@@ -217,7 +217,7 @@ def _accuracies(label: str, score_column: str) -> tuple[Measure, ...]:
 def figures_of(run: RunTable) -> dict[str, Any]:
     """Return a mode's entry of modes.json: the number of `questions`, the number of `failed` episodes, and
     `figures` over all questions by name, each with its label, its value and an interval."""
-    scores = [("EM", "em:squad"), *((name.removeprefix(TERM), name) for name in run.terms)]
+    scores = [("EM", "em:squad"), *((name.removeprefix(TERM_PREFIX), name) for name in run.terms)]
     measures = [
         *(measure for measure in MEASURES if measure.name in ("answered", "formatted")),
         *(measure for label, name in scores for measure in _accuracies(label, name)),

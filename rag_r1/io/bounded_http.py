@@ -22,8 +22,8 @@ from rag_r1.io.bounded_json import read_json
 #: Default limit on the bytes of a body. As JSON of empty lists, they take about 400 MB once parsed.
 MAX_BYTES = 16 << 20
 #: Limits of a short answer (`get_body`, `get_json`), in bytes and JSON values.
-MAX_ANSWER_BYTES = 256 << 10
-MAX_ANSWER_VALUES = 20_000
+SHORT_ANSWER_BYTES = 256 << 10
+SHORT_ANSWER_VALUES = 20_000
 
 
 def bounded_http_client(
@@ -61,7 +61,7 @@ def get_json(client: httpx.Client, url: str) -> tuple[int, Any]:
     request with one."""
     status, body = get_body(client, url)
     try:
-        return status, None if body is None else read_json(body, MAX_ANSWER_VALUES)
+        return status, None if body is None else read_json(body, SHORT_ANSWER_VALUES)
     except (ValueError, RecursionError):
         return status, None
 
@@ -75,7 +75,7 @@ def get_body(client: httpx.Client, url: str, payload: Any = None) -> tuple[int, 
             raise httpx.DecodingError("a web page", request=answer.request)
         for piece in answer.iter_raw():  # without decompression
             body += piece
-            if len(body) > MAX_ANSWER_BYTES:
+            if len(body) > SHORT_ANSWER_BYTES:
                 return answer.status_code, None
     return answer.status_code, body
 

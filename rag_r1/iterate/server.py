@@ -23,7 +23,7 @@ from typing import Any
 
 import httpx
 
-from rag_r1.io.bounded_http import MAX_ANSWER_VALUES, bounded_http_client, is_web_page
+from rag_r1.io.bounded_http import SHORT_ANSWER_VALUES, bounded_http_client, is_web_page
 from rag_r1.io.bounded_json import read_json, read_json_file
 from rag_r1.io.errors import reason_of
 from rag_r1.iterate.plan import ServerSpec
@@ -67,7 +67,7 @@ class LoopServer(ExitStack):
         if is_web_page(answer.headers):
             raise RunError(web_page_fault("retrieval server", self.url, "server.url"))
         try:
-            is_ready = "status" in read_json(answer.content, MAX_ANSWER_VALUES)
+            is_ready = "status" in read_json(answer.content, SHORT_ANSWER_VALUES)
         except (ValueError, RecursionError, TypeError):
             is_ready = False
         if answer.status_code != 503 and not (answer.status_code == 200 and is_ready):
@@ -108,7 +108,7 @@ class LoopServer(ExitStack):
         address, name = ready_address(self.url)
         answer = self._request("GET", address)
         try:
-            facts = read_json(answer.content, MAX_ANSWER_VALUES)["indexes"][name]
+            facts = read_json(answer.content, SHORT_ANSWER_VALUES)["indexes"][name]
         except (ValueError, LookupError, TypeError):
             return None
         return facts if answer.status_code == 200 and isinstance(facts, dict) else None

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 
 from rag_r1.inference.client import base_address
-from rag_r1.io.bounded_http import MAX_ANSWER_VALUES, bounded_http_client, get_body, get_json
+from rag_r1.io.bounded_http import SHORT_ANSWER_VALUES, bounded_http_client, get_body, get_json
 from rag_r1.io.bounded_json import read_json
 from rag_r1.io.errors import TooLargeError
 from rag_r1.io.retry import is_transient
@@ -133,7 +133,7 @@ def _models(body: bytes, server: ModelServer) -> Mapping[str, Any]:
     """Return the models in a body by name; empty for a list that cannot be read. Raises RunError if the body
     is not a list of models."""
     try:
-        reply = read_json(body, MAX_ANSWER_VALUES)
+        reply = read_json(body, SHORT_ANSWER_VALUES)
     except TooLargeError:
         return {}
     except (ValueError, RecursionError):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rag_r1.evaluation.judge import TERM, JudgeArguments, JudgeCase, JudgeVerdicts, description, judge
+from rag_r1.evaluation.judge import JUDGE_TERM, JudgeArguments, JudgeCase, JudgeVerdicts, description, judge
 from rag_r1.inference.judging import ACCURACY_PROMPT, VERDICTS, read_verdict
 from rag_r1.rollouts.arguments import EndpointArguments
 from tests.evaluation.finished_runs import record
@@ -32,7 +32,7 @@ def verdicts_of(args: JudgeArguments, records: list[dict], folder: Path) -> Judg
 
 def values_of(verdicts: JudgeVerdicts, records: list[dict]) -> list[float | None]:
     """The judge's term of each record."""
-    return [verdicts.add_to_record(record)["rewards"][TERM] for record in records]
+    return [verdicts.add_to_record(record)["rewards"][JUDGE_TERM] for record in records]
 
 
 def agrees(case: dict) -> str:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rag_r1.agent import Budget, FailurePolicy
-from rag_r1.io.bounded_http import MAX_ANSWER_BYTES
+from rag_r1.io.bounded_http import SHORT_ANSWER_BYTES
 from rag_r1.protocols import load_protocol
 from rag_r1.rollouts import provenance_facts
 from rag_r1.rollouts.provenance import Provenance, find_differences, make_provenance, protocol_part
@@ -140,7 +140,7 @@ def test_the_server_describes_itself(monkeypatch):
         ({"/health": (200, "ok"), "/ready": (200, "no JSON")}, True),
         ({"/health": (200, "ok"), "/ready": (200, "[1]")}, True),
         ({"/health": (500, ""), "/ready": (503, "{}")}, False),
-        ({"/health": (200, "ok"), "/ready": (200, '{"x": "' + "y" * MAX_ANSWER_BYTES + '"}')}, True),
+        ({"/health": (200, "ok"), "/ready": (200, '{"x": "' + "y" * SHORT_ANSWER_BYTES + '"}')}, True),
         ({"/health": (200, "ok"), "/ready": (200, "[" * 100_000)}, True),
     ],
 )

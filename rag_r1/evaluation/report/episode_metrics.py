@@ -21,7 +21,7 @@ from rag_r1.rewards.normalise import NormaliserName
 METRICS = {"em": exact_match, "cover_em": cover_exact_match, "f1": token_f1}
 NORMALISER_NAMES: tuple[NormaliserName, ...] = get_args(NormaliserName)
 #: Prefix of columns with the terms of the reward, such as a judge's.
-TERM = "term:"
+TERM_PREFIX = "term:"
 #: Figures that the logs of a training also have, under the same names (agent/records.py).
 _LOGGED_FIGURES = (
     "repeated_queries", "turns", "calls", "failed_calls", "refused_calls", "retries", "seconds",
@@ -71,7 +71,7 @@ def episode_metrics(
         "generated_tokens": float(trajectory.generated_tokens),
         "observed_tokens": float(trajectory.observed_tokens),
         **{
-            f"{TERM}{name}": None if value is None else float(value)
+            f"{TERM_PREFIX}{name}": None if value is None else float(value)
             for name, value in trajectory.rewards.items()
             if name not in _SKIPPED_TERMS
         },

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from rag_r1.evaluation.report.bootstrap import RatioSums
-from rag_r1.evaluation.report.episode_metrics import TERM
+from rag_r1.evaluation.report.episode_metrics import TERM_PREFIX
 from rag_r1.evaluation.report.run_table import QuestionKey, RunTable
 from rag_r1.rewards.normalise import NormaliserName
 
@@ -128,7 +128,7 @@ def measures_of(table: RunTable) -> tuple[Measure, ...]:
     for name in table.terms:
         values = table.columns[name][~np.isnan(table.columns[name])]
         share = bool(((values >= 0) & (values <= 1)).all())
-        label = f"{name.removeprefix(TERM)} (term)"
+        label = f"{name.removeprefix(TERM_PREFIX)} (term)"
         terms.append(Measure(name, label, "scores", column(name), share=share))
     return (*MEASURES, *terms)
 

@@ -37,7 +37,7 @@ from rag_r1.data.evidence import GoldEvidence
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.rows import as_golds
 from rag_r1.evaluation.failure_causes import cause_of, evidence_of
-from rag_r1.evaluation.report.episode_metrics import TERM, episode_metrics, masked_kinds
+from rag_r1.evaluation.report.episode_metrics import TERM_PREFIX, episode_metrics, masked_kinds
 from rag_r1.io.errors import DataError
 from rag_r1.runs.errors import RunError
 
@@ -74,7 +74,7 @@ class RunTable:
     @property
     def terms(self) -> list[str]:
         """The names of the columns that hold terms of the reward."""
-        return sorted(name for name in self.columns if name.startswith(TERM))
+        return sorted(name for name in self.columns if name.startswith(TERM_PREFIX))
 
     @property
     def question_keys(self) -> list[QuestionKey]:
@@ -200,7 +200,7 @@ def _read_row(
     numbers = episode_metrics(trajectory, golds, gold_passages, answerable)
     for name, number in numbers.items():
         if number is not None and not math.isfinite(number):
-            raise ValueError(f"{name.removeprefix(TERM)} is {number}")
+            raise ValueError(f"{name.removeprefix(TERM_PREFIX)} is {number}")
     return _EpisodeRow(
         key=key,
         step=int(record.get("step", 0)),

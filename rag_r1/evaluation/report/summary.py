@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rag_r1.evaluation.report.episode_metrics import TERM
+from rag_r1.evaluation.report.episode_metrics import TERM_PREFIX
 from rag_r1.evaluation.report.published_results import labels
 from rag_r1.runs.markdown import one_line_text, with_interval
 
@@ -21,7 +21,7 @@ def headline(report: Mapping[str, Any], condition: str) -> Iterator[str]:
     counts = f"{totals['questions']:,} questions, {totals['episodes']:,} episodes"
     yield f"condition {one_line_text(condition)}: {counts}"
     figures = report["figures"]
-    for name in (*_SHOWN, *(name for name in figures if name.startswith(TERM))):
+    for name in (*_SHOWN, *(name for name in figures if name.startswith(TERM_PREFIX))):
         figure = figures[name]
         if figure["all"]["value"] is not None:
             yield f"  {figure['label']:{_LABEL_WIDTH}}{with_interval(figure['all'], figure['decimals'])}"
