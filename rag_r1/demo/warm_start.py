@@ -75,7 +75,8 @@ WARM = TrainingPhase(steps=300, warmup=15, lr=5e-4, matrix_lr=5e-4)
 def base_batches(
     tokenizer: TokenizerBase, steps: int, kinds: Sequence[str], seed: str, one_hop_steps: int = 0
 ) -> Iterator[list[Row]]:
-    """Yield a batch of the base for each step; the protocols alternate."""
+    """Yield a batch of the base for each step; the protocols alternate. The questions of the first
+    `one_hop_steps` are one-hop questions, and those of the others have the `kinds`."""
     rng = random.Random(seed)
     protocols = [demo_protocol(name) for name in PROTOCOLS]
     for step in range(steps):
@@ -118,7 +119,8 @@ def warm_batches(
     counts: Counter[str],
     steps: int = WARM.steps,
 ) -> Iterator[list[Row]]:
-    """Yield the batches of the warm start. `counts` collects its samples by RAG-R1's four kinds."""
+    """Yield the batches of the warm start; with `gold`, all strategies find the answer. `counts` collects its
+    samples by RAG-R1's four kinds."""
     for traces in warm_traces(protocol, "gold" if gold else "mixed", steps, seed):
         for trace in traces:
             counts.update(sample_kinds(trace.segments))

@@ -89,7 +89,7 @@ class JudgeVerdicts:
     #: By the key of the case: 1 for correct, 0 for incorrect, None without a verdict.
     values: dict[str, float | None] = field(default_factory=dict)
     #: Numbers of cases: `distinct` (all of them), `correct`, `incorrect`, `no_verdict` (the reply was neither
-    #: word) and `unanswered` (the request failed). Cases that a stopped judge has not seen are in the first.
+    #: word) and `unanswered` (the request failed). Cases that a stopped judge missed are `distinct` only.
     counts: Counter[str] = field(default_factory=Counter)
     #: The cost of all replies, cached ones included, in the currency of --judge-price-in and -out.
     cost: float = 0.0

@@ -168,7 +168,7 @@ def _of_training(run: Path, path: Path) -> RunDefaults:
     except (OSError, YamlError, OmegaConfBaseException, AttributeError, TypeError, ValueError) as error:
         raise RunError(f"{path} is not the configuration of a training: {error}") from error
     sources = dict.fromkeys(values, path)
-    values["out"] = folder / "evaluation"
+    values["out"] = folder / "evaluation"  # without a source, since it is not taken from the run
     index = folder / "index"
     if (index / "manifest.json").is_file():
         values["serve_index"], sources["serve_index"] = index, index

@@ -40,7 +40,8 @@ class _BusyError(Exception):
 
 
 class Cache:
-    """The open cache of some paths, which must be closed. Each thread needs its own `connection()`."""
+    """The open cache of some paths, which must be closed. Each thread needs its own `connection()`. Raises
+    duckdb.Error or OSError if not even an empty file can be opened."""
 
     def __init__(self, paths: Sequence[Path]):
         self._resources = ExitStack()

@@ -18,8 +18,7 @@ _FRAMEWORK_CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
 class ErrorReply(NamedTuple):
-    """An error with which requests are answered, as the first arguments of RequestError and
-    `error_response`."""
+    """The parts of an error, in the order in which RequestError and `error_response` take them."""
 
     status: int
     code: str

@@ -29,7 +29,7 @@ class HttpResponse:
 
 
 class ServerConnections:
-    """The connections to a model server; belongs to the event loop of its first request.
+    """The connections to a model server, which belong to the event loop of the first request.
 
     - `base`: its address, to which the path of a request is appended
     - `headers`: sent with every request; they may contain a key

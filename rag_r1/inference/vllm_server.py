@@ -63,8 +63,8 @@ def vllm_server(
     - `start_timeout_s`: seconds within which the server must be ready
     - `hidden_variables`: environment variables that are not passed on to the server
 
-    Raises RunError, with the end of the log, if the server does not start, RunError if vLLM is not installed,
-    and OSError if the log cannot be written. Call this from the main thread: in any other thread SIGTERM of
+    Raises RunError if vLLM is not installed or, with the end of the log, if the server does not start, and
+    OSError if the log cannot be written. Call this from the main thread: in any other thread SIGTERM of
     this process is not handled, and the server ends with that thread.
     """
     on_cpu = _is_cpu_build()

@@ -33,8 +33,8 @@ _FLAG = re.compile(r"(?:^|\s)--?([\w-]+)")
 
 
 def read_secret(variable: str | None) -> str | None:
-    """Return the key or token in an environment variable, which must not be logged; None if the variable is
-    empty or not set, or is None. Raises ValueError, whose message does not show the value, if it has
+    """Return the key or token in an environment variable, which must not be logged; None if it is empty or
+    not set, or if `variable` is None. Raises ValueError, whose message does not show the value, if it has
     characters that a header or a key cannot have; HTTP clients would show such a header in their messages."""
     value = os.environ.get(variable, "").strip() if variable else ""
     if not (value.isascii() and value.isprintable()) or " " in value:

@@ -148,9 +148,8 @@ def find_passages(
 
     Raises OSError if the file cannot be written, and DataError if the corpus cannot be read, if there are
     more passages than a file may hold, if several passages have the same id, or if there are bad rows and
-    `skip_bad_rows` is false. The scan then stays unfinished (`done` is false), so that only this command
-    reads its file. A scan that was finished with `skip_bad_rows` stays finished, though it is refused
-    without.
+    `skip_bad_rows` is false. The file of such a scan does not count as finished (`done`), so that no training
+    uses it. One that was finished with `skip_bad_rows` before stays finished.
     """
     evidence = list(evidence)
     ids = frozenset().union(*(gold.ids for gold in evidence))
@@ -173,8 +172,8 @@ def find_passages(
 def _scan_rest(
     scan: _PassageScan, corpus: Corpus, file: StateFile, save_interval: int, *, progress: bool
 ) -> BadRows:
-    """Read the corpus from the scan's position to its end. Returns the passages whose id an earlier one
-    has."""
+    """Read the corpus from the scan's position to its end. Returns the passages that repeat the id of an
+    earlier one."""
     seen_ids = SeenIds.until(scan.position, corpus, progress=progress)
     for number, (row, position) in enumerate(corpus.rows(scan.position, progress=progress), 1):
         scan.position = position

@@ -138,8 +138,8 @@ def _check_base(base: str, config: PretrainedConfig, adapters: SavedAdapters) ->
 
 
 def _quantised(base: str, adapters: SavedAdapters) -> Module:
-    """Return the model in nf4 on the CPU, in the dtype of the training. Raises RunError if the checkpoint
-    has no config.json."""
+    """Return the model in nf4 on the CPU, in the dtype of the training. Raises RunError if the checkpoint's
+    config.json cannot be read."""
     import torch
     from transformers import AutoModelForCausalLM
 
