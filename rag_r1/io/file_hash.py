@@ -21,8 +21,8 @@ def sha256_of_file(path: Path, progress: Callable[[int], object] = lambda count:
 
 def names_and_sizes_hash(path: Path) -> str:
     """Return a hash, of 16 hexadecimal digits, of the name and size of a file, or of those of all files below
-    a folder. It is meant for files that take minutes to read, such as the weights of a large model. Raises
-    OSError."""
+    a folder, with the folder's own name. It is meant for files that take minutes to read, such as the weights
+    of a large model. Raises OSError."""
     files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
     sizes = json.dumps([[str(file.relative_to(path.parent)), file.stat().st_size] for file in files])
     return hashlib.sha256(sizes.encode()).hexdigest()[:16]

@@ -64,7 +64,7 @@ def model_folder(path: Path, into: Path) -> Path:
 
 def newest_checkpoint(folder: Path) -> Path | None:
     """Return the newest complete checkpoint in veRL's folder of checkpoints, from which veRL would resume;
-    None if there is none."""
+    None if there is none. Raises OSError if the name of the checkpoint cannot be read."""
     tracker = folder / TRACKER
     step = tracker.read_text(errors="replace").strip() if tracker.is_file() else ""
     path = folder / f"global_step_{step}"
