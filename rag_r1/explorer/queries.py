@@ -235,7 +235,7 @@ def _run_condition(connection: Connection, run: str, step: int | None) -> tuple[
             GROUP BY kind ORDER BY kind = 'training', kind"""
     kinds = fetch(connection, sql, [run, step, step])
     if not kinds:
-        raise FilterError(f"the run {run[:200]!r} has no trajectories at this step: choose another step")
+        raise FilterError(f"the run {run[:200]!r} has no trajectories, or none at this step: choose others")
     kind, last_step = kinds[0]
     chosen = last_step if step is None else step
     return "run = ? AND kind = ? AND step IS NOT DISTINCT FROM ?", [run, kind, chosen]

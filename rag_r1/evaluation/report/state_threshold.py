@@ -91,13 +91,13 @@ def states_of(records: Iterable[dict[str, Any]], term: str = "em", right_from: f
         try:
             value = trajectory.rewards.get(term)
             state = trajectory.turns[-1].state if trajectory.turns else None
-            is_right = value is not None and value >= right_from
+            is_right = None if value is None or math.isnan(value) else value >= right_from
             is_finite = state is not None and math.isfinite(state)
         except (TypeError, AttributeError, OverflowError) as error:
             raise DataError(f"the record {trajectory.id!r} is no trajectory: {error}: remove it") from error
         if trajectory.answer is None:
             excluded["without an answer"] += 1
-        elif value is None:
+        elif is_right is None:
             excluded[f"without a value of {term!r}"] += 1
         elif state is None:
             excluded["without a state: answered in the last turn, or played without max_state"] += 1

@@ -52,6 +52,11 @@ def test_the_state_is_that_of_the_answer_and_what_has_none_is_counted():
         states_of([record(1.0, "0.6")])
 
 
+def test_a_reward_that_is_not_a_number_does_not_make_an_answer_wrong():
+    answers = states_of([record(1.0, float("nan"))])
+    assert not len(answers.wrong) and answers.excluded == {"without a value of 'em'": 1}
+
+
 def test_the_lowest_threshold_that_accepts_a_share_and_the_one_of_best_balanced_accuracy():
     thresholds = thresholds_of(states([1.0, 2.0, 3.0, 10.0], [2.5, 20.0, 30.0]))
     quantile = quantile_threshold(thresholds, 0.75)
