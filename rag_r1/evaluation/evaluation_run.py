@@ -38,13 +38,13 @@ async def evaluate(args: EvalArguments) -> int:
     judge_check, model_check, *search_checks = begin_checks(
         partial(check_judge, args),
         partial(resolve_model, args),
-        *([partial(check_search, args, {})] if checks_search else []),
+        *([partial(check_search, args, defaults={})] if checks_search else []),
     )
     with ExitStack() as servers:
         own_checks = [partial(check, args) for check in (_check_corpus, _check_served_index)]
         own_checks.append(partial(check_served_model, args, model_check))
         server_checks = [judge_check, model_check, *search_checks]
-        with all_problems(args, {}, [*server_checks, *own_checks, *file_checks(args)]):
+        with all_problems(args, defaults={}, extra_checks=[*server_checks, *own_checks, *file_checks(args)]):
             _check_corpus(args)
             _check_served_index(args)
             judge_check()

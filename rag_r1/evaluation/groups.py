@@ -119,10 +119,10 @@ async def evaluate_groups(args: GroupsArguments) -> int:
     if a reward term cannot judge."""
     runs = args.runs()
     first_args = next(iter(runs.values()))
-    server_checks = (partial(check_search, first_args, {}), partial(check_judge, first_args))
+    server_checks = (partial(check_search, first_args, defaults={}), partial(check_judge, first_args))
     checks = begin_checks(partial(resolve_model, first_args), *server_checks)
     served_check = partial(check_served_model, first_args, checks[0])
-    with all_problems(args, {}, [*checks, served_check, *file_checks(args)]):
+    with all_problems(args, defaults={}, extra_checks=[*checks, served_check, *file_checks(args)]):
         model_args, *_ = (check() for check in checks)
         run_setup = prepare_evaluation(model_args)
     if args.check_only:

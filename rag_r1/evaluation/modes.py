@@ -121,11 +121,11 @@ async def evaluate_modes(args: ModesArguments) -> int:
     # The user's server of the trained model may be started only after the first model is done.
     if trained_args.base_url is None:
         model_checks.append(partial(resolve_model, trained_args))
-    server_checks = (partial(check_search, untrained_args, {}), partial(check_judge, args))
+    server_checks = (partial(check_search, untrained_args, defaults={}), partial(check_judge, args))
     checks = begin_checks(*model_checks, *server_checks)
     served_check = partial(check_served_model, untrained_args, checks[0])
-    prompt_check = partial(_prompt_alone, args.prompt_alone)
-    with all_problems(args, {}, [*checks, served_check, prompt_check, *file_checks(args)]):
+    all_file_checks = [partial(_prompt_alone, args.prompt_alone), *file_checks(args)]
+    with all_problems(args, defaults={}, extra_checks=[*checks, served_check, *all_file_checks]):
         untrained_args, *_ = (check() for check in checks)
         run_setup = prepare_evaluation(untrained_args)
     if status := await _play_modes(args, untrained_args, run_setup, (ALONE, BEFORE)):
