@@ -33,8 +33,10 @@ CANDIDATES, PASSAGES, SUB_ANSWERS = "candidates.jsonl", "passages.jsonl", "sub_a
 RELEVANCE, CORRECTNESS, TRAIN = "relevance.jsonl", "correctness.jsonl", "train.jsonl"
 
 #: Id of a question or a passage. Whole numbers, which some corpora use as ids, become text.
-Name = Annotated[str, Field(min_length=1), BeforeValidator(lambda v: str(v) if type(v) is int else v)]
+Id = Annotated[str, Field(min_length=1), BeforeValidator(lambda v: str(v) if type(v) is int else v)]
+#: A share, from 0 to 1.
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+#: Number of a search within its trajectory.
 RoundNumber = Annotated[int, Field(ge=1)]
 
 
@@ -51,7 +53,7 @@ class CandidatesRound(_Record):
     #: The query as the policy wrote it.
     current_query: str
     #: The candidates, best first.
-    candidate_passage_ids: tuple[Name, ...]
+    candidate_passage_ids: tuple[Id, ...]
     #: The text that the retriever was sent for the query.
     sent_query: str | None = None
     #: The queries of earlier turns.
@@ -65,7 +67,7 @@ class CandidatesRound(_Record):
 class RoundsRecord(_Record):
     """A trajectory and its rounds."""
 
-    id: Name
+    id: Id
     question: str
     golden_answers: tuple[str, ...]
     trajectory: tuple[CandidatesRound, ...]
@@ -75,24 +77,24 @@ class RoundsRecord(_Record):
 class PassageRecord(_Record):
     """A passage, as in a corpus."""
 
-    id: Name
+    id: Id
     contents: str
 
 
 class SubAnswersRecord(_Record):
     """A short answer for each search of a trajectory; `relevance.NOT_SURE` where the judge knew none."""
 
-    id: Name
+    id: Id
     sub_answers: tuple[str, ...]
 
 
 class RelevanceRecord(_Record):
     """The local relevance (LR) of the candidates of a round."""
 
-    id: Name
+    id: Id
     round_index: RoundNumber
     #: LR from 0 to 100 by passage id.
-    docid_score: dict[Name, Annotated[int, Field(ge=0, le=100)]]
+    docid_score: dict[Id, Annotated[int, Field(ge=0, le=100)]]
 
 
 class ContinuationMetrics(_Record):
@@ -113,12 +115,12 @@ class Continuation(_Record):
 class CorrectnessRecord(_Record):
     """The global answer correctness (GAC) of the candidates of a round, by passage id."""
 
-    id: Name
+    id: Id
     question: str
     round_index: RoundNumber
     history_queries: tuple[str, ...]
     current_query: str
-    docid_score: dict[Name, Continuation]
+    docid_score: dict[Id, Continuation]
     dataset: str = ""
 
 
@@ -136,13 +138,13 @@ class TrainingRow(_Record):
 
     dataset: str
     #: Id of the question.
-    query_id: Name
+    query_id: Id
     question: str
     round_index: RoundNumber
     history_queries: tuple[str, ...]
     query_text: str
     #: The positive passage, then the negatives.
-    passage_ids: Annotated[tuple[Name, ...], Field(min_length=2)]
+    passage_ids: Annotated[tuple[Id, ...], Field(min_length=2)]
     #: The scores of the passages, in the same order.
     scores: tuple[PassageUtility, ...]
     #: The thought before the query, for a retriever that reads it: empty if the policy wrote none, None if it

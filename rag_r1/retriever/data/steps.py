@@ -105,7 +105,7 @@ class DataRun:
 
 async def trajectories_of(run: DataRun) -> TrajectoryReader | None:
     """Play the missing trajectories of the agent, and return a reader of all of them; None if the run was
-    stopped. Raises RunError if no trajectory has a search that can be scored."""
+    stopped. Raises RunError if they cannot be read, or if none has a search that can be scored."""
     args, setup = run.args, run.run_setup.setup
     folder = args.trajectories or run.result_path("trajectories")
     note = run.completion_note(PLAYED_NOTE, run.settings("trajectories", model=args.model))
@@ -200,7 +200,7 @@ async def score_correctness(
             tries = args.tries if counts.searches < cost.rounds else None
             note.write({"tries": tries, **vars(counts)}, private=True)
     run.summary["correctness"] = {"searches": counts.searches, "usage": counts.usage}
-    _print_scored("correctness", counts, cost.rounds, "of which a continuation has failed --tries times")
+    _print_scored("correctness", counts, cost.rounds, "since a continuation of each has failed --tries times")
     return True
 
 
@@ -272,7 +272,7 @@ def _score_relevance_by_rule(
     print(f"  or the answer of a step, which {with_steps:,} of {len(trajectories):,} questions name")
     scored = write_records(run.result_path(RELEVANCE), rule_records(candidates, trajectories))
     run.summary["relevance"] = {"searches": scored, "judge": None, "questions_with_steps": with_steps}
-    reason = "whose answer (yes, no, or no word) could stand in any passage: give --judge-url"
+    reason = "since their answer (yes, no, or no word) could stand in any passage: give --judge-url"
     _print_scored("relevance", StepCounts(scored, 0, {}), cost.rounds, reason)
 
 

@@ -33,8 +33,8 @@ example:
 
 @command_main(RunError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command. Returns 0 when the rows are written, and 1 after an error, which is printed, or if no
-    row was selected; then --out is left as it was."""
+    """Run the command. Returns 0 when the rows are written, or all checks have passed with --check-only, and
+    1 after an error, which is printed, or if no row was selected; then --out is left as it was."""
     args = read_arguments(
         SelectArguments,
         arguments,
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     files = ScoreFiles(args.candidates, args.relevance, args.correctness, args.dataset or "")
     args.out.parent.mkdir(parents=True, exist_ok=True)
     selection = RowSelection(args.rule(args.seed))
-    write_records(args.out, _some_rows(selection, files))
+    write_records(args.out, _selected_rows(selection, files))
     for line in (*selection.lines(), f"training rows: {args.out}"):
         print(line)
     return 0
@@ -66,7 +66,7 @@ def _check_start(args: SelectArguments) -> None:
                 checks.run(check_records, kind, path)
 
 
-def _some_rows(selection: RowSelection, files: ScoreFiles) -> Iterator[TrainingRow]:
+def _selected_rows(selection: RowSelection, files: ScoreFiles) -> Iterator[TrainingRow]:
     """Yield the selected rows. Raises RunError, with the reasons, if there are none."""
     yield from selection.select(files.rounds())
     if not selection.rows:

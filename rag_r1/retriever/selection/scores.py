@@ -14,12 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic
+from typing import Generic, TypeVar
 
 from rag_r1.retriever.records import (
     CandidatesRound,
     CorrectnessRecord,
-    Record,
     RelevanceRecord,
     RoundsRecord,
     read_records,
@@ -28,6 +27,8 @@ from rag_r1.retriever.records import (
 )
 from rag_r1.retriever.selection.rules import QueryRound, ScoredCandidate
 from rag_r1.runs.errors import RunError
+
+ScoreRecord = TypeVar("ScoreRecord", RelevanceRecord, CorrectnessRecord)
 
 
 @dataclass(frozen=True)
@@ -103,20 +104,22 @@ def _scored_candidates(
     return tuple(ScoredCandidate(name, gac.get(name), lr.get(name)) for name in dict.fromkeys(passage_ids))
 
 
-class _RoundRecords(Generic[Record]):
-    """Looks up the records of a file by round; without a file there are none."""
+class _RoundRecords(Generic[ScoreRecord]):
+    """Looks up the records of a file by round; without a file there are none. Raises RunError for a file that
+    cannot be read, and for a round that has two records."""
 
-    def __init__(self, kind: type[Record], path: Path | None):
+    def __init__(self, kind: type[ScoreRecord], path: Path | None):
         self._kind, self._path = kind, path
         self._offsets: dict[tuple[str, int], int] = {}
         for record, offset in () if path is None else read_with_offsets(kind, path):
-            key = record.id, record.round_index  # type: ignore[attr-defined]
+            key = record.id, record.round_index
             if key in self._offsets:
                 raise RunError(f"{path} has round {key[1]} of {key[0]} twice: remove one of them")
             self._offsets[key] = offset
 
-    def get(self, key: tuple[str, int]) -> Record | None:
-        """Return the record of a round, or None if there is none."""
+    def get(self, key: tuple[str, int]) -> ScoreRecord | None:
+        """Return the record of a round, or None if there is none. Raises RunError if the file has changed,
+        and OSError if it was removed."""
         if self._path is None or key not in self._offsets:
             return None
         return record_at(self._kind, self._path, self._offsets[key])

@@ -1,7 +1,10 @@
-"""Checks the inputs of `rag-r1 retriever train` before anything is loaded.
+"""Checks the inputs of `rag-r1 retriever train`.
 
-Of a corpus only the first passage is read here. To find out whether it has all passages of the rows, the
-training reads the whole corpus, after it has opened the model (dataset.py).
+`check_start` checks all of them before the training begins: the folder, the rows, the corpus, the index and
+the files of the model. It reads every row, but only the first passage of a corpus, and loads no model.
+
+The training reads the rows again with `usable_rows`, because their mode may be the model's (dataset.py). Only
+then is it known whether the corpus has all passages of the rows.
 """
 
 from __future__ import annotations
@@ -63,22 +66,20 @@ def _check_results(out: Path) -> None:
 
 
 def _check_files(name: str) -> None:
-    """Check the weights, the configuration and the tokenizer of a model in a folder or on the Hub, from which
-    the small files are fetched. Raises StartError with all problems, and RunError if there is no such
-    model."""
-    folder = model_folder(name)
-    if is_fetched := folder is None:
-        folder = local_model(name, _SMALL_FILES, "give a folder with --model")
+    """Check the configuration and the tokenizer of a model and, if it is a folder, its weights. Of a model on
+    the Hub, only the small files are fetched. Raises StartError with all problems, and RunError if there is
+    no such model."""
+    own_folder = model_folder(name)
+    folder = own_folder or local_model(name, _SMALL_FILES, "give a folder with --model")
     transformer = _transformer_folder(folder)
     with StartChecks() as checks:
-        if not is_fetched:
+        if own_folder is not None:
             checks.run(check_weights, transformer or folder)
-        if transformer is not None:
-            if not (is_fetched or has_weights(transformer)):
+            if transformer is not None and not has_weights(transformer):
                 files = "config.json, and *.safetensors or pytorch_model*.bin"
                 checks.add(RunError(f"--model {transformer} holds no model ({files}): {_REMEDY}"))
-            if checks.run(_check_config, transformer):
-                checks.run(check_tokenizer, transformer, "--model", _REMEDY)
+        if transformer is not None and checks.run(_check_config, transformer):
+            checks.run(check_tokenizer, transformer, "--model", _REMEDY)
 
 
 def _transformer_folder(folder: Path) -> Path | None:

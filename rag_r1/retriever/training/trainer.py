@@ -1,8 +1,9 @@
 """Trains a retriever with sentence-transformers, and resumes after a kill.
 
-    OUT/journal/        the settings and the lock; a run with other settings or other data is refused
-    OUT/checkpoints/    the trainer's checkpoints; a new run resumes from the newest complete one
-    OUT/model/          the trained model with retriever.json; once it exists, only checkpoints are removed
+    OUT/provenance.json    the settings and a hash of the data; a run with others is refused
+    OUT/journal/           the lock
+    OUT/checkpoints/       the trainer's checkpoints; a new run resumes from the newest complete one
+    OUT/model/             the trained model with retriever.json; once it exists, only checkpoints are removed
 
 A checkpoint has the weights, the optimizer, the schedule, the state of the random numbers and the position in
 the data, so a training that was killed and resumed gives the same model as one that was not. The trainer
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     )
 
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+#: The file of a checkpoint that the trainer writes last.
 _STATE = "trainer_state.json"
 
 
@@ -124,10 +126,10 @@ def training_arguments(options: TrainOptions) -> SentenceTransformerTrainingArgu
         use_cpu=options.device == "cpu",
         dataloader_pin_memory=options.device != "cpu",
         **options.model_dump(include=names),
-        save_total_limit=2,
+        save_total_limit=2,  # one more than is needed, in case the newest one is damaged
         report_to="none",
         disable_tqdm=options.no_progress,
-        ddp_find_unused_parameters=False,
+        ddp_find_unused_parameters=False,  # there are none, since `freeze_unused` froze them
     )
     if args.n_gpu > 1:
         raise RunError(
@@ -249,10 +251,12 @@ class _LoggerCallback(TrainerCallback):
         self.tracking = Tracking(self.options.project_name, name, list(self.options.logger), config)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **unused: Any) -> None:
+        """Send the figures of a step to the loggers; texts among them are left out."""
         if self.tracking is not None:
             numbers = {f"retriever/{k}": float(v) for k, v in logs.items() if isinstance(v, int | float)}
             self.tracking.log(numbers, state.global_step)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **unused: Any) -> None:
+        """Close the loggers, so that those that send in the background send the rest."""
         if self.tracking is not None and callable(finish := getattr(self.tracking, "finish", None)):
             finish()

@@ -159,7 +159,7 @@ def test_what_has_failed_as_often_as_it_may_is_not_promised_again(tmp_path, toke
         assert "again\n" in capsys.readouterr().out
         assert command.main(args) == 0
         output = capsys.readouterr().out
-        assert "again\n" not in output and "not tried again: 1, of which a continuation has failed" in output
+        assert "again\n" not in output and "not tried again: 1, since a continuation" in output
 
         forbid_the_model(monkeypatch)
         assert command.main(args) == 0
