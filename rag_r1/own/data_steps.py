@@ -28,7 +28,7 @@ from rag_r1.own.artifacts import OwnArtifacts, own_step
 from rag_r1.own.questions_step import questions_step
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.steps import PipelineFolder, Step, fingerprint
-from rag_r1.sft.data import SftDataArguments, check_start, make
+from rag_r1.sft.data import SftDataArguments, check_start, make_samples
 from rag_r1.sft.traces_command import SUMMARY, TRACES, TracesArguments, make_traces
 from rag_r1.tools.documents.corpus import CORPUS, document_files, index_folder
 from rag_r1.tools.retrieval.local_server import build_index
@@ -185,7 +185,7 @@ def _sft_data(artifacts: OwnArtifacts, pipeline: PipelineFolder) -> Step:
             max_target=episodes.turn_tokens,
         )
         with recorded_settings("rag-r1 sft-data", args):
-            summary = make(args, check_start(args))
+            summary = make_samples(args, check_start(args))
         left_out = {name: entry["count"] for name, entry in summary["left_out"].items()}
         return {"samples": summary["splits"]["train"]["samples"], "left_out": left_out}
 

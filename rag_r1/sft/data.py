@@ -117,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"all checks passed: samples of {sources} would be written into {args.out}")
         return 0
     with recorded_settings("rag-r1 sft-data", args):
-        make(args, tokens)
+        make_samples(args, tokens)
     return 0
 
 
@@ -156,11 +156,11 @@ def _check_traces(path: Path) -> None:
 def _check_sample(row: Any, protocol: Protocol | None) -> None:
     """Raise DataError if a row is not a published sample. Without a `protocol`, since the user's could not be
     loaded, a shipped one is used."""
-    with suppress(UnusableSampleError):  # it is a sample, which `make` will leave out
+    with suppress(UnusableSampleError):  # it is a sample, which `make_samples` will leave out
         sample_of(row, protocol or load_protocol("rag_r1_mq"), "")
 
 
-def make(args: SftDataArguments, tokens: SftTokens) -> dict[str, Any]:
+def make_samples(args: SftDataArguments, tokens: SftTokens) -> dict[str, Any]:
     """Read the traces and published samples, select samples and write the files; returns the summary.
 
     Raises RunError if there are bad rows that may not be skipped, or if no sample is left, and DataError if a
@@ -181,7 +181,7 @@ def make(args: SftDataArguments, tokens: SftTokens) -> dict[str, Any]:
         hint = ""
         if any(entry["reason"] == "other_protocol" for entry in selection.dropped):
             hint = ". The traces were made in another protocol: give it as --protocol"
-        counts = _format_counts(selection.counts)
+        counts = _format_counts(selection.counts + selection.left_out)
         raise RunError(f"no sample is left, so nothing was written. {counts}{hint}")
     splits = split_rows(selection.rows, args.validation, args.seed)
     written = write_samples(args.out, splits, tokens, args.format)
@@ -236,7 +236,7 @@ def _summary(
         "layout": args.layout,
         "metric": args.metric,
         "seed": args.seed,
-        "read": {name: count for name, count in sorted(selection.counts.items()) if "left out" not in name},
+        "read": dict(sorted(selection.counts.items())),
         "left_out": {
             name: {"count": count, "meaning": REASONS[name]} for name, count in sorted(reasons.items())
         },

@@ -72,7 +72,8 @@ def sample_of(row: Any, protocol: Protocol, sample_id: str) -> tuple[SftRow, lis
     observations = [Document("published", piece.text) for piece in pieces if not piece.generated]
     trace = Trace(sample_id, question, (*pieces, Piece(target, generated=True)), tuple(observations))
     sample = samples_of(trace, protocol)[-1]
-    kind = sample_kind(bool(pieces), isinstance(protocol.parse(target), Answer))
+    answers = isinstance(protocol.parse(target), Answer)
+    kind = sample_kind(after_observation=bool(pieces), answers=answers)
     return replace(sample, id=sample_id, kind=kind), observations
 
 

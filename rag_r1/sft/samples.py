@@ -28,7 +28,7 @@ from rag_r1.agent.records import trajectory_of
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.files.duplicates import question_key
 from rag_r1.data.rows import as_golds
-from rag_r1.data.sft_rows import SftRow
+from rag_r1.data.sft_rows import Piece, SftRow
 from rag_r1.data.sft_tokens import SftTokens
 from rag_r1.io.errors import DataError
 from rag_r1.protocols import Document
@@ -74,10 +74,12 @@ class SampleSelection:
     dropped: list[dict[str, str]] = field(default_factory=list)
     #: Records and rows that are no traces or samples.
     bad: BadRows = field(default_factory=BadRows)
-    #: How many traces and samples were read, and how many were left out for each reason.
+    #: How many traces and samples were read, and how many of the traces search.
     counts: Counter[str] = field(default_factory=Counter)
+    #: How many traces and samples were left out, by reason.
+    left_out: Counter[str] = field(default_factory=Counter)
     #: Question and pieces of each kept sample, by which repeated ones are recognised.
-    _keys: set[tuple] = field(default_factory=set)
+    _keys: set[tuple[str, tuple[Piece, ...]]] = field(default_factory=set)
 
     def add_records(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Add the samples of trajectory records that have gold answers (`rag_r1.agent.records`)."""
@@ -169,7 +171,7 @@ class SampleSelection:
     def _drop(self, kind: Literal["trace", "sample"], item_id: str, error: UnusableSampleError) -> None:
         """Record that a trace or a sample is left out, and why."""
         self.dropped.append({"what": kind, "id": item_id, "reason": error.reason, "detail": str(error)})
-        self.counts[f"{kind}s left out: {error.reason}"] += 1
+        self.left_out[f"{kind}s left out: {error.reason}"] += 1
 
 
 def split_rows(rows: Sequence[SftRow], validation: float, seed: int) -> tuple[list[SftRow], list[SftRow]]:

@@ -34,6 +34,7 @@ from rag_r1.sft.copy_check import find_quotation
 Layout = Literal["cut", "whole"]
 Metric = Literal["em", "cover_em"]
 
+#: The kinds of samples in the layout `cut`.
 KINDS = (
     "question -> answer",
     "question -> search",
@@ -200,14 +201,19 @@ def samples_of(trace: Trace, protocol: Protocol, layout: Layout = "cut") -> list
     return [
         row(
             str(number),
-            sample_kind(position > 0, position == len(trace.pieces) - 1),
+            _kind_at(position, trace.pieces),
             [*trace.pieces[:position], replace(trace.pieces[position], trained=True)],
         )
         for number, position in enumerate(turns, 1)
     ]
 
 
-def sample_kind(after_observation: bool, answers: bool) -> str:
+def _kind_at(position: int, pieces: Sequence[Piece]) -> str:
+    """Return the kind of the target at this position of a trace."""
+    return sample_kind(after_observation=position > 0, answers=position == len(pieces) - 1)
+
+
+def sample_kind(*, after_observation: bool, answers: bool) -> str:
     """Return the kind (KINDS) of a target, by whether an observation is before it, and whether it answers."""
     context = "question + information" if after_observation else "question"
     return f"{context} -> {'answer' if answers else 'search'}"
@@ -225,4 +231,4 @@ def kinds_of(row: SftRow) -> list[str]:
     if row.kind != WHOLE:
         return [row.kind]
     positions = [position for position, piece in enumerate(row.pieces) if piece.trained]
-    return [sample_kind(position > 0, position == len(row.pieces) - 1) for position in positions]
+    return [_kind_at(position, row.pieces) for position in positions]

@@ -20,7 +20,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rag_r1.config.recipes import Recipe
 from rag_r1.io.atomic_files import atomic_file, move_into_place
@@ -99,12 +99,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return run(command, folder, config, args.hours)
 
 
-def _check_recipe(args: SftArguments) -> tuple[Any, list[str], Path, PreflightReport]:
-    """Compose and check the recipe of the arguments.
+class _CheckedRecipe(NamedTuple):
+    """A recipe with which a training may begin if its report has no errors."""
 
-    Returns (configuration, command of the training, folder of the training, report of the preflight). Raises
-    RunError if the recipe cannot be composed or is not for SFT.
-    """
+    #: veRL's configuration.
+    config: Any
+    #: The command that trains.
+    command: list[str]
+    #: `trainer.default_local_dir`.
+    folder: Path
+    report: PreflightReport
+
+
+def _check_recipe(args: SftArguments) -> _CheckedRecipe:
+    """Compose and check the recipe of the arguments. Raises RunError if it cannot be composed or is not for
+    SFT."""
     from rag_r1.training.preflight import preflight_sft
 
     add_working_directory()
@@ -138,12 +147,12 @@ def _check_recipe(args: SftArguments) -> tuple[Any, list[str], Path, PreflightRe
             raise ValueError(f"{folder / MODEL} is in the way of the link to the chosen model: move it away")
     except ValueError as fault:
         report.problems.append(error_of("trainer.default_local_dir", fault))
-    return config, command, folder, report
+    return _CheckedRecipe(config, command, folder, report)
 
 
 def _check_start(args: SftArguments) -> None:
     """Raise StartError with all errors of the preflight, and the errors of `_check_recipe`."""
-    *_, report = _check_recipe(args)
+    report = _check_recipe(args).report
     if report.errors:
         raise StartError(report.sentences)
 
@@ -183,10 +192,8 @@ def training_command(
 
 
 def _too_many_nodes(nodes: int, command: Sequence[str]) -> Problem:
-    """Return the Problem of a recipe that needs several machines.
-
-    The remedy contains the command that has to be run on each machine.
-    """
+    """Return the Problem of a recipe that needs several machines, whose remedy is the command to run on
+    each."""
     flags = f"--nnodes={nodes} --node-rank=RANK --master-addr=HOST --master-port=29500"
     arguments = shlex.join(command[1:]).replace("--standalone", flags)
     remedy = f"on each machine, with its RANK from 0 and the HOST of the first: python {arguments}"
@@ -196,9 +203,9 @@ def _too_many_nodes(nodes: int, command: Sequence[str]) -> Problem:
 def run(command: Sequence[str], folder: Path, config: Any, hours: float | None = None) -> int:
     """Train into `folder`, and link and print the chosen model at the end.
 
-    Returns 0, or 3 if the training was ended after `hours`. Without an exported model, it prints a warning in
-    place of the link. Raises RunError if another training is running in the folder, which is then left as it
-    is, and CommandError with the training's exit status if it fails.
+    Returns 0, or 3 if the training was ended after `hours`. Without an exported model, it prints a warning
+    in place of the link. Raises RunError if another training is running in the folder, which is then left as
+    it is, and CommandError with the training's exit status if it fails.
     """
     with lock_folder(folder):
         limit = None if hours is None else TimeLimit(hours, folder, config.trainer.get("max_ckpt_to_keep"))
@@ -213,19 +220,21 @@ def run(command: Sequence[str], folder: Path, config: Any, hours: float | None =
         elif (status := run_child_until(limit.is_over, command, environment)) is None:
             print(limit.finish())
             return ExitStatus.STOPPED
-    if status:
-        raise CommandError(f"the training ended with status {status}; the same command resumes it", status)
-    try:
-        model, reason = best_model(folder)
-    except FileNotFoundError as fault:
-        print(f"warning: {fault}", file=sys.stderr)
+        if status:
+            raise CommandError(
+                f"the training ended with status {status}; the same command resumes it", status
+            )
+        try:
+            model, reason = best_model(folder)
+        except FileNotFoundError as fault:
+            print(f"warning: {fault}", file=sys.stderr)
+            return 0
+        link = folder / MODEL
+        with atomic_file(link) as part:
+            part.unlink(missing_ok=True)  # of a killed invocation
+            part.symlink_to(model.relative_to(folder), target_is_directory=True)
+        print(f"model: {link} -> {model} ({reason})", *after_sft(link), sep="\n")
         return 0
-    link = folder / MODEL
-    with atomic_file(link) as part:
-        part.unlink(missing_ok=True)  # of a killed invocation
-        part.symlink_to(model.relative_to(folder), target_is_directory=True)
-    print(f"model: {link} -> {model} ({reason})", *after_sft(link), sep="\n")
-    return 0
 
 
 def best_model(folder: Path) -> tuple[Path, str]:
