@@ -16,7 +16,7 @@ from typing import Any
 from rag_r1.io.atomic_files import write_json, write_text
 from rag_r1.runs import pictures
 from rag_r1.runs.markdown import Page, cell, integer, number, table, with_interval
-from rag_r1.runs.pictures import BLUE, GREEN, ORANGE, reach
+from rag_r1.runs.pictures import BLUE, GREEN, ORANGE, error_bars
 from rag_r1.runs.steps import PipelineFolder
 
 JSON, MARKDOWN, PICTURE = "rounds.json", "rounds.md", "rounds.png"
@@ -110,6 +110,6 @@ def _line(axes: pictures.Axes, rows: Sequence[Mapping[str, Any]], name: str, tit
     if not positions:
         return
     points = [rows[position][name] for position in positions]
-    values, ends = [point["value"] for point in points], reach(points)
+    values, ends = [point["value"] for point in points], error_bars(points)
     color = _COLORS[name]
     axes.errorbar(positions, values, ends, fmt="o-", capsize=2, markersize=4, color=color, label=title)

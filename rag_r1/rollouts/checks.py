@@ -96,7 +96,8 @@ def _check_questions(args: RolloutArguments, path: Path, protocol: str) -> None:
 
 def check_servers(args: RolloutArguments, defaults: Mapping[str, Any], url: str, model: str) -> None:
     """Send one request each to the search and to the model's server, as one of the checks of `all_problems`,
-    for a command that contacts no server while it reads its arguments. Raises StartError."""
+    for a command that contacts no server while it reads its arguments. Raises StartError with the faults of
+    both."""
     server_checks = [partial(check_search, args, defaults)]
     if not args.trust_env:  # behind a proxy, this machine may not reach the server itself
         server = ModelServer(url, args.api_key_env, model, model_flag=args.model_flag)

@@ -1,10 +1,10 @@
 """Runs a command that plays episodes: reads its arguments, checks them and awaits its coroutine.
 
-    return read_and_run(COMMAND, TracesArguments, make_traces, words, _DESCRIPTION)
+    return read_and_run(COMMAND, TracesArguments, make_traces, arguments, _DESCRIPTION)
 
-The command's coroutine (its "work") takes the arguments and returns the exit status. It begins with its
-checks and returns after them if `--check-only` is set. If the arguments or the output folder are wrong, the
-work is run with `--check-only` in a temporary folder, so that one error reports all problems.
+The command's coroutine takes the arguments and returns the exit status. It begins with its checks and returns
+after them if `--check-only` is set. If the arguments or the output folder are wrong, it is run with
+`--check-only` in a temporary folder, so that one error reports all problems.
 """
 
 from __future__ import annotations
@@ -31,16 +31,18 @@ Work = Callable[[Any], Coroutine[Any, Any, int]]
 
 def read_and_run(
     command: str,
-    arguments: type[Arguments],
+    arguments_class: type[Arguments],
     work: Work,
-    words: Sequence[str] | None,
+    arguments: Sequence[str] | None,
     description: str,
     epilog: str | None = None,
 ) -> int:
-    """Read a command's arguments from `words` (None: from the process) and run its coroutine. Returns the
-    exit status of `run_command`."""
+    """Read a command's arguments (None: those of the process) and run its coroutine `work`. `description` and
+    `epilog` are parts of its help. Returns the exit status of `run_command`."""
     check = partial(check_command, command, work)
-    args = read_arguments(arguments, words, prog=command, description=description, epilog=epilog, check=check)
+    args = read_arguments(
+        arguments_class, arguments, prog=command, description=description, epilog=epilog, check=check
+    )
     return run_command(command, work, args)
 
 

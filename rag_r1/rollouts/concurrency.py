@@ -17,11 +17,12 @@ from tqdm import tqdm
 
 from rag_r1.runs.cancel_token import CancelToken
 
-T = TypeVar("T")
-Job = Callable[[], Awaitable[T]]
+Result = TypeVar("Result")
+#: Starts a job, whose result is awaited.
+Job = Callable[[], Awaitable[Result]]
 
 
-async def without_waiting(job: Job[T]) -> T | None:
+async def without_waiting(job: Job[Result]) -> Result | None:
     """Return the result of a job that need not wait, such as one whose answers are all cached; None if it has
     to, and then the job is cancelled. Raises what the job raises."""
     task = asyncio.ensure_future(job())
@@ -42,13 +43,13 @@ class JobPool:
     #: The progress bar; None while no jobs run.
     bar: tqdm | None = field(default=None, init=False)
 
-    async def run(self, jobs: Iterable[Job[T]], total: int, unit: str) -> list[T | None]:
+    async def run(self, jobs: Iterable[Job[Result]], total: int, unit: str) -> list[Result | None]:
         """Run `total` jobs and return their results in order, None for jobs that did not finish because the
         run was stopped (`stop.reason` says why). `unit` is the noun of the progress bar.
 
         If a job raises an exception, even after the run was stopped, the pool stops, waits for the open
         requests and raises the exception."""
-        results: list[T | None] = [None] * total
+        results: list[Result | None] = [None] * total
         queue = enumerate(jobs)
         n_workers = min(self.in_flight, total)
         with tqdm(total=total, unit=unit, mininterval=1.0) as self.bar:
@@ -79,11 +80,12 @@ class JobPool:
             worker.result()
         return results
 
-    async def _work(self, jobs: Iterator[tuple[int, Job[T]]], results: list[T | None]) -> None:
-        """Run jobs from the shared iterator, one after the other, until it is empty or the run is stopped."""
-        for number, job in jobs:
+    async def _work(self, jobs: Iterator[tuple[int, Job[Result]]], results: list[Result | None]) -> None:
+        """Run jobs from the shared iterator, which yields each with the index of its result, one after the
+        other, until it is empty or the run is stopped."""
+        for index, job in jobs:
             if self.stop.reason is not None:
                 return
-            results[number] = await job()
+            results[index] = await job()
             if self.bar is not None:
                 self.bar.update()

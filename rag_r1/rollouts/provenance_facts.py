@@ -2,7 +2,7 @@
 
 Answers of servers and files are not trusted: a description is limited in size, only its plain fields are
 kept, and whatever looks like a credential is removed. A fact that cannot be determined is None. RunError is
-raised only for a server or a file that the user has named and that is missing or unusable.
+raised only for a server, its token or a file that the user has named and that is missing or unusable.
 """
 
 from __future__ import annotations

@@ -31,13 +31,14 @@ async def response_format(
 ) -> str:
     """Return CHAT, IDS or TEXT, the format of the endpoint's answers to the requests of `engine` (`chat` or
     `completions`). `model_flag` is the option with the model's name. Raises RunError if the endpoint does not
-    have the engine's API, if no model server answers, or if the prompt is too long for every question."""
-    if engine == "chat" and setup.protocol.turns == "chat":
-        raise RunError(
-            f"--engine chat cannot play the protocol {setup.protocol.name}: its turns and tools are "
-            "put into the model's chat template here; use --engine completions"
-        )
+    have the engine's API, if no model server answers, if the agent cannot be played with `engine`, or if the
+    prompt is too long for every question."""
     if engine == "chat":
+        if setup.protocol.turns == "chat":
+            raise RunError(
+                f"--engine chat cannot play the protocol {setup.protocol.name}: its turns and tools are "
+                "put into the model's chat template here; use --engine completions"
+            )
         requires_token_ids(setup, CHAT)  # raises an error if it does, before the server is asked
     if not endpoint.options.trust_env:  # behind a proxy, this machine may not reach the server itself
         server = ModelServer(endpoint.base, endpoint.options.key_variable, model, model_flag=model_flag)

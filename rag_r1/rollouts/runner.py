@@ -28,7 +28,7 @@ from rag_r1.agent import Trajectory, sample_paths
 from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.inference.cost_limit import CostTracker
 from rag_r1.rewards import RewardSum
-from rag_r1.rollouts.concurrency import Job, JobPool, T
+from rag_r1.rollouts.concurrency import Job, JobPool, Result
 from rag_r1.rollouts.engine_factory import MakeEngine, MeteredEngine
 from rag_r1.rollouts.one_shot import OneShotRequest, prepare_one_shot
 from rag_r1.rollouts.requests import EpisodeRequest, seeded_fraction
@@ -122,7 +122,8 @@ class EpisodeRunner:
         self.pool = JobPool(self.in_flight, self.stop, self.wait_until_idle)
 
     async def play(self, request: EpisodeRequest) -> EpisodeOutcome:
-        """Return the outcome of a request, from the folder or by playing its episode now."""
+        """Return the outcome of a request, from the folder or by playing its episode now. Raises RewardError
+        if a reward term fails, and RunError if the disk is full."""
         outcome = self.folder.outcome(request.id)
         is_retry = outcome is not None and self.is_open(outcome) and request.id not in self._played
         if outcome is None or is_retry:
@@ -136,7 +137,7 @@ class EpisodeRunner:
         """Return whether the next run of the command plays the episode again."""
         return outcome.is_open(self.tries)
 
-    async def run(self, jobs: Iterable[Job[T]], total: int, unit: str) -> list[T | None]:
+    async def run(self, jobs: Iterable[Job[Result]], total: int, unit: str) -> list[Result | None]:
         """Run `total` jobs and return their results in order, None for jobs that were cancelled."""
         return await self.pool.run(jobs, total, unit)
 

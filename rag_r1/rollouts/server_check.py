@@ -26,6 +26,7 @@ from rag_r1.options.server_address import other_answer_fault, server_fault, web_
 from rag_r1.rollouts.provenance_facts import TIMEOUT_S
 from rag_r1.runs.errors import RunError
 
+#: The command that starts a model's server, for messages.
 _START = "vllm serve MODEL --port {port}"
 #: Keys that may hold the list of models: OpenAI's `data`, and `models` on some servers.
 _LIST_KEYS = ("data", "models")

@@ -69,7 +69,8 @@ def prepare(args: RolloutArguments, defaults: Mapping[str, Any], *, validation: 
     """Read the questions and check every key of the configuration.
 
     `defaults` are the command's own values in the block rag_r1, by section. With `validation`, the limits and
-    the search of a validation apply instead of those of training. Raises RunError or OSError."""
+    the search of a validation apply instead of those of training. Raises RunError if an argument, a key or a
+    file is wrong, and OSError if a file cannot be read."""
     add_working_directory()
     try:
         config, tokens, setup = prepare_agent(args, defaults, validation=validation)
@@ -87,7 +88,7 @@ def prepare_agent(
     args: RolloutArguments, defaults: Mapping[str, Any], *, validation: bool
 ) -> tuple[RagR1Config, TokenUnit, AgentSetup]:
     """Return the block rag_r1, the unit of lengths and the agent that the arguments select. `defaults` and
-    `validation` have the same meaning as in `prepare`. Raises ValueError or RunError."""
+    `validation` have the same meaning as in `prepare`. Raises ValueError or RunError if they are wrong."""
     config = config_of(args, defaults)
     tokens = TokenUnit.of(args.tokenizer)
     limits = RowLimits(args.max_prompt_tokens, args.max_response_tokens, args.max_context_tokens)
@@ -98,7 +99,8 @@ def prepare_agent(
 
 def reward_of(args: RolloutArguments, config: RagR1Config) -> tuple[RewardSum, CorrectnessRule]:
     """Return the reward terms of every record, and the rule that decides which answers are right. Without a
-    key rag_r1.reward, the terms are the default ones and --term. Raises ValueError."""
+    key rag_r1.reward, the terms are the default ones and --term. Raises ValueError if a term is wrong, or if
+    rag_r1.reward lacks --term."""
     entries = [dict(entry) for entry in config.reward]
     if "rag_r1.reward" not in keys_of(args):
         find_term(args.term, "--term")

@@ -1,4 +1,4 @@
-"""A token that ends a run before its last question, and the message about such an end.
+"""A token that cancels a run, for example when its cost limit is reached, and the message about it.
 
 After a cancellation no further request is sent, and those in flight are awaited. The next invocation of the
 command resumes the run.
@@ -14,15 +14,15 @@ from rag_r1.runs.errors import RunError
 
 
 class CancelToken:
-    """Ends a run when it is called with a reason. `reason` is that of the first call, or None while the run
-    continues."""
+    """Cancels a run when it is called with a reason. `reason` is that of the first call, or None while the
+    run continues."""
 
     def __init__(self) -> None:
         self.reason: str | None = None
         self._cancelled = asyncio.Event()
 
     def __call__(self, reason: str) -> None:
-        """End the run for this reason, unless it was ended before."""
+        """Cancel the run for this reason, unless it was cancelled before."""
         if self.reason is None:
             self.reason = reason
             self._cancelled.set()

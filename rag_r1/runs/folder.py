@@ -13,7 +13,8 @@ incomplete line remains, which the next invocation removes. Lines are in the ord
 nothing may depend on their order. Runs of earlier versions have their settings in OUT/journal/settings.json,
 which is still read.
 
-Memory holds an `EpisodeOutcome` for each request and the position of its record, but not the record.
+Memory holds an `EpisodeOutcome` for each request and the position of its record, but not the record. A run
+without episodes, such as the training of a retriever, uses only the lock and the settings.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class EpisodeOutcome:
         """Return the outcome of a record in the journal. Raises one of PARSE_ERRORS (json_lines.py) for any
         other object."""
         right = record["right"]
-        if right not in (True, False, None):
+        if right is not None and not isinstance(right, bool):
             raise TypeError(f"`right` is {right!r}")
         return cls(
             id=str(record["id"]),
@@ -97,6 +98,7 @@ class RunFolder:
         with ExitStack() as stack:
             stack.enter_context(hold_out(out, self.journal, name=None, mode=0o700))
             stored = check_settings(out, settings)
+            # They differ in a new folder, in one of an earlier version, and if a setting of None was added.
             if _read_marker(out / PROVENANCE).get("settings") != stored:
                 write_provenance(out, {"settings": stored})
             self._records = JsonLinesFile(self.journal / "records.ndjson", self._index)
@@ -120,8 +122,8 @@ class RunFolder:
         return self._outcomes.get(request_id)
 
     def write(self, record: Mapping[str, Any]) -> EpisodeOutcome:
-        """Append the record of an episode: its trajectory with `right` and `try`. Raises RunError, and the
-        errors of `EpisodeOutcome.of`."""
+        """Append the record of an episode, its trajectory with `right` and `try`, and return its outcome.
+        Raises RunError if the disk is full, and the errors of `EpisodeOutcome.of`."""
         outcome = EpisodeOutcome.of(record)  # may raise, so this is done before writing
         self._records.append(dict(record))
         return outcome
@@ -171,7 +173,8 @@ def write_provenance(out: Path, parts: Mapping[str, Any]) -> Path:
 
 
 def _read_marker(path: Path) -> dict[str, Any]:
-    """Return the object in a file of the run; {} if there is no file. Raises RunError."""
+    """Return the object in a file of the run; {} if there is no file. Raises RunError if it cannot be
+    read."""
     return read_marker(path, "choose another --out")
 
 

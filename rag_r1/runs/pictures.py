@@ -76,7 +76,7 @@ def line(axes: Any, points: Sequence[tuple[float, float]], label: str, color: st
         axes.plot(*zip(*points, strict=True), style, color=color, alpha=LINE_OPACITY, label=new_label)
 
 
-def reach(points: Sequence[Mapping[str, Any]]) -> list[list[float]]:
+def error_bars(points: Sequence[Mapping[str, Any]]) -> list[list[float]]:
     """Return the lengths of the error bars below and above the values of `points`, as matplotlib expects
     them, with the shape (2, points). A missing end of an interval has length 0."""
     return [

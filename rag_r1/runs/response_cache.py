@@ -60,7 +60,8 @@ class ResponseCache:
 
     @classmethod
     def open(cls, folder: Path) -> ResponseCache:
-        """Open the cache in a folder, for this process only. Raises RunError or OSError."""
+        """Open the cache in a folder, for this process only. Raises RunError for a line that cannot be read,
+        and OSError if the file cannot be opened."""
         cache = cls()
         cache.lines = JsonLinesFile(folder / EXCHANGES, cache.index)
         return cache
@@ -68,7 +69,7 @@ class ResponseCache:
     @classmethod
     def shared(cls, path: Path | None) -> ResponseCache:
         """Open a cache that several processes may use at the same time; None for one in memory. Raises
-        OSError."""
+        OSError if the file cannot be opened."""
         cache = cls()
         cache.lines = SharedJsonLines(path, cache.index)
         return cache
@@ -123,6 +124,7 @@ def _line(line: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _sha256(request: bytes) -> str:
+    """Return the hash of a request, in hexadecimal."""
     return hashlib.sha256(request).hexdigest()
 
 

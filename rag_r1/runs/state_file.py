@@ -21,7 +21,7 @@ from rag_r1.io.errors import TooLargeError
 from rag_r1.runs.json_lines import PARSE_ERRORS
 from rag_r1.runs.settings import changed_settings, flatten, json_roundtrip, refuse_changes
 
-T = TypeVar("T")
+State = TypeVar("State")
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class StateFile:
     #: Whether work that was made from other values is refused with a RunError.
     refuses_changes: bool = False
 
-    def read(self, parse: Callable[[dict[str, Any]], T]) -> T | None:
+    def read(self, parse: Callable[[dict[str, Any]], State]) -> State | None:
         """Return the result of `parse` for the object in the file. Returns None if there is no file of this
         work, or if `parse` raises one of PARSE_ERRORS (json_lines.py). Raises RunError if the work was made
         from other values and `refuses_changes` is set."""

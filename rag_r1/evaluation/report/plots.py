@@ -17,7 +17,7 @@ from rag_r1.evaluation.report.published_results import labels
 from rag_r1.evaluation.report.run_table import RunTable
 from rag_r1.runs import pictures
 from rag_r1.runs.markdown import one_line_text
-from rag_r1.runs.pictures import SERIES, reach
+from rag_r1.runs.pictures import SERIES, error_bars
 
 #: Episodes with this many retrievals or more share one bar.
 _MAX_RETRIEVALS = 8
@@ -81,7 +81,9 @@ def dots(
     values = [point["value"] for point in points]
     heights = [row + 0.6 * ((i + 0.5) / count - 0.5) for row, _ in measured]
     color = color or SERIES[i % len(SERIES)]
-    return axes.errorbar(values, heights, xerr=reach(points), fmt="o", markersize=4, capsize=2, color=color)
+    return axes.errorbar(
+        values, heights, xerr=error_bars(points), fmt="o", markersize=4, capsize=2, color=color
+    )
 
 
 def legend(figure: Any, series: Sequence[Any], names: Sequence[str], columns: int = 3) -> None:
