@@ -21,8 +21,9 @@ def render(template: str, values: dict[str, Any]) -> str:
     return _compiled(template).render(**values)
 
 
-@lru_cache(8)
+@lru_cache(8)  # compiling takes longer than rendering
 def _compiled(template: str) -> Any:
+    """Return the compiled template. Raises jinja2.TemplateSyntaxError."""
     return environment().from_string(template)
 
 

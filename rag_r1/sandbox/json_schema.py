@@ -41,7 +41,7 @@ def argument_fault(validator: Validator, arguments: dict[str, Any]) -> str | Non
     return f"Wrong arguments{' at ' + location if location else ''}: {error.message}"[:2000]
 
 
-def make_validator(schema: dict[str, Any], patterns: bool = True) -> Validator:
+def make_validator(schema: dict[str, Any], *, patterns: bool = True) -> Validator:
     """Return a validator of arguments by a schema. References are not fetched, since the registry is empty.
     `patterns` says whether regular expressions are checked. Raises DataError if it is not a valid schema."""
     from jsonschema import Draft202012Validator
@@ -59,7 +59,7 @@ def make_validator(schema: dict[str, Any], patterns: bool = True) -> Validator:
     schema = json.loads(json.dumps(schema, default=str), object_hook=_without_dialect)
 
     def check_additional(validator: Any, allowed: Any, instance: Any, schema: Any) -> Iterator[Any]:
-        # Which properties are additional depends on the patterns.
+        """Yield the errors of `additionalProperties`, unless patterns decide which ones are additional."""
         if "patternProperties" not in schema:
             keyword = Draft202012Validator.VALIDATORS["additionalProperties"]
             yield from keyword(validator, allowed, instance, schema)
@@ -78,4 +78,4 @@ def _without_dialect(part: dict[str, Any]) -> dict[str, Any]:
 @lru_cache(64)
 def _validator(schema: str, patterns: bool) -> Validator:
     """Return the validator for a schema as JSON. Raises the errors of `make_validator`."""
-    return make_validator(json.loads(schema), patterns)
+    return make_validator(json.loads(schema), patterns=patterns)

@@ -134,7 +134,7 @@ class WorkerPool:
         except IndexError:
             return None
 
-    def _release(self, slots: threading.BoundedSemaphore, worker: _Worker, reusable: bool) -> None:
+    def _release(self, slots: threading.BoundedSemaphore, worker: _Worker, *, reusable: bool) -> None:
         """Return a worker to the pool, or end it, and free its slot."""
         if reusable:
             self._idle.append(worker)
@@ -159,7 +159,7 @@ class JobHandle:
             answer, exits = self._worker.answer(self._limits)
             reusable = not exits
         finally:  # in all cases, since an answer that was not read would be taken for that of the next job
-            self._pool._release(self._slots, self._worker, reusable)
+            self._pool._release(self._slots, self._worker, reusable=reusable)
         if "error" not in answer:
             return answer["value"]
         kind, message = answer["error"]

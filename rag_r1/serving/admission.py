@@ -67,6 +67,7 @@ class AdmissionQueue:
         return max(MIN_RETRY_S, min(MAX_RETRY_S, math.ceil(self._mean_chat_s * rounds)))
 
     def _give_slot(self, ticket: AdmissionTicket) -> None:
+        """Let the chat of a ticket begin."""
         self._admitted.add(ticket)
         ticket._admit()
 
@@ -108,5 +109,6 @@ class AdmissionTicket:
         self._queue._release(self, time.monotonic() - self._admitted_at_s if finished else None)
 
     def _admit(self) -> None:
+        """Note the time, and end `wait_for_slot`."""
         self._admitted_at_s = time.monotonic()
         self._admission.set_result(None)

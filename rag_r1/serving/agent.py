@@ -126,6 +126,7 @@ class ChatAgent:
         return self._endpoint
 
     def _connect(self) -> Endpoint:
+        """Return a new connection to the endpoint."""
         assert self.args.base_url is not None  # set by `serve_model`
         return Endpoint(endpoint_options(self.args, self.args.base_url, self.args.api_key_env), CancelToken())
 
@@ -199,11 +200,12 @@ def _try_model(args: EvalArguments, url: str) -> None:
 @asynccontextmanager
 async def open_agent(args: EvalArguments) -> AsyncIterator[ChatAgent]:
     """Yield an agent whose servers have answered a test request, and close it after the block. Raises
-    RunError."""
+    RunError if an argument is wrong or a server does not work."""
     add_working_directory()
+    limits = validation_limits(args.protocol)
     try:
-        with all_problems(args, {}):
-            config, _, setup = prepare_agent(args, validation_limits(args.protocol), validation=True)
+        with all_problems(args, limits):
+            config, _, setup = prepare_agent(args, limits, validation=True)
     except ValueError as error:  # a wrong key, or a file that cannot be read
         raise RunError(str(error)) from error
     agent = ChatAgent(args, setup, config.validation_retriever)

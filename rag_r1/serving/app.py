@@ -127,17 +127,18 @@ def _begin_chat(chats: ChatSessions, parameters: ChatParameters) -> ChatSession:
 
 
 def _stopping() -> RequestError:
+    """Return the error for a request that is refused or ended because the server stops."""
     return RequestError(*STOPPING, {"Retry-After": str(RETRY_S)})
 
 
 async def _respond(
     request: Request, chat: ChatSession, reply: Callable[[Trajectory], dict[str, Any]]
 ) -> Response:
-    """Wait for the end of a chat and return the response with the `reply` to its trajectory. Raises
-    RequestError if the server stops before or the chat has failed."""
+    """Wait for the end of a chat and return the response with the `reply` to its trajectory, or with status
+    499 if the client has gone. Raises RequestError if the server stops before or the chat has failed."""
     trajectory = await _await_trajectory(request, chat)
     if trajectory is None:
-        return Response(status_code=499)  # the client has gone
+        return Response(status_code=499)
     if trajectory.status in FAILURES:
         raise RequestError(*FAILURES[trajectory.status])
     return JSONResponse(reply(trajectory))

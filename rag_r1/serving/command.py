@@ -45,7 +45,8 @@ TOKEN_VARIABLE = "CHAT_TOKEN"
 
 @command_main(RunError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command. Returns 0 after an orderly stop, or 1 with a message if the server could not start."""
+    """Run the command. Returns 0 after an orderly stop, or if all checks have passed with --check-only, and 1
+    with a message if the server could not start."""
     args = read_arguments(
         ServeArguments, arguments, prog=COMMAND, description=_DESCRIPTION, epilog=_EPILOG, check=_check_start
     )
@@ -61,14 +62,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     warn_without_token(args.host, token, TOKEN_VARIABLE)
 
-    def on_ready(running: RunningServer) -> None:
-        print(f"chat at {running.url}", flush=True)
+    def on_ready(server: RunningServer) -> None:
+        print(f"chat at {server.url}", flush=True)
 
     with bind_socket(args.host, args.port) as listener, launch_agent(args) as launched:
-        running = serve(
+        serving = serve(
             args, launched, listener, on_ready, allowed=args.allowed_host, token=token, drain_s=args.drain_s
         )
-        asyncio.run(running)
+        asyncio.run(serving)
     return 0
 
 

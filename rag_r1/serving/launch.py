@@ -120,7 +120,7 @@ def launch_agent(args: ChatAgentArguments) -> Iterator[LaunchedAgent]:
         stack.callback(_remove_empty, new_folders)  # nothing is put there if all servers are the user's
         in_use = RunError(f"another chat uses the folder {args.out}: choose another --out")
         stack.enter_context(hold_lock(args.out, in_use, name=None))
-        start = import_object(_DEMO) if args.demo else _start_search
+        start = import_object(_DEMO) if args.demo else _start_without_demo
         evaluation, about = start(args, stack)
         model, step = model_name(evaluation.model)
         evaluation = resolve_model(evaluation, checks_options=False)  # `check_launch` has checked them
@@ -131,9 +131,9 @@ def launch_agent(args: ChatAgentArguments) -> Iterator[LaunchedAgent]:
         yield LaunchedAgent(evaluation, about if about.model else replace(about, model=model, step=step))
 
 
-def _start_search(args: ChatAgentArguments, stack: ExitStack) -> tuple[EvalArguments, PageInfo]:
+def _start_without_demo(args: ChatAgentArguments, stack: ExitStack) -> tuple[EvalArguments, PageInfo]:
     """Return the agent's arguments and its description. With --documents, the folder is indexed anew and a
-    retrieval server is started for it."""
+    retrieval server is started for it, which runs until `stack` is closed. Raises RunError if that fails."""
     evaluation = to_eval_arguments(args)
     if args.documents is None:
         url = evaluation.retriever_url
@@ -157,8 +157,8 @@ def _remove_empty(folders: Sequence[Path]) -> None:
 
 
 def start_search(corpus: Path, out: Path, stack: ExitStack) -> str:
-    """Index a corpus with BM25, start a retrieval server for it and return its address. The index and the log
-    of the server are in `out`."""
+    """Index a corpus with BM25, start a retrieval server for it and return its address. The server runs until
+    `stack` is closed; its index and its log are in `out`. Raises RunError if it does not start."""
     say("building the BM25 index")
     index = build_index(corpus, out / _INDEX, "--backend", "bm25")
     return stack.enter_context(retrieval_process(index, out / "search.log"))

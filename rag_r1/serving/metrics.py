@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, TypeVar
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from rag_r1.agent import Trajectory
@@ -9,6 +11,8 @@ from rag_r1.serving.admission import AdmissionQueue
 
 #: Upper bounds of the histograms' buckets, in seconds.
 _SECONDS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500)
+
+Metric = TypeVar("Metric", Counter, Gauge, Histogram)
 
 
 class ChatMetrics:
@@ -18,7 +22,14 @@ class ChatMetrics:
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
 
-        def add(metric_class, name: str, description: str, labels: tuple[str, ...] = (), **options):
+        def add(
+            metric_class: type[Metric],
+            name: str,
+            description: str,
+            labels: tuple[str, ...] = (),
+            **options: Any,
+        ) -> Metric:
+            """Return a new metric, which is in the registry of this server."""
             return metric_class(f"chat_{name}", description, labels, registry=self._registry, **options)
 
         self.ended = add(Counter, "ended", "Chats that ran to an end, by how they ended.", ("status",))

@@ -68,7 +68,8 @@ class SearchAgent:
         """Play one episode and return its trajectory, with the answer (`.answer`, None if there is none), the
         turns with their queries and passages (`.turns`), and the final status (`.status`).
 
-        Temperature 0 is greedy. The failure of a server is recorded in `.failures` and not raised."""
+        Temperature 0 is greedy. The failure of a server is recorded in `.failures` and not raised. Raises
+        RuntimeError as `ask_all` does."""
         return self.ask_all([question], temperature=temperature, seed=seed)[0]
 
     def ask_all(

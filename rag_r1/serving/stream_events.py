@@ -98,6 +98,7 @@ class EventStreamer:
             self._show_reasoning(text[len(shown) :])
 
     def _show_reasoning(self, new: str) -> None:
+        """Show a new piece of reasoning, unless it is empty."""
         if new:
             self.show(Reasoning(new, starts_turn=not self._pieces))
             self._pieces.append(new)

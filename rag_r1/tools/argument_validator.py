@@ -48,7 +48,7 @@ class ArgumentValidator:
         if len(self._text) > MAX_SCHEMA_CHARS:
             raise DataError(f"it has more than {MAX_SCHEMA_CHARS >> 10} KiB")
         is_quick = values_in(schema, _SCHEMA_LIMIT) <= _SCHEMA_LIMIT and _is_plain(schema)
-        self._validator = make_validator(dict(schema), not foreign) if is_quick else None
+        self._validator = make_validator(dict(schema), patterns=not foreign) if is_quick else None
 
     def is_quick(self, arguments: Mapping[str, Any]) -> bool:
         """Return whether the arguments are checked in this process."""

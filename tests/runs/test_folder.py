@@ -75,11 +75,12 @@ def test_a_file_that_was_cut_anywhere_gives_its_whole_lines_and_goes_on(values, 
     assert lines_of(path) == [*survived, {"after": "the kill"}]
 
 
-def test_a_line_of_something_else_is_named(tmp_path: Path):
+@pytest.mark.parametrize("line", [{"no": "record"}, record("b#0", right=1)])
+def test_a_line_of_something_else_is_named(tmp_path: Path, line: dict):
     with folder_at(tmp_path) as folder:
         folder.write(record("a#0"))
     file = tmp_path / "journal" / "records.ndjson"
-    file.write_bytes(file.read_bytes() + b'{"no": "record"}\n')
+    file.write_bytes(file.read_bytes() + json.dumps(line).encode() + b"\n")
     with pytest.raises(RunError, match=r"records\.ndjson, line 2 was not written .*: remove the line; the"):
         folder_at(tmp_path)
 

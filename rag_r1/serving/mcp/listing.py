@@ -28,7 +28,8 @@ _USAGE = "rag-r1 mcp --tools [--token-env NAME] URL, or rag-r1 mcp --tools COMMA
 
 def print_tools(arguments: Sequence[str]) -> int:
     """Print the tools of the server that the arguments after --tools name, and return 0. Raises CommandError
-    if they do not name a server, or if it does not list its tools."""
+    if they do not name a server, or if it does not list its tools, and OptionsError for a wrong address or
+    variable."""
     options = _server_options(arguments)
     if (variable := options.get("token_env")) and not os.environ.get(variable, "").strip():
         fault = "there is no such environment variable, so no token is sent: set it to the token"
@@ -74,7 +75,7 @@ def _server_options(arguments: Sequence[str]) -> dict[str, Any]:
 
 def _fetch_tools(options: Mapping[str, Any]) -> list[Any]:
     """Return the tools of a server, as the package mcp describes them. Raises CommandError if no MCP server
-    answers, or if it does not list its tools."""
+    answers, or if it does not list its tools, and OptionsError for wrong options."""
     url = options.get("url")
     try:
         # A command has no such limit, since npx, for example, may have to download the server first.

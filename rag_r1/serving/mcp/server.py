@@ -58,7 +58,7 @@ class Passage(BaseModel):
 
     @classmethod
     def of(cls, document: Document) -> Passage:
-        """Return the passage of a document; one line alone is its text."""
+        """Return the passage of a document. A single line is the text of a passage without a title."""
         title, text = (title_of(document), document.text) if document.text else ("", document.contents)
         return cls(id=document.id, title=title, text=text, score=document.score)
 

@@ -27,8 +27,9 @@ class ChatArguments(ChatAgentArguments):
     check_only: bool = argument(CHECK_ONLY, default=False)
 
     @model_validator(mode="after")
-    def _has_model(self) -> ChatArguments:
-        """Raise ValueError, which names the flags, unless the arguments select a server or one agent."""
+    def _questions_and_agent_are_valid(self) -> ChatArguments:
+        """Raise ValueError, which names the flags, if a question is empty, or unless the arguments select a
+        server or one agent."""
         if not all(question.strip() for question in self.ask):
             raise ValueError("--ask is empty: give a question")
         if self.url is None and self.model is None and not self.demo:

@@ -39,8 +39,8 @@ class TerminalChat:
         self._in_line = False  # whether the last line, a piece of reasoning, is still open
 
     def chat(self, questions: Sequence[str] = ()) -> int:
-        """Ask the questions or, without any, those that the user types. Returns the exit status. Raises
-        ChatError if the input is not text."""
+        """Ask the questions or, without any, those that the user types. Returns the exit status: 1 if one of
+        `questions` got no answer, else 0. Raises ChatError if the input is not text."""
         if questions:
             # A list, so that all of them are asked, even if one gets no answer.
             return 0 if all([self.answer(question) for question in questions]) else 1

@@ -83,7 +83,7 @@ def stream_answer(
     data.
 
     `url` is the server's address without a path, and `messages` the conversation with the question. Close the
-    iterator to stop the answer. Raises ChatError.
+    iterator to stop the answer. Raises ChatError if there is no answer, or none of the API's form.
     """
     headers = _authorization(token)
     timeout = httpx.Timeout(_PIECE_S, connect=_CONNECT_S)
