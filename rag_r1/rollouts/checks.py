@@ -66,8 +66,7 @@ def start_problems(
     if args.prompt is not None:
         checks.run(config_of, plain.changed(prompt=args.prompt), defaults)
     for override in args.overrides:
-        config = checks.run(config_of, plain.changed(overrides=[override]), defaults)
-        if config is not None:
+        if (config := checks.run(config_of, plain.changed(overrides=[override]), defaults)) is not None:
             checks.run(check_paths, args, config.validation_agent.paths)
     checks.run(_check_reward, plain.changed(overrides=list(filter(_sets_reward, args.overrides))), defaults)
     for path in args.questions:

@@ -31,18 +31,16 @@ Work = Callable[[Any], Coroutine[Any, Any, int]]
 
 def read_and_run(
     command: str,
-    arguments_class: type[Arguments],
+    cls: type[Arguments],
     work: Work,
     arguments: Sequence[str] | None,
     description: str,
     epilog: str | None = None,
 ) -> int:
-    """Read a command's arguments (None: those of the process) and run its coroutine `work`. `description` and
-    `epilog` are parts of its help. Returns the exit status of `run_command`."""
+    """Read a command's arguments, by default those of the process, as a `cls`, and run its coroutine `work`.
+    `description` and `epilog` are parts of its help. Returns the exit status of `run_command`."""
     check = partial(check_command, command, work)
-    args = read_arguments(
-        arguments_class, arguments, prog=command, description=description, epilog=epilog, check=check
-    )
+    args = read_arguments(cls, arguments, prog=command, description=description, epilog=epilog, check=check)
     return run_command(command, work, args)
 
 

@@ -65,6 +65,7 @@ class OneShotRequest:
 async def prepare_one_shot(request: EpisodeRequest, setup: AgentSetup) -> OneShotRequest:
     """Search for the question and put the passages into the request's messages. A failure is reported in the
     result; only cancellation is raised."""
+    setup = replace(setup, own_prompt=False)  # which uses the messages of the request
     call = CallRecord(SEARCH, {"query": request.question})
     turn = Turn("", Search.kind, [call])
     search = Trajectory(request.id, request.question, setup.protocol.name, [turn])
@@ -88,9 +89,8 @@ async def prepare_one_shot(request: EpisodeRequest, setup: AgentSetup) -> OneSho
             logger.exception("the passages of %s", request.id)
             passages = ""
             _record_failure(search, "error", error_line(error))
-    plain_setup = replace(setup, own_prompt=False)  # uses the messages of the request
     messages = _messages(request, setup, passages)
-    return OneShotRequest(replace(request, messages=messages, setup=plain_setup), plain_setup, search)
+    return OneShotRequest(replace(request, messages=messages, setup=setup), setup, search)
 
 
 def _record_failure(search: Trajectory, kind: str, detail: str) -> None:
@@ -114,14 +114,13 @@ def _fit_passages(
 
 def _passage_tokens(request: EpisodeRequest, setup: AgentSetup) -> int:
     """Return how many tokens the passages may have: the limit of a search of the agent, or less if the
-    prompt has less room."""
+    prompt has less room. `setup` uses the messages of the request."""
     search_tokens = setup.budget.max_query_observation_tokens
     prompt_limit = setup.budget.prompt_limit
     if prompt_limit is None:
         return search_tokens
-    plain_setup = replace(setup, own_prompt=False)
     try:
-        prompt_ids = plain_setup.prompt_ids(request.question, _messages(request, setup, ""))
+        prompt_ids = setup.prompt_ids(request.question, _messages(request, setup, ""))
     except ValueError:  # the question alone is too long; the episode will report it
         return 0
     return min(search_tokens, prompt_limit - len(prompt_ids) - _MARGIN_TOKENS)

@@ -136,8 +136,7 @@ def _start_without_demo(args: ChatAgentArguments, stack: ExitStack) -> tuple[Eva
     retrieval server is started for it, which runs until `stack` is closed. Raises RunError if that fails."""
     evaluation = to_eval_arguments(args)
     if args.documents is None:
-        url = evaluation.retriever_url
-        return evaluation, PageInfo(what="the passages of its retrieval server", index=url)
+        return evaluation, PageInfo(what="the passages of its retrieval server", index=args.retriever_url)
     say(f"reading the documents in {args.documents}")
     shutil.rmtree(args.out / _INDEX, ignore_errors=True)
     try:

@@ -22,23 +22,17 @@ class ChatMetrics:
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
 
-        def add(
-            metric_class: type[Metric],
-            name: str,
-            description: str,
-            labels: tuple[str, ...] = (),
-            **options: Any,
-        ) -> Metric:
-            """Return a new metric, which is in the registry of this server."""
-            return metric_class(f"chat_{name}", description, labels, registry=self._registry, **options)
+        def add(kind: type[Metric], name: str, text: str, *labels: str, **options: Any) -> Metric:
+            """Return a new metric of this server. `text` describes it."""
+            return kind(f"chat_{name}", text, labels, registry=self._registry, **options)
 
-        self.ended = add(Counter, "ended", "Chats that ran to an end, by how they ended.", ("status",))
+        self.ended = add(Counter, "ended", "Chats that ran to an end, by how they ended.", "status")
         self.abandoned = add(Counter, "abandoned", "Chats whose client went away.")
-        self.refused = add(Counter, "refused", "Requests that were refused.", ("reason",))
+        self.refused = add(Counter, "refused", "Requests that were refused.", "reason")
         self.seconds = add(Histogram, "seconds", "Seconds from admission to the end.", buckets=_SECONDS)
         self.wait = add(Histogram, "wait_seconds", "Seconds from the request to admission.", buckets=_SECONDS)
         self.searches = add(Counter, "searches", "Queries of ended chats.")
-        self.tokens = add(Counter, "tokens", "Tokens of ended chats.", ("kind",))
+        self.tokens = add(Counter, "tokens", "Tokens of ended chats.", "kind")
         add(Gauge, "running", "Chats that are running.").set_function(lambda: admission.running)
         add(Gauge, "waiting", "Chats that wait for a slot.").set_function(lambda: admission.waiting)
 

@@ -72,8 +72,7 @@ def sample_of(row: Any, protocol: Protocol, sample_id: str) -> tuple[SftRow, lis
     observations = [Document("published", piece.text) for piece in pieces if not piece.generated]
     trace = Trace(sample_id, question, (*pieces, Piece(target, generated=True)), tuple(observations))
     sample = samples_of(trace, protocol)[-1]
-    answers = isinstance(protocol.parse(target), Answer)
-    kind = sample_kind(after_observation=bool(pieces), answers=answers)
+    kind = sample_kind(after_observation=bool(pieces), answers=isinstance(protocol.parse(target), Answer))
     return replace(sample, id=sample_id, kind=kind), observations
 
 

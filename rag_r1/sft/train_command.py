@@ -180,15 +180,9 @@ def training_command(
     device: str | None, processes: int | None, recipe: Recipe, overrides: Sequence[str]
 ) -> list[str]:
     """Return the command that trains with a recipe on this machine, in so many processes."""
-    launcher = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        f"--nproc-per-node={processes}",
-    ]
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     trainer = _CPU_TRAINER if device == "cpu" else _GPU_TRAINER
-    return [*launcher, "-m", trainer, *recipe.command_arguments(overrides)]
+    return [sys.executable, *launcher, "-m", trainer, *recipe.command_arguments(overrides)]
 
 
 def _too_many_nodes(nodes: int, command: Sequence[str]) -> Problem:

@@ -1,8 +1,7 @@
 """Writes the trace of a question by a strategy, as a list of turns and observations.
 
 A trace consists of rounds and an answer. In each round the policy searches for one or two facts, which adds a
-turn and the observation with the results. The last turn gives the answer. `write_drill` writes an exercise of
-one turn, and `sample_kinds` names the kinds of SFT samples in a trace.
+turn and the observation with the results. The last turn gives the answer.
 """
 
 from __future__ import annotations
@@ -48,8 +47,7 @@ def write_trace(
 ) -> list[Segment]:
     """Write the turns and observations of a question; the last segment is the answer.
 
-    `search` finds the passages of the `world`, and `rng` draws what the policy guesses. Raises ValueError for
-    an unknown strategy.
+    Raises ValueError for an unknown strategy.
     """
     match strategy:
         case "guess":
@@ -57,7 +55,7 @@ def write_trace(
         case "early":
             rounds = [list(question.lookups[:1])]
         case "sequential" | "parallel":
-            rounds = rounds_of(question, parallel=strategy == "parallel")
+            rounds = rounds_of(question, strategy == "parallel")
         case _:
             raise ValueError(f"unknown strategy {strategy!r}")
     segments: list[Segment] = []
@@ -84,18 +82,17 @@ def rounds_of(question: Question, parallel: bool) -> list[list[Lookup]]:
 def write_drill(
     world: World, rng: random.Random, fact_format: FactFormat = entity_value_text
 ) -> tuple[Question, list[Segment]]:
-    """Write an exercise in comparing, and return its question and its only turn. The years are in the
-    question, so that no search is needed; `fact_format` words them in the thought."""
+    """Write an exercise in comparing: the years are in the question, so that no search is needed."""
     people = rng.sample(list(world.facts["year"]), 2)
     years = rng.sample(YEARS, 2)
     lookups = tuple(Lookup(person, "year", year) for person, year in zip(people, years, strict=True))
-    births = " or ".join(f"{lookup.entity} {lookup.value}" for lookup in lookups)
-    question = Question("drill", "comparison", f"Who was born earlier, {births}?", "", lookups)
+    stated = " or ".join(f"{lookup.entity} {lookup.value}" for lookup in lookups)
+    question = Question("drill", "comparison", f"Who was born earlier, {stated}?", "", lookups)
     thought, answer = conclude(question, lookups, rng, fact_format)
     return question, [Segment(answer_turn(thought, answer), True)]
 
 
 def sample_kinds(segments: Sequence[Segment]) -> list[str]:
     """Return the kind of SFT sample to which each turn of a trace corresponds, in order."""
-    n_turns = sum(segment.generated for segment in segments)
-    return [sample_kind(after_observation=i > 0, answers=i == n_turns - 1) for i in range(n_turns)]
+    last = sum(segment.generated for segment in segments) - 1
+    return [sample_kind(after_observation=turn > 0, answers=turn == last) for turn in range(last + 1)]

@@ -81,9 +81,8 @@ def dots(
     values = [point["value"] for point in points]
     heights = [row + 0.6 * ((i + 0.5) / count - 0.5) for row, _ in measured]
     color = color or SERIES[i % len(SERIES)]
-    return axes.errorbar(
-        values, heights, xerr=error_bars(points), fmt="o", markersize=4, capsize=2, color=color
-    )
+    bars = error_bars(points)
+    return axes.errorbar(values, heights, xerr=bars, fmt="o", markersize=4, capsize=2, color=color)
 
 
 def legend(figure: Any, series: Sequence[Any], names: Sequence[str], columns: int = 3) -> None:

@@ -61,8 +61,7 @@ def _check_results(out: Path) -> None:
     overwrite or remove."""
     found = [name for name in (MODEL, CHECKPOINTS) if os.path.lexists(out / name)]
     if found and not ((out / PROVENANCE).exists() or (out / JOURNAL).exists()):
-        names = " and ".join(found)
-        raise RunError(f"--out {out} holds {names}, not made by a run: choose another folder")
+        raise RunError(f"--out {out} holds {' and '.join(found)}, not made by a run: choose another folder")
 
 
 def _check_files(name: str) -> None:
@@ -102,9 +101,8 @@ def _check_config(folder: Path) -> bool:
     try:
         AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # the configuration class of a model may raise anything
-        raise RunError(
-            f"{folder / 'config.json'} cannot be used: {first_line_of(error)}: {_REMEDY}"
-        ) from error
+        fault = f"{folder / 'config.json'} cannot be used: {first_line_of(error)}"
+        raise RunError(f"{fault}: {_REMEDY}") from error
     return True
 
 
@@ -125,8 +123,7 @@ def _count_rows(path: Path, options: TrainOptions) -> int:
 
 def no_rows(paths: Sequence[Path]) -> RunError:
     """Return the error about files without any row."""
-    message = f"no training rows in {', '.join(map(str, paths))}"
-    return RunError(f"{message}: make them with rag-r1 retriever data")
+    return RunError(f"no training rows in {', '.join(map(str, paths))}: make them with rag-r1 retriever data")
 
 
 def check_batch(rows: int, options: TrainOptions) -> None:
