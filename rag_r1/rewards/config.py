@@ -48,7 +48,7 @@ def read_entry(entry: Any, key: str, protocol: Protocol | None) -> tuple[Term | 
     faults += map(RewardError, _option_faults(function, options, special, path, key))
     if faults:
         return None, faults
-    options |= {name: value for name, value in special.items() if name in parameters}
+    options |= {keyword: value for keyword, value in special.items() if keyword in parameters}
     timeout_s = float(special.get("timeout_s", DEFAULT_TIMEOUT_S))
     return Term(name, float(weight), function, options, timeout_s), []
 

@@ -85,7 +85,8 @@ class JudgeClient:
         self._pending: dict[bytes, _PendingRequest] = {}
 
     async def ask(self, instructions: str, case: Mapping[str, Any], allowed: Collection[str]) -> str:
-        """Return the judge's reply about a case, from the cache if possible. Raises CannotJudgeError."""
+        """Return the judge's reply about a case, from the cache if possible. Raises CannotJudgeError if there
+        is no such reply."""
         fields = request_body(self.options.model, instructions, case, self.options.max_tokens)
         body = json.dumps(fields, sort_keys=True).encode()
         entry = self._replies.get("", 0, body)
@@ -108,7 +109,8 @@ class JudgeClient:
                 del self._pending[body]
 
     async def _reply(self, body: bytes, allowed: Collection[str]) -> str:
-        """Send a request, with retries, and put the reply into the cache. Raises CannotJudgeError."""
+        """Send a request, with retries, and put the reply into the cache. Returns the reply. Raises
+        CannotJudgeError if there is none, or if it is not one of the `allowed` words."""
         try:
             reply = await with_retries(self._retry, partial(self._post, body))
         except TransientError as error:
@@ -135,6 +137,7 @@ class JudgeClient:
 
 #: The clients. The generator of each is kept here, since it would be closed as soon as nothing refers to it.
 _clients: dict[_ClientKey, tuple[JudgeClient, AsyncGenerator[JudgeClient, None]]] = {}
+#: Number of requests that this process has sent with each set of options.
 _sent_requests: Counter[JudgeOptions] = Counter()
 _sent_lock = threading.Lock()  # event loops may run in several threads
 
@@ -150,7 +153,8 @@ def _count_request(options: JudgeOptions) -> None:
 
 
 async def _open_client(options: JudgeOptions) -> AsyncGenerator[JudgeClient, None]:
-    """Yield a client, and close it with the event loop, whose shutdown ends all async generators."""
+    """Yield a client, and close it with the event loop, whose shutdown ends all async generators. Raises
+    RewardError if the key is missing or the cache cannot be opened."""
     key = asyncio.get_running_loop(), options
     header = key_header(options.api_key_env)
     # Error messages must not quote the server, which may repeat a request.

@@ -49,6 +49,7 @@ def token_scores(
     if len(tokens) != len(turns):
         raise ValueError(f"tokens of {len(tokens)} turns for a trajectory of {len(turns)}")
     starts = [0, *turn_ends(trajectory)]
+    # Not strict, since the last start is the end of the text.
     offsets = [(a + start, b + start) for start, spans in zip(starts, tokens, strict=False) for a, b in spans]
     token_ends = accumulate(map(len, tokens))
     turn_tokens = [range(end - len(spans), end) for spans, end in zip(tokens, token_ends, strict=True)]

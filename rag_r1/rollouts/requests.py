@@ -103,7 +103,7 @@ def read_questions(
     if result.bad.count and not skip_bad_rows:
         raise DataError(result.bad.refusal(has_flag=skip_bad_rows is not None))
     if not result.rows:
-        raise DataError(f"no question in {', '.join(map(str, paths))}")
+        raise DataError(f"no question in {', '.join(map(str, paths))}: give a file that has some")
     if limit is not None:
         del result.rows[limit:]
     return result

@@ -61,7 +61,8 @@ def open_model(
     try:
         model = _load(str(checked.folder or name), checked.pooling if checked.is_bare else None, device)
     except Exception as error:  # three libraries raise many kinds for damaged folders and network errors
-        raise RunError(f"--model {name} does not load ({type(error).__name__}: {error})") from error
+        message = f"--model {name} does not load ({type(error).__name__}: {error})"
+        raise RunError(f"{message}: copy or download it again, or give another") from error
     saved = checked.saved.model_dump() if checked.saved else {}
     settings = choose_settings(options, from_index, saved, _settings_of(model))
     _apply(model, settings)

@@ -39,8 +39,8 @@ def cover_em(
     wrong: float = 0.0,
     normaliser: NormaliserName = "squad",
 ) -> float:
-    """Return 1 if the answer contains a gold answer, else `wrong`. Long answers can contain anything, so give
-    this term a small weight."""
+    """Return 1 if the answer contains a gold answer, with `ordered` as consecutive words, else `wrong`. Long
+    answers can contain anything, so give this term a small weight."""
     return cover_exact_match(trajectory.answer, golds, ordered=ordered, normaliser=normaliser) or wrong
 
 
