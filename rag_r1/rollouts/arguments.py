@@ -55,6 +55,7 @@ def json_body(flag: str, text: str) -> dict[str, Any]:
 
 
 def _refuse_constant(name: str) -> None:
+    """Raise ValueError for NaN and infinity, which Python's parser accepts."""
     raise ValueError(f"{name} is not a number of JSON")
 
 

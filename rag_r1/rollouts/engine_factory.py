@@ -132,8 +132,9 @@ def engine_maker(
     """Return a function that makes the engine of an episode.
 
     `response_format` is one of the formats of response_format.py. Each request has the keys of `sampling`,
-    the temperature and seed of its episode, and the user's keys `extra_body`. `on_text` is called when a
-    generation starts, and returns the function for its pieces (rag_r1/inference/streaming.py).
+    the temperature and seed of its episode, and the user's keys `extra_body`. With `logprobs`, a completions
+    engine also requests the log-probs of tokens. `on_text` is called when a generation starts, and returns
+    the function for its pieces (rag_r1/inference/streaming.py).
     """
 
     def make(request: EpisodeRequest) -> MeteredEngine:

@@ -24,6 +24,7 @@ BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW = "#0072b2", "#d55e00", "#009e73", "#cc
 GREY, LIGHT = "#999999", "#e5e7eb"
 #: The colours of series for which no colour is chosen, in order.
 SERIES = (BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW)
+#: matplotlib's settings for all figures.
 STYLE = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
 #: The opacity of a line, at which another line below it remains visible.
 LINE_OPACITY = 0.8

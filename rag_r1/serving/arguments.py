@@ -1,7 +1,7 @@
-"""The command-line options of `rag-r1 serve` and `rag-r1 chat`.
+"""The command-line options of `rag-r1 serve`, and those that `rag-r1 chat` shares with it.
 
-Both share `ChatAgentArguments`, which selects the agent. `to_eval_arguments` converts them to the arguments
-of `rag-r1 eval`, from which the agent is made.
+Both have `ChatAgentArguments`, which select the agent. `to_eval_arguments` converts them to the arguments of
+`rag-r1 eval`, from which the agent is made; `with_demo_limits` puts them into those of the demo.
 """
 
 from __future__ import annotations

@@ -113,8 +113,8 @@ def _check_documents(folder: Path, skip_bad_files: bool, *, is_read: bool) -> No
 
 @contextmanager
 def launch_agent(args: ChatAgentArguments) -> Iterator[LaunchedAgent]:
-    """Start all servers that the arguments need, and stop them after the block. Raises RunError, and OSError
-    if --out cannot be used."""
+    """Start all servers that the arguments need, and stop them after the block. Raises RunError if one of
+    them does not start or another chat uses --out, and OSError if --out cannot be used."""
     new_folders = [folder for folder in (args.out / _CORPUS, args.out) if not folder.exists()]
     with ExitStack() as stack:
         stack.callback(_remove_empty, new_folders)  # nothing is put there if all servers are the user's

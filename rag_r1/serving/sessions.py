@@ -80,7 +80,7 @@ class ChatSession:
 
 @dataclass
 class ChatSessions:
-    """Begins chats and streams them to clients."""
+    """Begins chats, streams them to clients, and cancels them when the server stops."""
 
     agent: ChatAgent
     admission: AdmissionQueue
@@ -96,7 +96,8 @@ class ChatSessions:
     _running: set[asyncio.Task[Trajectory]] = field(default_factory=set, init=False)
 
     def begin(self, parameters: ChatParameters) -> ChatSession:
-        """Begin a chat, which may have to wait for a slot. Raises ServerFullError if too many chats wait."""
+        """Begin a chat, which may have to wait for a slot. Must not be called after `stop`. Raises
+        ServerFullError if too many chats wait."""
         chat = ChatSession(parameters, self.admission.enter())
         chat.task = asyncio.create_task(self._play(chat))
         self._running.add(chat.task)

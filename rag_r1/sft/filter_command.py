@@ -90,8 +90,8 @@ async def filter_questions(args: FilterArguments) -> int:
 
     Raises RunError if a check fails, if the run cannot be opened, or if no question is kept.
     """
-    servers = partial(check_servers, args, _DEFAULTS, args.base_url, args.model)
-    with all_problems(args, _DEFAULTS, [servers]):
+    server_check = partial(check_servers, args, _DEFAULTS, args.base_url, args.model)
+    with all_problems(args, _DEFAULTS, [server_check]):
         run_setup = prepare(args, _DEFAULTS)
     with StartChecks() as checks:
         # All kept rows are written into one file.

@@ -79,8 +79,8 @@ async def make_traces(args: TracesArguments) -> int:
 
     Raises RunError if a check fails or the run cannot be opened.
     """
-    servers = partial(check_servers, args, _DEFAULTS, args.base_url, args.teacher_model)
-    with all_problems(args, _DEFAULTS, [servers]):
+    server_check = partial(check_servers, args, _DEFAULTS, args.base_url, args.teacher_model)
+    with all_problems(args, _DEFAULTS, [server_check]):
         run_setup = prepare(args, _DEFAULTS)
     if args.check_only:
         return await check_only(args, run_setup, args.base_url, args.teacher_model)

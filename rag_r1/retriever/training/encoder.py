@@ -3,7 +3,7 @@
 An encoder is a sentence-transformers model, or a bare transformers folder that becomes one once its pooling
 is known. Before the training it is given its settings (encoder_settings.py) and, if it has none, a last layer
 that normalises its vectors. LoRA adapters are merged before it is saved, so the saved folder can be loaded
-like that of any other model.
+like that of any other model. Its weights can also be averaged with those from before the training.
 """
 
 from __future__ import annotations

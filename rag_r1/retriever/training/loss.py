@@ -134,7 +134,8 @@ class RetrieverLoss(CachedLossMixin, nn.Module):
         rank_temperature: float = 0.1,
         mini_batch: int | None = None,
     ):
-        """`mini_batch` is the number of texts that pass through the model at once (gradient cache, arXiv
+        """`temperature` (t), `rank_weight` and `rank_temperature` are those of the formulas at the top.
+        `mini_batch` is the number of texts that pass through the model at once (gradient cache, arXiv
         2101.06983); None stands for the whole batch."""
         super().__init__()
         self.model = model
