@@ -1,8 +1,8 @@
 """Runs jobs with a fixed concurrency until they are done or the run is cancelled.
 
-After `stop` is called, no further job begins. The pool then waits until the endpoint has answered its open
-requests, so that their responses are cached, and cancels the remaining jobs. The next run of the command
-continues from the cache.
+After `stop` is called, a `JobPool` begins no further job. It then waits until the endpoint has answered its
+open requests, so that their responses are cached, and cancels the remaining jobs. The next run of the command
+continues from the cache. `without_waiting` runs a single job if the cache has all its answers.
 """
 
 from __future__ import annotations

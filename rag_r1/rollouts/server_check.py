@@ -5,6 +5,8 @@ if the server refuses the key (HTTP 401), or answers with a server error, a redi
 that is not a list of models. Other refusals are accepted, because many servers have no list of models.
 `check_replies` then requests a single token, since a server of another kind may refuse the list in the same
 way, and since some servers show their list to everybody, but answer only to a key.
+
+`get_answer` checks nothing: it reads what else a server says about itself, such as its version.
 """
 
 from __future__ import annotations

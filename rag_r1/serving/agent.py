@@ -2,7 +2,8 @@
 
 The agent, with the limits and the search of a validation, its engine and its sampling are made from the
 arguments of `rag-r1 eval` (EvalArguments). So a greedy episode has the same tokens as in an evaluation.
-`open_agent` makes a `ChatAgent` for the server, `rag-r1 mcp` and the Python API.
+`open_agent` makes a `ChatAgent` for the server, `rag-r1 mcp` and the Python API. Before anything is started,
+`check_agent` checks its arguments, and `try_agent_servers` the servers that are running already.
 
 If the endpoint refuses all requests, for example because of a wrong key or an empty account, an evaluation
 ends. Here only the current chats fail, and the next one opens a new connection.

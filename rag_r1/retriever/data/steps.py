@@ -1,5 +1,10 @@
 """Implements the steps of `rag-r1 retriever data`, each of which can be resumed.
 
+    trajectories_of      plays the questions, whose searches are the rounds
+    find_candidates      repeats each search for more passages
+    score_correctness    plays continuations with each candidate alone (GAC)
+    score_relevance      asks the judge about each candidate, or applies the rule (LR)
+
 The two steps that need the agent's model, the trajectories and the continuations, write a note when they are
 complete: `steps/trajectories.json` and `steps/correctness.json`, each with the settings and the input of the
 step (rag_r1/runs/state_file.py). A later run of the command that only has to ask the judge, or to select rows

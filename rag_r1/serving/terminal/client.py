@@ -1,5 +1,7 @@
 """A client of the chat API that yields a stream's events as they arrive.
 
+`stream_answer` asks a question; `check_server` tries the server before the first one.
+
 The server's texts come from documents and models, so they are not trusted. The bytes, the lines and the time
 of an answer are limited while it arrives (rag_r1/io/bounded_http.py), and nothing is decompressed. The values
 of a line are counted before objects are made from them, and data of another shape than the API's is an error.
