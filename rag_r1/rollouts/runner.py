@@ -175,8 +175,8 @@ class EpisodeRunner:
         tokens of all paths. If `one_shot` has searched, every path begins with the turn of that search."""
         engines: list[MeteredEngine] = []
 
-        async def play_path(number: int) -> Trajectory:
-            engine = self.make_engine(_path_request(request, number))
+        async def play_path(index: int) -> Trajectory:
+            engine = self.make_engine(_path_request(request, index))
             engines.append(engine)
             prompt_ids = _prompt_ids(request, setup)
             episode = setup.episode(engine)
@@ -208,11 +208,12 @@ class EpisodeRunner:
             bar.set_postfix(self.counts.bar_fields(cost, share_done), refresh=False)
 
 
-def _path_request(request: EpisodeRequest, number: int) -> EpisodeRequest:
-    """Return the request with the seed of path `number`; path 0 keeps the seed of the request."""
-    if number == 0:
+def _path_request(request: EpisodeRequest, index: int) -> EpisodeRequest:
+    """Return the request with the seed of the path with this index; the first path keeps that of the
+    request."""
+    if index == 0:
         return request
-    return replace(request, seed=int(seeded_fraction(request.seed, "path", str(number)) * (1 << 31)))
+    return replace(request, seed=int(seeded_fraction(request.seed, "path", str(index)) * (1 << 31)))
 
 
 async def _prompt_ids(request: EpisodeRequest, setup: AgentSetup) -> list[int]:

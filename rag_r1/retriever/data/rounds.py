@@ -59,7 +59,7 @@ class SearchRound:
         the earlier calls and of the other calls of its turn, and the query."""
         results = [[_call_values(call) for call in turn.calls] for turn in self.played.turns[: self.turn]]
         calls = self.played.turns[self.turn].calls
-        other_calls = [_call_values(call) for number, call in enumerate(calls) if number != self.call]
+        other_calls = [_call_values(call) for index, call in enumerate(calls) if index != self.call]
         texts = [turn.text for turn in self.played.turns[: self.turn + 1]]
         return fingerprint_of([self.played.messages, texts, results, other_calls, self.call, self.query])
 
@@ -118,9 +118,9 @@ class PlayedTrajectory:
 def searches_of(turns: Sequence[Turn]) -> list[tuple[int, int]]:
     """Return the position of each search that was carried out, as (turn, call), both from 0."""
     return [
-        (number, index)
-        for number, turn in enumerate(turns)
-        for index, call in enumerate(turn.calls)
+        (turn_index, call_index)
+        for turn_index, turn in enumerate(turns)
+        for call_index, call in enumerate(turn.calls)
         if call.query is not None and call.status == "ok"
     ]
 

@@ -121,7 +121,7 @@ class TrajectoryReader:
     def _read_trajectory(self, record: Mapping[str, Any]) -> PlayedTrajectory:
         """Return the trajectory of a record, with the tokens of its turns."""
         trajectory = trajectory_of(dict(record))
-        ids = (self._token_ids(record["id"], number, turn) for number, turn in enumerate(trajectory.turns))
+        ids = (self._token_ids(record["id"], index, turn) for index, turn in enumerate(trajectory.turns))
         return PlayedTrajectory(
             id=str(record["question_id"]),
             dataset=str(record.get("data_source", "")),
@@ -137,11 +137,11 @@ class TrajectoryReader:
         answers = self._given_step_answers.get(str(record["question_id"]))
         return tuple(answers or step_answers_of(record.get("metadata")))
 
-    def _token_ids(self, request_id: str, number: int, turn: Turn) -> tuple[int, ...]:
-        """Return the tokens of a turn: the sampled ones if they decode to the turn's text, and otherwise the
-        encoded text. Of a response's tokens, those behind the end of the turn's action are left out."""
+    def _token_ids(self, request_id: str, index: int, turn: Turn) -> tuple[int, ...]:
+        """Return the tokens of the turn with this index: the sampled ones if they decode to its text, and
+        otherwise the encoded text. Of a response's tokens, those behind the end of the turn's action are left out."""
         codec = self._setup.codec
-        sampled = (self._responses.token_ids(request_id, number) or [])[: turn.generated_tokens]
+        sampled = (self._responses.token_ids(request_id, index) or [])[: turn.generated_tokens]
         try:
             if sampled and codec.decode(sampled) == turn.text:
                 return tuple(sampled)
