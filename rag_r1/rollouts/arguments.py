@@ -160,8 +160,7 @@ def keys_of(args: RolloutArguments) -> dict[str, Any]:
     Raises ValueError for a key outside rag_r1 or a value that is not YAML."""
     keys = {}
     for override in args.overrides:
-        key, _, value = override.partition("=")
-        key = key.lstrip("+")
+        key, _, value = override.lstrip("+").partition("=")
         if key.startswith("~"):
             raise ValueError(f"{override}: a key cannot be removed here: give it a value, {key[1:]}=...")
         if not key.startswith("rag_r1."):

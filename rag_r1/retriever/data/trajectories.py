@@ -139,7 +139,8 @@ class TrajectoryReader:
 
     def _token_ids(self, request_id: str, index: int, turn: Turn) -> tuple[int, ...]:
         """Return the tokens of the turn with this index: the sampled ones if they decode to its text, and
-        otherwise the encoded text. Of a response's tokens, those behind the end of the turn's action are left out."""
+        otherwise the encoded text. Of a response's tokens, those behind the end of the turn's action are left
+        out."""
         codec = self._setup.codec
         sampled = (self._responses.token_ids(request_id, index) or [])[: turn.generated_tokens]
         try:
