@@ -57,7 +57,7 @@ def _server_options(arguments: Sequence[str]) -> dict[str, Any]:
     variable of its token, or the server's command. Raises CommandError if they are wrong."""
     options: dict[str, Any] = {}
     if arguments[:1] == ["--token-env"]:
-        options, arguments = {"token_env": "".join(arguments[1:2])}, arguments[2:]
+        options, arguments = {"token_env": "".join(arguments[1:2])}, arguments[2:]  # "" without a name
     elif arguments and arguments[0].startswith("--token-env="):
         options, arguments = {"token_env": arguments[0].partition("=")[2]}, arguments[1:]
     if arguments and arguments[0].startswith("-"):
