@@ -13,8 +13,8 @@ incomplete line remains, which the next invocation removes. Lines are in the ord
 nothing may depend on their order. Runs of earlier versions have their settings in OUT/journal/settings.json,
 which is still read.
 
-Memory holds an `EpisodeOutcome` for each request and the position of its record, but not the record. A run
-without episodes, such as the training of a retriever, uses only the lock and the settings.
+Memory holds an `EpisodeOutcome` for each request and the position of its record, but not the record. Work
+without episodes uses parts of this: the training of a retriever, for example, only the lock and the settings.
 """
 
 from __future__ import annotations
