@@ -16,5 +16,5 @@ def path_argument(path: str | Path) -> str:
 
 
 def path_of(argument: str) -> str:
-    """Return the path of which `path_argument` returned this argument."""
+    """Return the path that `path_argument` converted to this argument."""
     return os.fsdecode(argument.encode("latin-1"))

@@ -135,7 +135,7 @@ def _check_recipe(args: SftArguments) -> _CheckedRecipe:
     report.problems += [] if args.hours is None else check_resume(config)
     try:
         _check_data(args.data)
-    except RunError as fault:  # in place of the missing file, of which the user has said nothing
+    except RunError as fault:  # replaces the problem of data.train_files, a key that the user did not give
         others = [problem for problem in report.problems if problem.where != "data.train_files"]
         report.problems = [error_of("data.train_files", fault), *others]
     nodes = config.trainer.get("nnodes")

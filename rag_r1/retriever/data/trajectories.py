@@ -61,7 +61,7 @@ class TrajectoryReader:
         """
         self.path = run / TRAJECTORIES / "records.jsonl"
         self._setup = setup
-        self._given_step_answers = step_answers or {}
+        self._step_answers_by_id = step_answers or {}
         self._responses = _CachedResponses(run / JOURNAL / EXCHANGES)
         #: The usage of the run's endpoint.
         self.usage = self._responses.usage
@@ -134,7 +134,7 @@ class TrajectoryReader:
 
     def _step_answers(self, record: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the answers of the intermediate steps of a record's question."""
-        answers = self._given_step_answers.get(str(record["question_id"]))
+        answers = self._step_answers_by_id.get(str(record["question_id"]))
         return tuple(answers or step_answers_of(record.get("metadata")))
 
     def _token_ids(self, request_id: str, index: int, turn: Turn) -> tuple[int, ...]:

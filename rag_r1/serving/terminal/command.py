@@ -3,8 +3,8 @@
     rag-r1 chat --demo
     rag-r1 chat --url http://127.0.0.1:8080
 
-Without --url, the command runs the server of `rag-r1 serve` in a thread (local_server.py). The terminal
-always is a client of the server's API (chat.py).
+Without --url, the command runs the server of `rag-r1 serve` in a thread (local_server.py). The terminal is
+always a client of the server's API (chat.py).
 """
 
 from __future__ import annotations
