@@ -1,7 +1,8 @@
 """Writes the trace of a question by a strategy, as a list of turns and observations.
 
 A trace consists of rounds and an answer. In each round the policy searches for one or two facts, which adds a
-turn and the observation with the results. The last turn gives the answer.
+turn and the observation with the results. The last turn gives the answer. `write_drill` writes an exercise of
+one turn, and `sample_kinds` names the kinds of SFT samples in a trace.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ def write_trace(
 ) -> list[Segment]:
     """Write the turns and observations of a question; the last segment is the answer.
 
-    Raises ValueError for an unknown strategy.
+    `search` finds the passages of the `world`, and `rng` draws what the policy guesses. Raises ValueError for
+    an unknown strategy.
     """
     match strategy:
         case "guess":
@@ -55,7 +57,7 @@ def write_trace(
         case "early":
             rounds = [list(question.lookups[:1])]
         case "sequential" | "parallel":
-            rounds = rounds_of(question, strategy == "parallel")
+            rounds = rounds_of(question, parallel=strategy == "parallel")
         case _:
             raise ValueError(f"unknown strategy {strategy!r}")
     segments: list[Segment] = []
@@ -82,12 +84,13 @@ def rounds_of(question: Question, parallel: bool) -> list[list[Lookup]]:
 def write_drill(
     world: World, rng: random.Random, fact_format: FactFormat = entity_value_text
 ) -> tuple[Question, list[Segment]]:
-    """Write an exercise in comparing: the years are in the question, so that no search is needed."""
+    """Write an exercise in comparing, and return its question and its only turn. The years are in the
+    question, so that no search is needed; `fact_format` words them in the thought."""
     people = rng.sample(list(world.facts["year"]), 2)
     years = rng.sample(YEARS, 2)
     lookups = tuple(Lookup(person, "year", year) for person, year in zip(people, years, strict=True))
-    stated = " or ".join(f"{lookup.entity} {lookup.value}" for lookup in lookups)
-    question = Question("drill", "comparison", f"Who was born earlier, {stated}?", "", lookups)
+    births = " or ".join(f"{lookup.entity} {lookup.value}" for lookup in lookups)
+    question = Question("drill", "comparison", f"Who was born earlier, {births}?", "", lookups)
     thought, answer = conclude(question, lookups, rng, fact_format)
     return question, [Segment(answer_turn(thought, answer), True)]
 
