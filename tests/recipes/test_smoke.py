@@ -74,6 +74,11 @@ def test_expected_trajectories_follow_the_overrides():
     assert changed == {"train": 3 * 8 * 4, "test": 4}
 
 
+def test_added_and_deleted_keys_are_overrides_too():
+    changes = ["++data.val_max_samples=4", "~trainer.logger"]
+    assert smoke_run.expected_trajectories(changes)["test"] == 4
+
+
 def test_validations_on_the_way_are_expected_too():
     every_second = ["trainer.total_training_steps=3", "trainer.test_freq=2"]
     assert smoke_run.expected_trajectories(every_second)["test"] == 16 * 3  # before, after 2, after 3
