@@ -30,6 +30,9 @@ Two indexes of one corpus can be searched together:
 
     rag-r1 index build --backend hybrid --of indexes/bm25 --of indexes/e5 \\
         --out indexes/both
+
+All options and files are checked before the work, and all problems are reported together. Then an encoder
+that is named by its Hub name is fetched, and the step that was named runs.
 """
 
 from __future__ import annotations
@@ -77,7 +80,7 @@ def run(command: BuildCommand) -> int:
         check(command)
         name = command.dense.encoder
         if name and is_hub_name(name) and command.step != "merge":  # a merge may not need its encoder
-            resolve_model(name)  # fetch it only after all checks, before the work
+            resolve_model(name)  # fetches it: with --check-only too, since only that shows whether it exists
         if command.check_only:
             print(f"all checks passed: would write {command.out or command.parts}")
             return 0
@@ -108,7 +111,7 @@ def _has_arguments(check: Callable[[], object]) -> bool:
 
 
 def _checks(command: BuildCommand) -> Iterator[Callable[[], object]]:
-    """Yield the checks of a command that can run before the work. Each raises UserError."""
+    """Yield the checks that a command needs, to be run before the work. Each raises UserError."""
     from retrieval_server.indexing import checks, parts
 
     if command.backend == "hybrid":
@@ -215,6 +218,7 @@ def _print_serve_command(out: Path, manifest: Manifest) -> None:
     print(f"rag-r1 index serve --index {quote(str(out))}")
 
 
+#: Step -> its function. A hybrid has none of these steps (`run`).
 _STEPS = {
     "all": _build_index,
     "passages": _prepare_passages,

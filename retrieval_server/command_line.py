@@ -41,7 +41,7 @@ _EXPECTED = {
     "finite_number": "a finite number",
     "string_too_short": "a text that is not empty",
 }
-#: What is said of a word such as @settings.yaml, which other commands of rag-r1 take.
+#: The hint for an argument such as @settings.yaml, which other commands of rag-r1 take.
 _NO_SETTINGS_FILE = "this command takes no settings file: give its flags"
 
 
@@ -62,28 +62,28 @@ def parse(
 ) -> Model:
     """Return the options in `argv` (None: the arguments of the process).
 
-    `prog` is the command as the user called it. Fields in `settled`, which are fields of `model` itself, have
-    fixed values and no flags. The process ends with status 2 if the options are not valid, and with 0 after
-    `--help`.
+    `description` is the text of `--help` above the flags, and `prog` the command as the user called it.
+    Fields in `settled`, which are fields of `model` itself, have fixed values and no flags. The process ends
+    with status 2 if the options are not valid, and with 0 after `--help`.
 
-    `check` raises UserError for problems of files and folders. It is called only if options are not valid,
-    with the valid ones, so that one message lists all problems. Problems that only follow from an invalid
-    option are left out.
+    `check` raises UserError for problems of files and folders. It is called here only if options are not
+    valid, with the valid ones, so that one message lists all problems. Problems that only follow from an
+    invalid option are left out.
     """
     options = [option for option in declared_options(model) if option.path[0] not in settled]
     parser = _make_parser(options, prog, description)
-    words = sys.argv[1:] if argv is None else argv
-    texts, unknown = parser.parse_known_args(words)
+    arguments = sys.argv[1:] if argv is None else argv
+    texts, unknown = parser.parse_known_args(arguments)
     values = empty_values(model) | dict(settled)
-    behind_unknown = {word for flag, word in pairwise(words) if flag in unknown}
-    unread = _read_values(values, texts, options, behind_unknown)
-    faults = [UserError(_unrecognized(unknown, options))] if unknown else []
-    faults += [UserError(text, flag) for flag, text in unread.items()]
+    values_of_unknown = {value for flag, value in pairwise(arguments) if flag in unknown}
+    unreadable = _read_values(values, texts, options, values_of_unknown)
+    faults = [UserError(_unrecognized_text(unknown, options))] if unknown else []
+    faults += [UserError(text, flag) for flag, text in unreadable.items()]
     try:
         parsed = model.model_validate(values)
     except ValidationError as error:
         # For the model a flag whose value cannot be read is also missing, which is no second fault.
-        faults += [fault for fault in _faults(error, options) if not unread.keys() & set(fault.flags)]
+        faults += [fault for fault in _faults(error, options) if not unreadable.keys() & set(fault.flags)]
     if faults:
         if check is not None:
             faults += _further_faults(faults, check, _valid_options(model, values))
@@ -100,35 +100,36 @@ def _make_parser(options: Sequence[Option], prog: str | None, description: str |
             assert option.group is not None  # options without a group belong to the parser itself
             below = textwrap.fill(option.group.description, 90) if option.group.description else None
             groups[option.group] = parser.add_argument_group(option.group.title, below)
-        _add(groups[option.group], option)
+        _add_option(groups[option.group], option)
     return parser
 
 
 def _read_values(
-    values: dict[str, Any], texts: argparse.Namespace, options: Sequence[Option], behind_unknown: set[str]
+    values: dict[str, Any], texts: argparse.Namespace, options: Sequence[Option], values_of_unknown: set[str]
 ) -> dict[str, str]:
     """Set the options of the command line in `values`. Returns the faults, by the flag that cannot be read.
 
-    The words `behind_unknown` flags are treated as values of these flags, not as positional arguments.
+    `values_of_unknown` are the arguments that follow unknown flags. They are taken for the values of these
+    flags, so as positional arguments they are no further faults.
     """
     faults: dict[str, str] = {}
     for option in options:
         if (text := getattr(texts, option.dest)) is not None:
             try:
-                _set(values, option.path, option.read(text))
+                _set_value(values, option.path, option.read(text))
             except ValueError as error:
-                if option.flag.positional and text in behind_unknown:
+                if option.flag.positional and text in values_of_unknown:
                     continue
                 is_file = option.flag.positional and text.startswith("@")
                 faults[option.names[0]] = f"{text}: {_NO_SETTINGS_FILE}" if is_file else str(error)
     return faults
 
 
-def _set(values: dict[str, Any], path: Sequence[str], value: Any) -> None:
-    """Set the value of a nested field of `values`."""
-    *steps, name = path
-    for step in steps:
-        values = values[step]
+def _set_value(values: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    """Set the value of the field of `values` to which the names in `path` lead."""
+    *sections, name = path
+    for section in sections:
+        values = values[section]
     values[name] = value
 
 
@@ -164,7 +165,7 @@ def _further_faults(
     return [error for error in errors if str(error) not in texts and not flags & set(error.flags)]
 
 
-def _add(parser: argparse._ActionsContainer, option: Option) -> None:
+def _add_option(parser: argparse._ActionsContainer, option: Option) -> None:
     """Add a flag, or a positional argument, to a parser or to one of its groups."""
     kind = option.type
     flag = option.flag
@@ -191,15 +192,15 @@ def _help(flag: Flag, default: Any) -> str:
     return (flag.help + (f" (default {text})" if text else "")).replace("%", "%%")
 
 
-def _unrecognized(words: Sequence[str], options: Sequence[Option]) -> str:
-    """Return the sentence for words that the command does not know, with similar flags."""
+def _unrecognized_text(arguments: Sequence[str], options: Sequence[Option]) -> str:
+    """Return the sentence for arguments that the command does not know, with similar flags."""
     names = [name for option in options for name in option.names]
-    flags = [word.partition("=")[0] for word in words if word.startswith("-")]
+    flags = [argument.partition("=")[0] for argument in arguments if argument.startswith("-")]
     similar = [name for flag in flags for name in get_close_matches(flag, names, n=1, cutoff=0.75)]
     hint = f"; did you mean {', '.join(similar)}?" if similar else ""
-    if any(word.startswith("@") for word in words):
+    if any(argument.startswith("@") for argument in arguments):
         hint += f"; {_NO_SETTINGS_FILE}"
-    return f"unrecognized arguments: {' '.join(words)}{hint}"
+    return f"unrecognized arguments: {' '.join(arguments)}{hint}"
 
 
 def _faults(error: ValidationError, options: Sequence[Option]) -> Iterator[UserError]:
@@ -226,5 +227,5 @@ def _sentence(fault: ErrorDetails, option: Option) -> str:
     limits = fault.get("ctx", {})
     unit = " seconds" if option.flag.metavar == "SECONDS" else ""
     bounds = (("ge", "at least"), ("gt", "above"), ("le", "at most"), ("lt", "below"))
-    must = next((f"{text} {limits[key]:g}{unit}" for key, text in bounds if key in limits), None)
-    return f"{name} must be {must}" if must else f"{name}: {fault['msg']}"
+    bound = next((f"{text} {limits[key]:g}{unit}" for key, text in bounds if key in limits), None)
+    return f"{name} must be {bound}" if bound else f"{name}: {fault['msg']}"

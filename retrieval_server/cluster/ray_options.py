@@ -66,9 +66,11 @@ class RayOptions(Options):
 
 
 def check_cluster(address: str) -> None:
-    """Raise UserError if nothing answers at the HOST:PORT of a cluster, where Ray would try for minutes."""
+    """Raise UserError if an address has a wrong form, or if no cluster answers there: Ray would try for
+    minutes."""
     if address in ("local", "auto"):
         return
+    # ray:// stands before the address of a Ray Client server, to which `ray.init` connects as well.
     match = re.fullmatch(r"(?:ray://)?\[?(.+?)\]?:([0-9]{1,5})", address)
     if match is None or int(match[2]) > 65535:
         raise UserError(f"--ray-address {address}: give local, auto or the HOST:PORT of a running cluster.")

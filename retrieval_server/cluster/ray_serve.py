@@ -42,7 +42,8 @@ _MAX_WAIT_S = 1.0
 class ShardedSource(StagedSource):
     """An index whose stages run on Ray. `encoder` is None if the shards take the texts of the queries.
 
-    `replicas` are the numbers of batches that the two stages can process at once.
+    `deadline_s` limits the seconds of a stage, `replicas` are the numbers of batches that the two stages can
+    process at once, and `close` calls `on_close`.
     """
 
     def __init__(
@@ -213,9 +214,9 @@ class RayServe:
             replicas, gpus = options.encoder_replicas, options.encoder_gpus
             encoder = self._deployment(QueryEncoder, "encoder", replicas, gpus)
             apps["encoder"] = encoder.bind(dense.encoder.model_dump(), search)
-        for number, shard in enumerate(shards):
-            deployment = self._deployment(Shard, f"shard-{number}", options.shard_replicas, 0.0)
-            apps[f"shard-{number}"] = deployment.bind(str(shard.path.absolute()), verify, search)
+        for index, shard in enumerate(shards):
+            deployment = self._deployment(Shard, f"shard-{index}", options.shard_replicas, 0.0)
+            apps[f"shard-{index}"] = deployment.bind(str(shard.path.absolute()), verify, search)
         name = f"retrieval-{uuid.uuid4().hex[:8]}"
         return [serve.RunTarget(app, name=f"{name}-{part}", route_prefix=None) for part, app in apps.items()]
 

@@ -19,13 +19,14 @@ from retrieval_server.search.options import OpenOptions
 class QueryEncoder:
     """A replica of an index's encoder. `section` is its EncoderSection as plain data, to be sent."""
 
-    def __init__(self, section: dict, options: OpenOptions):
+    def __init__(self, section: dict[str, Any], options: OpenOptions):
         from retrieval_server.encode.cpu_settings import set_mkl_reproducible, set_passive_wait
 
         set_passive_wait()
         set_mkl_reproducible()
         limit_heaps()
         trim_heap_regularly()
+        # Only now, since these import torch, which reads the settings above.
         from retrieval_server.encode.encoder import Encoder
         from retrieval_server.search.threads import encoder_threads, probe_encoder
 
@@ -43,7 +44,10 @@ class QueryEncoder:
 
 
 class Shard:
-    """A replica of one shard, that is, of an index folder without its encoder. It returns documents."""
+    """A replica of one shard, that is, of an index folder without its encoder. It returns documents.
+
+    `verify` is that of `check_files`: whether the files are compared with their hashes.
+    """
 
     def __init__(self, folder: str, verify: bool | None, options: OpenOptions):
         from retrieval_server.search.index_source import IndexSource
@@ -54,9 +58,9 @@ class Shard:
         self._dense = self._index.manifest.dense is not None
 
     def call(self, prepared: Any, topks: list[int]) -> list[list[tuple[str, str, str | None, float]]]:
-        """Return the hits of each query as id, contents, url and unrounded score.
+        """Return at most `topks[i]` hits for query `i`, each as id, contents, url and unrounded score.
 
-        `prepared` are the vectors of the queries, or their texts for BM25.
+        `prepared` are the vectors of the queries, (queries, dimension), or their texts for BM25.
         """
         if not self._dense:
             prepared = self._index.prepare(prepared)

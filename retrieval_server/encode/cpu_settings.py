@@ -1,4 +1,8 @@
-"""CPU settings of a process that encodes and searches: reproducible products, idle threads, the lock."""
+"""CPU settings of a process that encodes and searches.
+
+They concern reproducible matrix products, idle threads, and how long a thread holds Python's interpreter
+lock.
+"""
 
 from __future__ import annotations
 

@@ -200,7 +200,10 @@ class Encoder:
         return vectors.cpu().numpy()
 
     def encode_batch(self, texts: list[str], batch_size: int = 64) -> np.ndarray:
-        """Encode texts that already have their prefix, in batches that are padded to the longest text."""
+        """Return the vectors of texts that already have their prefix, (texts, dimension).
+
+        They are encoded in batches of `batch_size`, which are padded to the longest text.
+        """
         import torch
 
         vectors = self._model.encode(

@@ -91,7 +91,9 @@ def check_length(
         return
     label = f"--max-length: {flag}" if flag else f"{folder / TRAINED}: max_length: {max_length}"
     if max_length <= special:
-        raise UserError(f"{label} tokens leave none for the text beside the {special}. Set --max-length.")
+        raise UserError(
+            f"{label} tokens leave none for the text beside the {special} special ones. Set --max-length."
+        )
     if max_tokens is not None and max_length > max_tokens:
         raise UserError(
             f"{label} tokens are more than the {max_tokens} that the model can read. Set --max-length."
@@ -117,7 +119,7 @@ def resolve_settings(
     """
     if options.normalize is False and config.normalize:
         raise UserError(f"{name}: its own configuration normalises its vectors; drop --no-normalize.")
-    # Prompts in a folder are complete, and so are those of a trained retriever, which alone has a mode.
+    # A folder that has a prompt, or the mode of a trained retriever, names all its prefixes itself.
     own = (config.query_prefix, config.passage_prefix, config.query_mode)
     has_own = own != (None, None, None)
     prefixes: EncoderFamily | FolderSettings = config if has_own or family is None else family

@@ -1,4 +1,4 @@
-"""Pauses the garbage collector while model libraries are imported, and has the lock for loading models."""
+"""What a process that loads models needs: a pause of the garbage collector during imports, and a lock."""
 
 from __future__ import annotations
 
