@@ -7,7 +7,8 @@ command in the same way for other code that starts it.
 
 `start` and `end` are for children that outlive a block, such as trainings. `end` sends the signals of an
 `Ending`, followed by SIGKILL. `wait_until_ready` waits for a server, and `last_lines` returns the end of a
-log for an error message. child_environments.py chooses the environment variables of a child.
+log for an error message. `exit_on_sigterm` lets SIGTERM end this process as an exception does, so that its
+children end with it. child_environments.py chooses the environment variables of a child.
 """
 
 from __future__ import annotations

@@ -37,7 +37,8 @@ _CONSTANTS = {"pi": math.pi, "e": math.e}
 
 
 def _round(number: int | float, digits: int = 0) -> int | float:
-    """Call Python's `round`, which computes 10 ** -digits. Raises ValueError if there are too many digits."""
+    """Return the number, rounded to this many digits after the point. Raises ValueError for more than 300
+    digits before or after it, since Python's `round` computes a power of 10 with as many."""
     if not isinstance(digits, int) or abs(digits) > 300:
         raise ValueError("round takes a whole number of digits from -300 to 300")
     return round(number, digits)
@@ -60,7 +61,7 @@ _FUNCTIONS: dict[str, Callable[..., int | float]] = {
     **{"abs": abs, "max": max, "min": min, "round": _round},
 }
 _FUNCTION_NAMES = ", ".join(sorted(_FUNCTIONS))
-#: How many numbers a function takes, and the words for that. All others take one number. No expression has
+#: Function -> how many numbers it takes, and the same in words. All others take one number. No expression has
 #: room for MAX_CHARS numbers.
 _COUNTS = {
     **dict.fromkeys(("log", "round"), (range(1, 3), "one or two numbers")),

@@ -87,8 +87,8 @@ class EntryKeys:
 
 
 def make_tool(name: str, entry: ToolEntry) -> Any:
-    """Return a new tool from an entry of `rag_r1.tools`. Raises ValueError, which names the key, and whatever
-    the factory raises."""
+    """Return the tool of an entry of `rag_r1.tools`: a new one, or the one that an import path names. Raises
+    ValueError, which names the key, and whatever the factory raises."""
     key = f"rag_r1.tools.{name}"
     if name == SEARCH:
         raise ValueError(f"{key}: the name is used by the search engine; its options are rag_r1.retriever")

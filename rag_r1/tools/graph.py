@@ -78,8 +78,8 @@ class GraphOptions:
 
 
 def make_graph(options: Mapping[str, Any], key: str) -> GraphSearch:
-    """Return the searcher of a graph. Raises OptionsError for a wrong option, and ValueError if the file or
-    rdflib is missing."""
+    """Return the searcher of a graph. Raises OptionsError for a wrong option, and ValueError if the file is
+    missing or of another format, or if rdflib is missing."""
     parsed = options_from(GraphOptions, options, key)
     path = Path(parsed.file)
     if path.suffix.lower() not in FORMATS:
@@ -242,6 +242,7 @@ class FactGraph:
 
 
 def _words(text: str) -> list[str]:
+    """Return the words of a name or a query by which things are found."""
     return _WORD.findall(text.casefold().replace("_", " "))
 
 

@@ -1,8 +1,8 @@
 """A lazy value, which is loaded once, in a thread, when a tool first needs it.
 
-Tools are created at the start of a run and in its preflight and must not block there. All calls wait for the
-same loading. If it fails, these calls fail, and the next one tries again. If a caller is cancelled, the
-loading continues.
+Tools are created in the preflight and, in a run, in the event loop; neither must wait for the loading. All
+calls wait for the same loading. If it fails, these calls fail, and the next one tries again. If a caller is
+cancelled, the loading continues.
 """
 
 from __future__ import annotations

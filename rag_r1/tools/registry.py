@@ -140,6 +140,7 @@ async def close_tools(tools: Mapping[str, Any]) -> None:
 
 
 async def _close(tool: Any) -> None:
+    """Close the connections of a tool, if it has any. Raises what its `close` raises."""
     if callable(close := getattr(tool, "close", None)):
         await close()
 

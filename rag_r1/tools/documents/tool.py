@@ -18,6 +18,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -63,10 +64,8 @@ def make_documents(options: Mapping[str, Any], key: str) -> DocumentSearch:
     parsed = options_from(DocumentsOptions, options, key)
     if not Path(parsed.folder).is_dir():
         raise ValueError(f"{key}.folder: there is no folder {parsed.folder!r}")
-    try:
-        import bm25s  # noqa: F401
-    except ImportError:
-        raise ValueError(f"{key} needs the package bm25s: {pip_command('documents')}") from None
+    if find_spec("bm25s") is None:
+        raise ValueError(f"{key} needs the package bm25s: {pip_command('documents')}")
     return DocumentSearch(parsed)
 
 

@@ -97,7 +97,8 @@ class McpServer:
                 connection.begin_close()
 
     async def close(self) -> None:
-        """Close all connections, and wait until they are closed. A later call opens a new one."""
+        """Close all connections, and wait for them as `McpConnection.close` does. A later call opens a new
+        one."""
         if self._connection is not None:
             self._retire(self._connection)
         await asyncio.gather(*(connection.close() for connection in self._retired))
@@ -201,7 +202,7 @@ class McpConnection:
             self._opening.cancel()
 
     async def close(self) -> None:
-        """Close the connection, and wait until it is closed."""
+        """Close the connection, and wait until it is closed, at most `_CLOSING_S` seconds."""
         self.begin_close()
         await asyncio.wait({self._task}, timeout=_CLOSING_S)
 

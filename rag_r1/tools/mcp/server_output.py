@@ -44,7 +44,8 @@ async def copy_stderr(stream: Any, end: anyio.Event) -> None:
             for full_line in lines:
                 _show(full_line)
             if remaining_bytes < 0:
-                _show(b"(an MCP server's stderr: more than 1 MiB, the rest is not shown)")
+                extent = b"more than %d MiB, the rest is not shown" % (MAX_STDERR_BYTES >> 20)
+                _show(b"(an MCP server's stderr: %s)" % extent)
                 line = b""
     except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
         if line:
@@ -82,7 +83,7 @@ class _LogLimit(logging.Filter):
 
 
 def limit_logs() -> None:
-    """Add the filter to the loggers with which the package mcp reports faulty messages."""
+    """Limit what the package mcp logs about the messages of servers. A second call changes nothing."""
     for name in _LOGGERS:
         logger = logging.getLogger(name)
         if not any(isinstance(filter_, _LogLimit) for filter_ in logger.filters):

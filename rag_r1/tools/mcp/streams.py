@@ -36,7 +36,8 @@ from rag_r1.tools.mcp.limits import (
 )
 from rag_r1.tools.mcp.server_output import copy_stderr
 
-#: Seconds for a server to end after its stdin was closed, and again after SIGTERM.
+#: Seconds for a server to end after its stdin was closed, and again after SIGTERM. A quarter of them is
+#: enough for the ends of its pipes.
 _END_S = 2.0
 
 

@@ -263,6 +263,7 @@ class RetrievalClient(SearchTool):
         return f"{type(error).__name__}: {error}"
 
     def _open_session(self) -> aiohttp.ClientSession:
+        """Return the session, which the first request opens. Raises what `token_header` raises."""
         if self._session is None:
             connector = aiohttp.TCPConnector(limit=self.config.max_connections)
             self._session = bounded_session(token_header(), self.config.timeout_s, connector=connector)

@@ -27,9 +27,10 @@ from rag_r1.tools.lazy import has_failed
 #: Most bytes of the answer to `/ready`.
 MAX_READY_BYTES = 1 << 20
 _INDEX_ADDRESS = re.compile(r"(?P<root>.*)/indexes/(?P<name>[^/]+)")
+#: The keys of the two problems with a format, and the remedies: the server has none, or its mode is another.
 KEY, MODE_KEY = "rag_r1.retriever.agentic_input", "rag_r1.retriever.mode"
 REMEDY = "serve a dense index (rag-r1 index build --encoder MODEL), or set it to false"
-MODE_REMEDY = "leave it out, or serve an index of an encoder that was trained so"
+MODE_REMEDY = "leave it out, or serve an index whose encoder was trained with this mode"
 #: The header of an answer with the version of the index that was searched.
 VERSION_HEADER = "X-Index-Version"
 
