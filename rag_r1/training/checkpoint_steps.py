@@ -36,7 +36,7 @@ def mend_tracker(folder: Path) -> None:
     veRL empties the tracker before it writes the new step (verl 0.9.1, trainer_base.py, `_save_checkpoint`).
     By then the new checkpoint is complete, so the tracker gets the newest step whose checkpoint has the data
     loader's state, `data.pt`, one of the last files that veRL saves. The tracker is removed if there is no
-    such checkpoint.
+    such checkpoint. Raises OSError if the tracker cannot be written or removed.
     """
     tracker = folder / TRACKER
     if not tracker.exists() or last_whole_step(folder) is not None:

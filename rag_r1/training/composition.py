@@ -209,8 +209,8 @@ def _first_override_with(fault: RunError, recipe: Recipe, overrides: Sequence[st
     for count in range(len(overrides) + 1):
         try:
             compose_recipe(recipe, overrides[:count])
-        except RunError as found:
-            if str(found) == str(fault):
+        except RunError as other_fault:
+            if str(other_fault) == str(fault):
                 return overrides[count - 1] if count else None
     return None
 
@@ -229,7 +229,7 @@ def _override_problem(config: DictConfig, override: str, fault: BaseException) -
         return error(key, text, f"write {override.lstrip('+')}")
     if key == "preset" and "Could not override" in message:
         remedy = f"in a file of your own: defaults: [the recipe, /preset: {value}, _self_]"
-        return error(key, "this recipe has no room for a preset", remedy)
+        return error(key, "the defaults list of this recipe has no preset to replace", remedy)
     if "Could not override" in message:
         return error(key, "there is no such key", _key_hint(config, key))
     if OmegaConf.is_dict(OmegaConf.select(config, key)) and not value.startswith("{"):

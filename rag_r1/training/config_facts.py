@@ -22,7 +22,7 @@ NF4_ENGINE = "rag_r1.plugin.nf4.register"
 
 
 def gpu_count(config: DictConfig) -> int:
-    """Return the number of GPUs that train."""
+    """Return the number of GPUs that train; on a CPU, that of the processes that do."""
     return int(config.trainer.nnodes) * int(config.trainer.n_gpus_per_node)
 
 

@@ -218,7 +218,7 @@ def test_with_a_memory_turn_loo_trains_whole_trajectories_by_a_sum_over_tokens(c
         (
             "rag_r1/ppo_mq",
             "preset=gspo",
-            "no room for a preset: in a file of your own: defaults: [the recipe, ",
+            "has no preset to replace: in a file of your own: defaults: [the recipe, ",
         ),
         ("rag_r1/ppo_mq", "preset=gspo", "/preset: gspo, _self_]"),
     ],

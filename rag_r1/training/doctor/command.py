@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for finding in find_all(args.retriever):
         print(terminal_lines(str(finding)), flush=True)
         missing += finding.state == MISSING
-    print(f"\n{missing} missing: follow the arrows above" if missing else "\nall is well")
+    print(f"\n{missing} missing: follow the arrows above" if missing else "\nnothing is missing")
     return 1 if missing else 0
 
 

@@ -57,7 +57,7 @@ def check_gpu() -> Iterator[Finding]:
     elif torch.cuda.is_available():
         yield ok("gpu", f"{torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}")
         if version_of("flash-attn") is None:
-            yield from flash_attn_finding()
+            yield flash_attn_finding()
     elif torch.version.cuda is None:
         text = "nvidia-smi is here, but this torch is a build for CPUs: training would run on the CPU"
         yield Finding("gpu", WARNING, text, setup_command("gpu"))
@@ -70,8 +70,8 @@ def check_gpu() -> Iterator[Finding]:
         yield Finding("gpu", MISSING, text, remedy)
 
 
-def flash_attn_finding() -> Iterator[Finding]:
-    """Yield the finding that flash-attn is missing. The remedy depends on whether it can be compiled here.
+def flash_attn_finding() -> Finding:
+    """Return the finding that flash-attn is missing. The remedy depends on whether it can be compiled here.
     The finding is a warning only, because the preflight refuses a training that needs flash-attn."""
     nvcc, release = gpu_driver.nvcc_release()
     if release and release.startswith(f"{gpu_driver.CUDA}."):
@@ -81,7 +81,7 @@ def flash_attn_finding() -> Iterator[Finding]:
         toolkit = f"install the CUDA toolkit {gpu_driver.CUDA}.0 and set CUDA_HOME"
         remedy = f"{compiler}: {toolkit}, then {flash_attn_command()}"
     remedy += "; or train without it: platform=gpu_sdpa"
-    yield Finding("flash-attn", WARNING, "not installed", remedy)
+    return Finding("flash-attn", WARNING, "not installed", remedy)
 
 
 def ignores_gpu() -> bool:

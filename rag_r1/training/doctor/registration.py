@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from rag_r1.system.installation import pip_command, setup_command
 from rag_r1.training.doctor.findings import MISSING, Finding, ok
 
+#: The remedy for a registration that is missing because of the installation.
 SETUP = setup_command()
 #: veRL's environment variable that says which plugins it loads.
 _PLUGINS_VARIABLE = "VERL_USE_EXTERNAL_PLUGINS"
@@ -93,14 +94,14 @@ def _check_registries(registries: _Registries, failures: Collection[str]) -> Ite
             yield Finding(part, MISSING, f"{name}: not registered with veRL", SETUP)
     our_engines = _our_engines(verl_platform)
     for model_type in ("language_model", "value_model"):
-        part = our_engines.get(model_type)
+        our_part = our_engines.get(model_type)  # None: veRL's own engine is used
         try:
             engine = registries.get_engine_class(model_type, "fsdp2")
         except (AssertionError, ValueError):  # there is none for this device
             engine = None
-        if engine and (part is None or engine.__module__.startswith("rag_r1.")):
+        if engine and (our_part is None or engine.__module__.startswith("rag_r1.")):
             yield ok("engine", f"{model_type}: {engine.__name__}")
-        elif part not in failures:
+        elif our_part not in failures:
             yield Finding("engine", MISSING, f"{model_type}: not registered with veRL", SETUP)
 
 

@@ -54,8 +54,9 @@ class Attempt:
 class Attempts:
     """All attempts of the run in `folder`, including those of earlier commands, which the record holds.
 
-    Raises RunError for a line of the record that cannot be read, and in `begin`, `add_sign` and `end` if the
-    disk is full; `end` raises OSError if only the page cannot be written.
+    Raises RunError for a line of the record that cannot be read, and OSError if the folder or the record
+    cannot be opened. `begin`, `add_sign` and `end` raise RunError if the disk is full; `end` raises OSError
+    if only the page cannot be written.
     """
 
     def __init__(self, folder: Path):
@@ -84,8 +85,9 @@ class Attempts:
         self._append("end", len(self.all), ending=ending, last=step, back_to=back_to)
         self.write_page()
 
-    def _append(self, event: str, number: int, **values: Any) -> None:
-        self._file.append({"event": event, "attempt": number, "time": round(time.time(), 1), **values})
+    def _append(self, event: str, attempt: int, **values: Any) -> None:
+        """Append a line on the attempt with this number to the record."""
+        self._file.append({"event": event, "attempt": attempt, "time": round(time.time(), 1), **values})
 
     def _add_event(self, line: dict[str, Any]) -> None:
         """Update the attempts by a line of the record."""

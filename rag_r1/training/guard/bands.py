@@ -126,8 +126,8 @@ def _signal_band(runs: Sequence[Series]) -> dict[str, list[float]]:
     variances = [variance(step_values) for step_values in values]
     band = {}
     for i, (step, step_values) in enumerate(zip(steps, values, strict=True)):
-        mean, spread = fmean(step_values), fmean(variances[max(0, i - _REACH) : i + _REACH + 1])
-        half_width = _DEVIATIONS * max(math.sqrt(spread), _MIN_DEVIATION * abs(mean))
+        mean, mean_variance = fmean(step_values), fmean(variances[max(0, i - _REACH) : i + _REACH + 1])
+        half_width = _DEVIATIONS * max(math.sqrt(mean_variance), _MIN_DEVIATION * abs(mean))
         band[str(step)] = [round(mean - half_width, 4), round(mean + half_width, 4)]
     return band
 
@@ -146,8 +146,8 @@ def read_band(path: Path) -> dict[str, dict[int, tuple[float, float]]]:
 
 
 def read_history(run: Path) -> History:
-    """Read the metrics of a finished run from the files of all its starts. Raises RunError if there are
-    none."""
+    """Read the metrics of a finished run from the files of all its starts or, for a run whose progress was
+    shown (progress.py), from its `metrics.jsonl`. Raises RunError if there are none."""
     history = History()
     for path in earlier_files(run) or [run / "metrics.jsonl"]:
         for step, metrics in MetricsFile(path).new_lines():

@@ -127,13 +127,14 @@ def _copy_error(error: OSError) -> str:
 def surplus(steps: Sequence[int], count: int) -> list[int]:
     """Return which of the ascending `steps` to remove so that `count` remain.
 
-    The last step always remains. The others are removed in the order of the gap between their neighbours,
-    relative to their age, so that old checkpoints are further apart than recent ones.
+    The last step always remains and, if `count` is above 1, so does the first. The others are removed in the
+    order of the gap between their neighbours, relative to their age, so that old checkpoints are further
+    apart than recent ones.
     """
     kept = list(steps)
     while len(kept) > count:
         gaps = {i: (kept[i + 1] - kept[i - 1]) / (kept[-1] - kept[i]) for i in range(1, len(kept) - 1)}
-        del kept[min(gaps, key=lambda i: gaps[i]) if count > 1 and gaps else 0]
+        del kept[min(gaps, key=lambda i: gaps[i]) if count > 1 else 0]
     return sorted(set(steps) - set(kept))
 
 

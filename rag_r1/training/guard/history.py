@@ -104,12 +104,12 @@ class History:
     def right_deviation(self, share: float) -> float:
         """Return the standard deviation of a step's right answers around a mean of `share`.
 
-        It is measured from the differences of neighbouring steps. The largest tenth is left out, since one of
-        them may be the fall that is being judged. A few differences say little, and in the first steps a fast
-        training looks like noise. Therefore the measurement is averaged with the largest deviation to be
-        expected, which counts as `_PRIOR_DIFFERENCES` differences: that of questions drawn at random whose
-        answers are all right or all wrong or, if questions are not drawn at random, the largest difference
-        before the last one.
+        It is measured from the differences of neighbouring steps. The largest one and a further tenth are
+        left out, since one of them may be the fall that is being judged. A few differences say little, and in
+        the first steps a fast training looks like noise. Therefore the measurement is averaged with the
+        largest deviation to be expected, which counts as `_PRIOR_DIFFERENCES` differences: that of questions
+        drawn at random whose answers are all right or all wrong or, if questions are not drawn at random,
+        that of two steps with the largest difference before the last one.
         """
         changes = self.right.differences()
         usual_changes = sorted(changes)[: len(changes) - len(changes) // 10 - 1]

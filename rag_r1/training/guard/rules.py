@@ -209,6 +209,7 @@ def answers_are_cut_off(history: History, options: GuardOptions, facts: Training
     yield from _above("cut_off", name, options.cut_off, "of the trajectories are cut off", history, options)
 
 
+#: All rules. Their order is that of signs with the same verdict.
 RULES: tuple[Rule, ...] = (
     metrics_are_not_finite,
     observations_are_trained,

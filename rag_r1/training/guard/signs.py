@@ -87,11 +87,12 @@ class Fall:
 
 
 def find_fall(history: History, window: int, loss: float, deviations: float) -> Fall | None:
-    """Return the fall of right answers from the best window to the last one; None if it is too small.
+    """Return the fall of right answers from the best window to the last one, or None.
 
-    It has to be at least the part `loss` of the best share, and `deviations` standard deviations of a
-    window's mean more than chance explains. The best of n windows is about sqrt(2 ln n) deviations above the
-    others by chance, if their means are normally distributed.
+    There is none if fewer than two windows of steps have a share, or the last step has none. The fall has to
+    be at least the part `loss` of the best share, and `deviations` standard deviations of a window's mean
+    more than chance explains. The best of n windows is about sqrt(2 ln n) deviations above the others by
+    chance, if their means are normally distributed.
     """
     series = history.right
     if len(series) < 2 * window or series.steps[-1] != history.step:
@@ -118,10 +119,11 @@ def mild_fall(history: History, options: GuardOptions) -> Fall | None:
     return fall or find_fall(history, 1, 2 * _MILD_LOSS, _MILD_DEVIATIONS)
 
 
-def sign_by_right_answers(name: str, text: str, since: int, history: History, options: GuardOptions) -> Sign:
-    """Return a sign whose verdict is that of the fall of right answers, or WARN if they have not fallen."""
+def sign_by_right_answers(name: str, cause: str, since: int, history: History, options: GuardOptions) -> Sign:
+    """Return a sign whose verdict is that of the fall of right answers, or WARN if they have not fallen.
+    `cause` is then completed by the fall."""
     fall = mild_fall(history, options)
     if fall is None:
-        return Sign(name, Verdict.WARN, text, since)
-    text += f", and right answers from {fall.before:.2f} to {fall.now:.2f}"
-    return Sign(name, fall.verdict, text, min(since, fall.since))
+        return Sign(name, Verdict.WARN, cause, since)
+    cause += f", and right answers from {fall.before:.2f} to {fall.now:.2f}"
+    return Sign(name, fall.verdict, cause, min(since, fall.since))

@@ -215,7 +215,7 @@ class _AttemptRun:
         #: When the last step ended or, before the first one, when the attempt started.
         self._last_step_time = time.monotonic()
         self._longest_step_s = 0.0
-        #: Whether a step has ended: the time before the first one is that of the start.
+        #: Whether a step has ended. The time before the first one includes the start, and is not a step's.
         self._has_begun = False
 
     def run(self) -> int | None:
@@ -261,6 +261,7 @@ class _AttemptRun:
         return False
 
     def _note_step(self) -> None:
+        """Note that a step has ended now."""
         now = time.monotonic()
         if self._has_begun:
             self._longest_step_s = max(self._longest_step_s, now - self._last_step_time)
