@@ -84,4 +84,5 @@ def _check_configuration(config: DictConfig, report: PreflightReport) -> None:
 
 
 def _check_resumed_rates(config: DictConfig) -> Iterator[Problem]:
+    """Check the learning rates of the trained roles, if the training resumes (resume.py)."""
     return resume.check_resumed_rates(config, critic=needs_critic(config))

@@ -17,16 +17,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from rag_r1.options.problems import Problem, error, warning
 from rag_r1.system.installation import version_of
-from rag_r1.training.config_facts import adapter_rank, gpu_count, is_nf4, is_separate
+from rag_r1.training.config_facts import (
+    SAVE_CONTENTS,
+    adapter_rank,
+    gpu_count,
+    is_nf4,
+    is_separate,
+    saved_contents,
+)
 
 _MODEL = "actor_rollout_ref.model"
 _MERGE = f"{_MODEL}.lora.merge"
 _ROLLOUT = "actor_rollout_ref.rollout"
-_CONTENTS = "actor_rollout_ref.actor.checkpoint.save_contents"
 
 
 def check_adapters(config: DictConfig) -> Iterator[Problem]:
@@ -37,10 +43,10 @@ def check_adapters(config: DictConfig) -> Iterator[Problem]:
     model, rollout = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout
     lora = model.get("lora") or {}
     yield from _check_rank(config)
-    exported = "hf_model" in (OmegaConf.select(config, _CONTENTS) or ())
-    if exported and config.actor_rollout_ref.actor.strategy != "megatron" and not is_nf4(config):
+    is_exported = "hf_model" in saved_contents(config)
+    if is_exported and config.actor_rollout_ref.actor.strategy != "megatron" and not is_nf4(config):
         text = "has hf_model, but veRL saves adapters under PEFT's names, and nothing loads that model"
-        yield warning(_CONTENTS, text, "set it to [model,optimizer,extra]")
+        yield warning(SAVE_CONTENTS, text, "set it to [model,optimizer,extra]")
     is_merged = bool(lora.get("merge"))
     has_own_gpus = is_separate(config)
     on_cpu = config.trainer.device == "cpu"

@@ -47,9 +47,9 @@ def check_batch_sizes(config: DictConfig) -> Iterator[Problem]:
         text = f"{gpus} GPUs cannot be divided into replicas of {replica}"
         yield error(f"{_ROLLOUT}.tensor_model_parallel_size", text, "set it to a divisor of the GPUs")
     roles = [(_ACTOR, "fsdp_config"), *([("critic", "fsdp")] if needs_critic(config) else [])]
-    for role, fsdp in roles:
+    for role, fsdp_key in roles:
         node = OmegaConf.select(config, role)
-        group = _model_parallel(config, node, fsdp)
+        group = _model_parallel(config, node, fsdp_key)
         if group is None:
             continue
         if gpus % group:
@@ -58,7 +58,7 @@ def check_batch_sizes(config: DictConfig) -> Iterator[Problem]:
             yield error(role, text, remedy)
             continue
         yield from _check_update(config, role, node, gpus // group)
-        yield from _check_micro_batches(config, role, node, fsdp, gpus // group)
+        yield from _check_micro_batches(config, role, node, fsdp_key, gpus // group)
 
 
 def _check_verls_assertions(config: DictConfig) -> Iterator[Problem]:
@@ -82,22 +82,23 @@ def _product(node: DictConfig, names: Iterable[str]) -> int:
     return math.prod(int(node.get(name) or 1) for name in names)
 
 
-def _model_parallel(config: DictConfig, node: DictConfig, fsdp: str) -> int | None:
-    """Return the number of GPUs that together process a part of a batch; None for an unknown engine."""
+def _model_parallel(config: DictConfig, node: DictConfig, fsdp_key: str) -> int | None:
+    """Return the number of GPUs that together process a part of a batch; None for an unknown engine.
+    `node` is the block of a role, and `fsdp_key` the key in it with the settings of FSDP."""
     if node.strategy == "megatron":
         dynamic = node.megatron.get("dynamic_context_parallel")
         return gpu_count(config) if dynamic else _product(node.megatron, _MEGATRON_SIZES)
-    return _sequence_parallel(node, fsdp) if node.strategy in ("fsdp", "fsdp2") else None
+    return _sequence_parallel(node, fsdp_key) if node.strategy in ("fsdp", "fsdp2") else None
 
 
-def _sequence_parallel(node: DictConfig, fsdp: str) -> int:
+def _sequence_parallel(node: DictConfig, fsdp_key: str) -> int:
     """Return the number of GPUs that share the tokens of a row, by which veRL multiplies the limit of a
     micro-batch (workers/engine/utils.py, `prepare_micro_batches`)."""
     if node.strategy == "megatron":
         return int(node.megatron.get("context_parallel_size") or 1)
     name = "ulysses_sequence_parallel_size"
     size = int(node.get(name) or 1)  # the role's; above 1 it replaces the engine's
-    return size if size > 1 else int((node.get(fsdp) or {}).get(name) or 1)
+    return size if size > 1 else int((node.get(fsdp_key) or {}).get(name) or 1)
 
 
 def _check_update(config: DictConfig, role: str, node: DictConfig, ranks: int) -> Iterator[Problem]:
@@ -116,7 +117,7 @@ def _check_update(config: DictConfig, role: str, node: DictConfig, ranks: int) -
 
 
 def _check_micro_batches(
-    config: DictConfig, role: str, node: DictConfig, fsdp: str, ranks: int
+    config: DictConfig, role: str, node: DictConfig, fsdp_key: str, ranks: int
 ) -> Iterator[Problem]:
     """Check that micro-batches that are limited by tokens can hold the longest row, and that those that are
     limited by rows divide the rows of a data-parallel rank."""
@@ -135,7 +136,7 @@ def _check_micro_batches(
     for section, options, prefix, dynamic, rank_rows in forwards:
         if options.get(dynamic):
             limit = options.get(f"{prefix}max_token_len_per_gpu")
-            if limit is not None and limit * _sequence_parallel(node, fsdp) < row_tokens:
+            if limit is not None and limit * _sequence_parallel(node, fsdp_key) < row_tokens:
                 text = f"{limit} tokens are fewer than the longest row has, {row_tokens}"
                 remedy = f"set it to at least {row_tokens}"
                 yield error(f"{section}.{prefix}max_token_len_per_gpu", text, remedy)
@@ -200,8 +201,8 @@ def _check_offload(config: DictConfig) -> Iterator[Problem]:
 def _check_attention(config: DictConfig) -> Iterator[Problem]:
     """Check that flash-attn is installed if the actor or the critic uses it, as they do by default
     (verl/workers/config/model.py, `HFModelConfig`). It may be missing on a login node without a GPU."""
-    fsdp = str(config.actor_rollout_ref.actor.strategy).startswith("fsdp")
-    if config.trainer.device != "cuda" or not fsdp or importlib.util.find_spec("flash_attn") is not None:
+    uses_fsdp = str(config.actor_rollout_ref.actor.strategy).startswith("fsdp")
+    if config.trainer.device != "cuda" or not uses_fsdp or importlib.util.find_spec("flash_attn") is not None:
         return
     if gpu_driver.driver_version() is None:
         return

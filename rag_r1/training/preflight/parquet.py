@@ -68,7 +68,7 @@ class ParquetScan:
 
 
 def missing_file(path: str) -> str:
-    """Say why a path is not that of a file."""
+    """Return why a path is not that of a file: it is a folder, or does not exist."""
     return "is a folder" if Path(path).expanduser().is_dir() else "there is no such file"
 
 
@@ -109,7 +109,7 @@ def scan_parquet(
     count_tokens: Callable[[QuestionRow], int] | None,
     max_prompt_length: int | None,
 ) -> ParquetScan:
-    """Check every row of a parquet file that has the required columns.
+    """Check every row of a parquet file that has the required columns; returns what was found.
 
     `messages` returns the chat messages that the agent will send for a row. `count_tokens` returns the length
     of a row's prompt, or raises ValueError if the chat template refuses its messages; it is None without a
@@ -137,13 +137,13 @@ def scan_parquet(
             push(longest, entry)
     if count_tokens is not None:
         longest.sort(key=lambda entry: -entry[1])
-        for _, number, question in tqdm(longest, desc=f"{file_name}: tokens", unit="prompt", leave=False):
+        for _, negative, question in tqdm(longest, desc=f"{file_name}: tokens", unit="prompt", leave=False):
             scan.tokenised += 1
             try:
                 if (length := count_tokens(question)) > max_prompt_length:
-                    scan.overlong.add(-number, f"{length} tokens")
+                    scan.overlong.add(-negative, f"{length} tokens")
             except ValueError as fault:
-                scan.malformed.add(-number, f"no prompt: {fault}")
+                scan.malformed.add(-negative, f"no prompt: {fault}")
     return scan
 
 

@@ -86,7 +86,7 @@ def _check_rows(files: Iterable[str], settings: RagR1Config, passages: Passages 
         return
     shows_gold = any(applies("gold", item) for item in evidence)
     gold_probes = [probe for probe in settings.probes if probe in NEED_GOLD]
-    if gold_probes and not any(map(bool, evidence)):
+    if gold_probes and not any(evidence):
         text = f"no row of data.val_files names its gold passages, which {', '.join(gold_probes)} needs"
         remedy = "make the file with `rag-r1 data`, from a source with supporting titles, e.g. hotpotqa"
         yield error(_KEY, text, remedy)

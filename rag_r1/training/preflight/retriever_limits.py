@@ -56,8 +56,8 @@ def check_limits(
         yield warning(f"{_KEY}.max_queries", text, f"set it to at most {limit:g}")
     if settings.timeout_s < (deadline := limits.get("deadline_s", 0.0)):
         text = (
-            f"is {settings.timeout_s:g} s, but the server answers within {deadline:g} s: what it still works"
-            " on is asked again"
+            f"is {settings.timeout_s:g} s, but the server answers within {deadline:g} s: searches on which it"
+            " still works are sent again"
         )
         remedy = f"set it above {deadline:g}, or start the server with --deadline {settings.timeout_s:g}"
         yield warning(f"{_KEY}.timeout_s", text, remedy)

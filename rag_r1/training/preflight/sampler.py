@@ -20,13 +20,13 @@ _SAMPLER = "trainer.v1.sampler.custom_sampler"
 _KWARGS = "trainer.v1.sampler.sampler_kwargs"
 _FILTER = "algorithm.filter_groups"
 _SIZE = "actor_rollout_ref.rollout.n"
-#: Estimators that compare the answers to a question. A single answer keeps its reward as the advantage (its
-#: rewards to go with the last three), which gdpo and reinforce_plus_plus_baseline still whiten by the batch.
+#: Estimators that compare the answers to a question. The advantage of a single answer is its reward (with the
+#: last three its rewards-to-go), which gdpo and reinforce_plus_plus_baseline still whiten by the batch.
 COMPARING = (
     *("grpo", "grpo_vectorized", "gpg", "rloo", "opo", "gdpo", "reinforce_plus_plus_baseline"),
     *("optimal_token_baseline", "tir_optimal_token_baseline", "turn_loo"),
 )
-#: What the others of veRL 0.9.1 do with a single answer
+#: The other estimators of veRL 0.9.1 that compare answers -> what they do with a single one
 #: (verl/trainer/ppo/core_algos.py, `compute_rloo_vectorized_outcome_advantage`,
 #: `compute_grpo_passk_outcome_advantage`).
 UNUSABLE = {"rloo_vectorized": "every advantage is 0", "grpo_passk": "veRL ends with an error"}

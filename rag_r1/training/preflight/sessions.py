@@ -123,11 +123,13 @@ def _only(config: DictConfig, key: str, allowed: Sequence[Any], reason: str) -> 
 
 
 def _refusal(key: str, value: Any, reason: str, allowed: Sequence[Any]) -> Problem:
+    """Return the Problem of a value that is not allowed. `reason` continues a sentence about the value."""
     text = f"with a protocol that rewrites its context, {_yaml(value)} {reason}"
     return error(key, text, f"set {key}={' or '.join(map(_yaml, allowed))}")
 
 
 def _yaml(value: Any) -> str:
+    """Return a value as it is written in an override."""
     if value is None:
         return "null"
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -33,9 +33,9 @@ _LOSS = f"{_ACTOR}.policy_loss"
 _BYPASS = "algorithm.rollout_correction.bypass_mode"
 _SYNC = "trainer.v1.separate_async.parameter_sync_step"
 
-#: How keys end whose number may be -1.
+#: The ends of keys whose number may be -1.
 _MAY_BE_OFF = ("_freq", "_max_samples", "_to_keep")
-#: How keys end whose number may be null, for no limit or for one that follows from other keys.
+#: The ends of keys whose number may be null, for no limit or for one that follows from other keys.
 _MAY_BE_NULL = ("_samples", "_to_keep", "max_model_len", "training_steps", "log_prob_max_token_len_per_gpu")
 #: Keys that a user must give -> an example.
 _EXAMPLES = {
@@ -127,6 +127,7 @@ def check_numbers(config: DictConfig, keys: Iterable[str]) -> Iterator[Problem]:
 
 
 def _is_number(value: Any, *, whole: bool = False) -> bool:
+    """Return whether a value is a number, or with `whole` a whole one."""
     # The checks calculate with floats, which an int of 400 digits exceeds.
     return type(value) in (int, float) and abs(value) < 1e300 and not (whole and value % 1)
 

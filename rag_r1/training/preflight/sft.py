@@ -150,8 +150,9 @@ def check_batches(config: DictConfig, train_rows: int, validation_rows: int) -> 
             yield error(f"data.{key}", text, "give more rows, or lower data.train_batch_size")
     processes = gpu_count(config)
     if batch % processes:
+        text = f"{batch} rows cannot be divided among {processes} processes"
         remedy = f"make it a multiple of {processes} (trainer.nnodes x trainer.n_gpus_per_node)"
-        yield error("data.train_batch_size", f"{batch} rows cannot be divided", remedy)
+        yield error("data.train_batch_size", text, remedy)
     steps, configured = train_rows // batch * int(trainer.total_epochs), trainer.total_training_steps
     if configured is not None and 0 < steps < int(configured):
         text = f"is {configured}, but {trainer.total_epochs} epochs have {steps} steps"

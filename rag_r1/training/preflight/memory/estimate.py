@@ -45,8 +45,8 @@ class MemoryEstimate:
     cached_contexts: float
     #: The longest context, in tokens.
     context_tokens: int
-    #: Host memory of a node, for offloaded weights and moments and for vLLM's sleeping weights; on a CPU for
-    #: everything.
+    #: Host memory of a node for the weights and moments of all roles, as if all were offloaded, and for the
+    #: weights with which vLLM sleeps; on a CPU for everything.
     host_bytes: float
     #: The memory of a GPU.
     gpu_bytes: float = H100_BYTES
@@ -226,14 +226,14 @@ def _has_reference_model(config: DictConfig, actor: RoleMemory) -> bool:
 
 def _host_bytes(config: DictConfig, shape: ModelShape, actor: RoleMemory, critic: RoleMemory | None) -> float:
     """Return the bytes of a node's host memory for the weights and moments of the roles and, with adapters,
-    for the weights with which vLLM sleeps."""
+    for the weights with which vLLM sleeps. On a CPU they are those of the reference and of vLLM."""
     policy, parameters, gpus = config.actor_rollout_ref, shape.parameters, gpu_count(config)
     trains = not config.trainer.get("val_only")
     host_bytes = 0.0
     if trains and _has_reference_model(config, actor):
         host_bytes = float(parameters * formulas.dtype_bytes(_model_dtype(policy.ref)))
     if config.trainer.device == "cpu":
-        return host_bytes + 4 * parameters
+        return host_bytes + 4 * parameters  # vLLM's weights, in fp32 there (recipes/platform/cpu.yaml)
     for role in [actor, critic] if trains else [actor]:
         if role is not None:
             # Without the gradients, a third of the optimizer's bytes, which are not kept.

@@ -95,11 +95,11 @@ class RoleMemory:
     @property
     def parameter_parts(self) -> dict[str, float]:
         """The bytes of the weights and of the adapters, by component."""
-        p, linear = self.shape.parameters, self.shape.linear_parameters
+        parameters, linear = self.shape.parameters, self.shape.linear_parameters
         if self.nf4:
-            return {"weights": linear * NF4_BYTES + (p - linear) * 2, "adapters": 4 * self.adapters}
+            return {"weights": linear * NF4_BYTES + (parameters - linear) * 2, "adapters": 4 * self.adapters}
         shared_bytes = self.value_bytes / self.gpus
-        return {"weights": p * shared_bytes, "adapters": self.adapters * shared_bytes}
+        return {"weights": parameters * shared_bytes, "adapters": self.adapters * shared_bytes}
 
     @property
     def optimizer_bytes(self) -> float:
