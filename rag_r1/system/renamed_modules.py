@@ -91,7 +91,7 @@ def install() -> None:
 
 def forwarding_getattr(package: str, *modules: str) -> Callable[[str], Any]:
     """Return the `__getattr__` of a package that has the name of an old module, whose contents are now in
-    these modules."""
+    these modules. Reading one of their names issues the DeprecationWarning."""
 
     def getattr_of_package(name: str) -> Any:
         for new in () if name.startswith("__") else modules:

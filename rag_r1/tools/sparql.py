@@ -108,6 +108,7 @@ class SparqlTool(FunctionTool):
 
 
 def _row(row: Mapping[str, Any]) -> str:
+    """Return a row of an answer as a line of text."""
     values = {name: cell.get("value") for name, cell in row.items() if isinstance(cell, dict)}
     return "; ".join(f"{name}: {' '.join(str(value).split())[:_MAX_CHARS]}" for name, value in values.items())
 

@@ -55,6 +55,7 @@ def vllm_threads(config: Any) -> int:
 
 
 def _thread_overrides(config: Any) -> list[str]:
+    """Return the override with the number of vLLM's threads; none unless the training is on a CPU."""
     if config.trainer.get("device") != "cpu":
         return []
     return [f"++{RAY_VARIABLES}.{_THREADS}='{vllm_threads(config)}'"]

@@ -66,6 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _print_next_steps(recipe: Recipe, overrides: Sequence[str]) -> None:
+    """Print the commands for what was trained or, without failing after a good training, why there are
+    none."""
     try:
         lines = after_training(compose_recipe(recipe, overrides))
     except (RunError, OSError) as error:

@@ -55,7 +55,7 @@ class MetricsFile:
 
 
 class StepMetrics(NamedTuple):
-    """Metrics of a step."""
+    """Metrics of a step, from either file of a start."""
 
     step: int
     metrics: dict[str, Any]

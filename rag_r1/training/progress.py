@@ -55,7 +55,7 @@ def _watch(process: subprocess.Popen, metrics: Path, timeout_s: float) -> None:
     """Show new lines of the file of metrics until the process ends. Raises RunError after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     follower = MetricsFile(metrics)
-    # A progress bar on a terminal; one line per step in a file or a pipe.
+    # `disable=None` shows the bar on a terminal only; otherwise `_show` prints lines.
     with tqdm(
         desc="starting up (one to two minutes)", bar_format="{desc} {elapsed}{postfix}", disable=None
     ) as bar:
@@ -72,7 +72,8 @@ def _watch(process: subprocess.Popen, metrics: Path, timeout_s: float) -> None:
 
 
 def _show(bar: tqdm, step: int, metrics: dict[str, Any]) -> None:
-    """Show the figures of a validation and of a training step in the metrics of a step, if it has them."""
+    """Show the figures in the metrics of a step: those of a validation in a line, and those of the training
+    in the bar or, if it is disabled, in a line."""
     if held_out := [value for key, value in metrics.items() if is_held_out(key, "/em/mean@1")]:
         bar.write(f"  step {step:>3}  held-out exact match {fmean(held_out):.2f}")
     if "search/score" in metrics:

@@ -104,7 +104,8 @@ def run_stages(recipes: Sequence[str], out: Path, overrides: Sequence[str], trai
 
 
 def _model_of(stage: Path) -> Path:
-    """Return `finished_model(stage)`. Raises RunError if the file `finished` does not name a model."""
+    """Return the model of a finished stage, as `finished_model` does, but raise RunError with the remedy if
+    the file `finished` does not name a model."""
     try:
         return finished_model(stage)
     except ValueError as fault:
@@ -121,8 +122,8 @@ def finished_model(stage: Path) -> Path:
     """
     parts = Path((stage / "finished").read_text(encoding="utf-8").strip()).parts
     # Folders above the stage may have that name, too.
-    position = max(number for number, part in enumerate(parts) if part == "checkpoints")
-    return stage.joinpath(*parts[position:])
+    start = max(index for index, part in enumerate(parts) if part == "checkpoints")
+    return stage.joinpath(*parts[start:])
 
 
 def check_stage_overrides(overrides: Sequence[str], stages: int) -> None:
@@ -134,17 +135,18 @@ def check_stage_overrides(overrides: Sequence[str], stages: int) -> None:
 
 
 def _right_override(override: str, stages: int) -> str:
-    """Return the override. Raises RunError if it is wrong."""
+    """Return the override. Raises RunError if it is wrong, and StartError if the stage sets its key itself.
+    `stages` is their number, or 0 if it is not known."""
     match = _ONE_STAGE.fullmatch(override)
-    number, word = (int(match[1]), match[2]) if match else (1, override)
+    number, hydra_override = (int(match[1]), match[2]) if match else (1, override)
     if match and stages and not 1 <= number <= stages:
         raise RunError(f"{override}: there is no stage {match[1]}, only 1 to {stages}")
-    if not is_override(word):
+    if not is_override(hydra_override):
         raise RunError(f"{override} is not key=value or ~key (or stage1:key=value)")
-    for name in _IN_BRACES.findall(word):
+    for name in _IN_BRACES.findall(hydra_override):
         if name != "stage" and did_you_mean(name, ["stage"], cutoff=0.8):
             raise RunError(f"{override}: {{{name}}} is not replaced: did you mean {{stage}}?")
-    check_stage_keys([word], number)
+    check_stage_keys([hydra_override], number)
     return override
 
 

@@ -127,6 +127,7 @@ def _validation_questions(data: DictConfig) -> int | None:
 
 
 def _duration(seconds: float) -> str:
+    """Return a time in minutes, or from an hour and a half on in hours."""
     return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
 
 

@@ -12,6 +12,7 @@ from pydantic import AfterValidator
 from retrieval_server.errors import UserError
 from retrieval_server.options import AtLeastOne, Flag, Group, Options
 
+#: The flags of a dense index in `--help`.
 DENSE = Group("dense")
 
 Pooling = Literal["cls", "mean", "max", "lasttoken"]
@@ -45,6 +46,7 @@ EncoderCache = Annotated[
 
 
 def _default_cache() -> Path:
+    """Return the folder of converted encoders that the help of `--encoder-cache` names."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rag-r1" / "encoders"
 
 

@@ -80,7 +80,7 @@ def test_a_file_that_cannot_be_read_is_named_with_the_flag_that_leaves_it_out(tm
 def test_no_lock_file_is_left_in_the_folder_of_a_chat_or_of_its_documents(tmp_path):
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "a.txt").write_text("Paris lies on the Seine.")
-    index_folder(tmp_path / "notes", tmp_path / "corpus", False)
+    index_folder(tmp_path / "notes", tmp_path / "corpus", progress=False)
     assert {path.name for path in (tmp_path / "corpus").iterdir()} == {"corpus.jsonl", MADE_FROM}
     (tmp_path / "empty").mkdir()
     args = arguments_of(tmp_path / "chat", documents=tmp_path / "empty")

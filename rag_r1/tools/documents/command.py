@@ -55,7 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"all checks passed: {passages:,} passages for {args.out}")
         return 0
     with recorded_settings("rag-r1 documents", args):
-        corpus = index_folder(args.folder, args.out, not args.no_progress, skip_bad_files=args.skip_bad_files)
+        corpus = index_folder(
+            args.folder, args.out, progress=not args.no_progress, skip_bad_files=args.skip_bad_files
+        )
     with corpus.open("rb") as lines:  # an unchanged corpus was not written again, so its lines are counted
         print(f"{sum(1 for _ in lines):,} passages: {terminal_text(str(corpus), 4000)}")
     out = args.out.resolve()
@@ -79,7 +81,7 @@ def _check_start(args: DocumentsArguments) -> int | None:
         checks.run(check_out, args.out, "rag-r1 documents")
         if args.check_only or args.is_partial or checks.problems:
             progress, skips = not args.no_progress, args.skip_bad_files
-            return checks.run(count_passages, args.folder, progress, skip_bad_files=skips)
+            return checks.run(count_passages, args.folder, progress=progress, skip_bad_files=skips)
         checks.run(document_files, args.folder)
     return None
 

@@ -61,7 +61,7 @@ _WORD = re.compile(
 )
 
 
-def index_folder(folder: Path, out: Path, progress: bool = True, *, skip_bad_files: bool = False) -> Path:
+def index_folder(folder: Path, out: Path, *, progress: bool = True, skip_bad_files: bool = False) -> Path:
     """Write the passages of the documents in `folder` to `out`/corpus.jsonl; returns that path.
 
     `out` is created if necessary. If the folder has not changed since the corpus was written, the corpus is
@@ -69,7 +69,7 @@ def index_folder(folder: Path, out: Path, progress: bool = True, *, skip_bad_fil
     time, they wait for one another.
 
     Raises RunError if there is nothing to read, or if files cannot be read; with `skip_bad_files` these are
-    logged and left out. Raises OSError if `out` cannot be used.
+    logged and left out. Raises OSError if `out` cannot be used or `folder` cannot be read.
     """
     folder, out = Path(folder), Path(out)
     files = document_files(folder)
@@ -90,8 +90,9 @@ def index_folder(folder: Path, out: Path, progress: bool = True, *, skip_bad_fil
     return corpus
 
 
-def count_passages(folder: Path, progress: bool = True, *, skip_bad_files: bool = False) -> int:
-    """Return the number of passages that `index_folder` would write. Raises RunError as it does."""
+def count_passages(folder: Path, *, progress: bool = True, skip_bad_files: bool = False) -> int:
+    """Return the number of passages that `index_folder` would write. Raises RunError as it does, and OSError
+    if the folder cannot be read."""
     files = document_files(folder)
     faults: list[str] = []
     passages = sum(map(len, _passages_by_file(folder, files, progress, faults)))

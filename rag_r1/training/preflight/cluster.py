@@ -126,15 +126,14 @@ def _check_micro_batches(
     update_rows = int(node.ppo_mini_batch_size) * int(rollout.n)
     # Rows of a rank in a forward pass: veRL pads a batch to a multiple of the ranks and of an update's rows.
     padded_rows = math.lcm(ranks, update_rows) // ranks
-    # Each role that computes: its key and block, the prefix and the switch of its keys, and a rank's rows.
-    forwards = [(role, node, "ppo_", "use_dynamic_bsz", update_rows // ranks)]
+    # Each forward pass: the key and the block with its settings, their prefix, and the rows of a rank.
+    forwards = [(role, node, "ppo_", update_rows // ranks)]
     if role == _ACTOR:
-        forwards.append((_ROLLOUT, rollout, "log_prob_", "log_prob_use_dynamic_bsz", padded_rows))
+        forwards.append((_ROLLOUT, rollout, "log_prob_", padded_rows))
         if needs_reference(config) and not adapter_rank(config):  # else the reference is the actor
-            reference = config.actor_rollout_ref.ref
-            forwards.append((_REFERENCE, reference, "log_prob_", "log_prob_use_dynamic_bsz", padded_rows))
-    for section, options, prefix, dynamic, rank_rows in forwards:
-        if options.get(dynamic):
+            forwards.append((_REFERENCE, config.actor_rollout_ref.ref, "log_prob_", padded_rows))
+    for section, options, prefix, rank_rows in forwards:
+        if options.get("use_dynamic_bsz" if prefix == "ppo_" else "log_prob_use_dynamic_bsz"):
             limit = options.get(f"{prefix}max_token_len_per_gpu")
             if limit is not None and limit * _sequence_parallel(node, fsdp_key) < row_tokens:
                 text = f"{limit} tokens are fewer than the longest row has, {row_tokens}"

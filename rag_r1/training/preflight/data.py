@@ -59,7 +59,8 @@ def check_data(
     if settings is not None and settings.protocol is not None and tokenizer is not None and has_limit:
         # Without a limit, since the tokens of overlong prompts are counted as well, for the report.
         template = plain(config.data.get("apply_chat_template_kwargs")) or {}
-        setup = AgentSetup.of(settings, tokenizer, RowLimits(_ANY_LENGTH, 1), template=template)
+        limits = RowLimits(prompt_tokens=_ANY_LENGTH, response_tokens=1)
+        setup = AgentSetup.of(settings, tokenizer, limits, template=template)
         count_tokens = partial(_count_tokens, setup)
 
     def check_files(key: str) -> list[int | None]:

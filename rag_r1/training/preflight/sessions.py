@@ -63,26 +63,26 @@ def _check_trainer(config: DictConfig) -> Iterator[Problem]:
         reason = "makes mini-batches by rows, which splits trajectories and makes more updates"
         yield _refusal(_MODE, mode, reason, [_PREFIX + verls_mode(mode)])
     for role in _trained_roles(config):
-        yield from _only(config, f"{role}.shuffle", (False,), "shuffles rows, which splits trajectories")
+        yield from _require(config, f"{role}.shuffle", (False,), "shuffles rows, which splits trajectories")
     for key in _SHARED_KEYS if needs_critic(config) else ():
         actor_value = OmegaConf.select(config, f"{_ACTOR}.{key.replace('fsdp.', 'fsdp_config.')}")
         reason = "differs from the actor's, but both get the same rows in the same order"
-        yield from _only(config, f"critic.{key}", (actor_value,), reason)
+        yield from _require(config, f"critic.{key}", (actor_value,), reason)
 
 
 def _check_losses(config: DictConfig) -> Iterator[Problem]:
     """Check that every token has the same weight in the loss as in a single row."""
     for role in _trained_roles(config):
         reason = "treats each row as a separate sequence"
-        yield from _only(config, f"{role}.loss_agg_mode", EXACT_AGGREGATIONS, reason)
+        yield from _require(config, f"{role}.loss_agg_mode", EXACT_AGGREGATIONS, reason)
     reason = "may make the loss of a token depend on the other tokens of its row or micro-batch"
-    yield from _only(config, f"{_ACTOR}.policy_loss.loss_mode", EXACT_LOSSES, reason)
+    yield from _require(config, f"{_ACTOR}.policy_loss.loss_mode", EXACT_LOSSES, reason)
     reason = "weights each row by its own tokens, and not the trajectory"
-    yield from _only(config, f"{_CORRECTION}.rollout_is", (None, "token"), reason)
+    yield from _require(config, f"{_CORRECTION}.rollout_is", (None, "token"), reason)
     reason = "can reject a whole last row, from which GRPO takes the advantage of the trajectory"
-    yield from _only(config, f"{_CORRECTION}.rollout_rs", (None,), reason)
+    yield from _require(config, f"{_CORRECTION}.rollout_rs", (None,), reason)
     reason = "calls the teacher for the last row of a trajectory only"
-    yield from _only(config, "distillation.enabled", (False,), reason)
+    yield from _require(config, "distillation.enabled", (False,), reason)
 
 
 def _check_advantages(config: DictConfig) -> Iterator[Problem]:
@@ -90,15 +90,15 @@ def _check_advantages(config: DictConfig) -> Iterator[Problem]:
     its group."""
     estimator = str(config.algorithm.adv_estimator)
     reason = "may count each row as a trajectory"
-    yield from _only(config, "algorithm.adv_estimator", EXACT_ESTIMATORS, reason)
+    yield from _require(config, "algorithm.adv_estimator", EXACT_ESTIMATORS, reason)
     reason = "leaves out the penalties of later rows (actor_rollout_ref.actor.use_kl_loss does not)"
-    yield from _only(config, "algorithm.use_kl_in_reward", (False,), reason)
+    yield from _require(config, "algorithm.use_kl_in_reward", (False,), reason)
     if estimator in ("gae", "reinforce_plus_plus"):
         reason = "discounts the reward within each row, at whose end it is, and not within the trajectory"
-        yield from _only(config, "algorithm.gamma", (1.0,), reason)
+        yield from _require(config, "algorithm.gamma", (1.0,), reason)
     if estimator == "gae":
-        yield from _only(config, "algorithm.lam", (1.0,), "leaves out the values of later rows")
-        yield from _only(config, "algorithm.use_pf_ppo", (False,), "draws rows, and not trajectories")
+        yield from _require(config, "algorithm.lam", (1.0,), "leaves out the values of later rows")
+        yield from _require(config, "algorithm.use_pf_ppo", (False,), "draws rows, and not trajectories")
     if shares_reward_model(config):
         reason = "lets the reward model judge each row by itself"
         yield _refusal(REWARD_POOL, False, reason, [True])
@@ -115,8 +115,8 @@ def _trained_roles(config: DictConfig) -> list[str]:
     return [_ACTOR, "critic"] if needs_critic(config) else [_ACTOR]
 
 
-def _only(config: DictConfig, key: str, allowed: Sequence[Any], reason: str) -> Iterator[Problem]:
-    """Yield a Problem if the value of a key is not allowed. A switch that is absent counts as off."""
+def _require(config: DictConfig, key: str, allowed: Sequence[Any], reason: str) -> Iterator[Problem]:
+    """Yield a Problem unless the value of a key is allowed. A switch that is absent counts as off."""
     value = OmegaConf.select(config, key)
     if value not in allowed and not (value is None and False in allowed):
         yield _refusal(key, value, reason, allowed)

@@ -36,7 +36,7 @@ def rows(corpus):
 
 
 def test_every_document_becomes_passages_with_its_title_and_file(tmp_path):
-    results = rows(index_folder(folder_of_documents(tmp_path / "docs"), tmp_path / "out", False))
+    results = rows(index_folder(folder_of_documents(tmp_path / "docs"), tmp_path / "out", progress=False))
     assert [(row["id"], row["title"], row["text"]) for row in results] == [
         (
             "lighthouse.html#1",
@@ -95,7 +95,7 @@ def test_files_of_any_size_are_read_in_order_by_one_worker_of_each_kind(tmp_path
 
 
 def test_the_retrieval_server_reads_the_corpus(tmp_path):
-    corpus = index_folder(folder_of_documents(tmp_path / "docs"), tmp_path / "out", False)
+    corpus = index_folder(folder_of_documents(tmp_path / "docs"), tmp_path / "out", progress=False)
     passages = [passage for _, passage in CorpusReader(corpus, progress=False)]
     assert [p.contents for p in passages if p.url == "sub/notes.txt"] == [
         '"notes"\nThe ferry leaves at nine.'
@@ -107,7 +107,7 @@ def test_passages_of_a_pdf_keep_their_page(tmp_path):
     docs = tmp_path / "docs"
     docs.mkdir()
     (docs / "report.PDF").write_bytes(pdf(["Sales rose.", "", "Costs fell."], "Annual report"))
-    results = rows(index_folder(docs, tmp_path / "out", False))
+    results = rows(index_folder(docs, tmp_path / "out", progress=False))
     assert [(row["id"], row["title"], row["text"], row["url"], row["page"]) for row in results] == [
         ("report.PDF#p1.1", "Annual report (page 1)", "Sales rose.", "report.PDF#page=1", 1),
         ("report.PDF#p3.1", "Annual report (page 3)", "Costs fell.", "report.PDF#page=3", 3),
@@ -131,9 +131,9 @@ def test_files_that_cannot_be_read_are_named_and_then_refused_or_left_out(tmp_pa
     with pytest.raises(
         RunError, match=r"1 of 4 files.*\n  latin.txt: it is not UTF-8 text: convert it with `iconv -f LATIN1"
     ):
-        index_folder(docs, tmp_path / "out", False)
+        index_folder(docs, tmp_path / "out", progress=False)
     assert not list((tmp_path / "out").glob("corpus*"))
-    assert len(rows(index_folder(docs, tmp_path / "out", False, skip_bad_files=True))) == 4
+    assert len(rows(index_folder(docs, tmp_path / "out", progress=False, skip_bad_files=True))) == 4
     assert "left out: latin.txt" in caplog.text
 
 
@@ -165,11 +165,11 @@ def test_a_folder_that_may_not_be_entered_is_named_and_not_passed_over(no_root, 
 
 def test_an_unchanged_folder_is_not_read_again_and_a_changed_one_is(tmp_path):
     docs = folder_of_documents(tmp_path / "docs")
-    corpus = index_folder(docs, tmp_path / "out", False)
+    corpus = index_folder(docs, tmp_path / "out", progress=False)
     corpus.write_text("kept")
-    assert index_folder(docs, tmp_path / "out", False).read_text() == "kept"
+    assert index_folder(docs, tmp_path / "out", progress=False).read_text() == "kept"
     (docs / "sub" / "notes.txt").write_text("The ferry leaves at ten o'clock.")
-    assert "ten o'clock" in index_folder(docs, tmp_path / "out", False).read_text()
+    assert "ten o'clock" in index_folder(docs, tmp_path / "out", progress=False).read_text()
 
 
 @pytest.mark.parametrize("files", [[], ["a.doc"], ["empty.txt"]])
@@ -177,22 +177,22 @@ def test_a_folder_without_text_is_refused(tmp_path, files):
     for name in files:
         (tmp_path / name).write_text("")
     with pytest.raises(RunError, match="(no file in it ends in|holds no text).*give another folder"):
-        index_folder(tmp_path, tmp_path / "out", False)
+        index_folder(tmp_path, tmp_path / "out", progress=False)
 
 
 def test_links_that_lead_out_of_the_folder_are_not_followed(tmp_path):
     docs = folder_of_documents(tmp_path / "docs")
     (tmp_path / "private.txt").write_text("a private matter")
     os.symlink(tmp_path / "private.txt", docs / "link.txt")
-    assert "private" not in index_folder(docs, tmp_path / "out", False).read_text()
+    assert "private" not in index_folder(docs, tmp_path / "out", progress=False).read_text()
 
 
 def test_a_link_to_nothing_is_named_or_left_out(tmp_path, caplog):
     docs = folder_of_documents(tmp_path / "docs")
     (docs / "link.txt").symlink_to("nothing")
     with pytest.raises(RunError, match=r"1 of 4 files.*\n  link.txt: No such file"):
-        index_folder(docs, tmp_path / "out", False)
-    assert len(rows(index_folder(docs, tmp_path / "out", False, skip_bad_files=True))) == 4
+        index_folder(docs, tmp_path / "out", progress=False)
+    assert len(rows(index_folder(docs, tmp_path / "out", progress=False, skip_bad_files=True))) == 4
     assert "left out: link.txt" in caplog.text
 
 
@@ -268,22 +268,22 @@ def test_a_page_with_an_encoding_of_no_page_is_named_like_other_bad_files(tmp_pa
 def test_a_page_with_a_character_of_too_many_digits_is_named_like_other_bad_files(tmp_path):
     (tmp_path / "a.html").write_text(f"<p>&#{'1' * 5000};</p>", "utf-8")
     with pytest.raises(RunError, match=r"a\.html: it is not HTML that can be read"):
-        index_folder(tmp_path, tmp_path / "out", False)
+        index_folder(tmp_path, tmp_path / "out", progress=False)
 
 
 def test_pdfs_that_were_left_out_for_want_of_pypdf_are_read_once_it_is_installed(tmp_path, monkeypatch):
     docs, out = tmp_path / "docs", tmp_path / "out"
     docs.mkdir()
     (docs / "a.txt").write_text("words", "utf-8")
-    corpus = index_folder(docs, out, False, skip_bad_files=True)
+    corpus = index_folder(docs, out, progress=False, skip_bad_files=True)
     first = corpus.stat().st_ino
-    assert index_folder(docs, out, False, skip_bad_files=True).stat().st_ino == first
+    assert index_folder(docs, out, progress=False, skip_bad_files=True).stat().st_ino == first
     installed = importlib.util.find_spec("pypdf") is not None
     monkeypatch.setattr(
         "rag_r1.tools.documents.corpus.find_spec", lambda name: None if installed else object()
     )
     note = (out / "corpus.json").read_text("utf-8")
-    index_folder(docs, out, False, skip_bad_files=True)
+    index_folder(docs, out, progress=False, skip_bad_files=True)
     assert (out / "corpus.json").read_text("utf-8") != note
 
 

@@ -122,10 +122,10 @@ def test_a_folder_names_the_file_and_reads_the_others_in_order(tmp_path, impatie
     docs = folder_of_documents(tmp_path / "docs")
     (docs / "a.html").write_bytes(ENDLESS_PAGES["tags"])
     with pytest.raises(RunError, match=r"1 of 4 files.*\n  a.html: it takes more than 0.2 s"):
-        index_folder(docs, tmp_path / "out", False)
+        index_folder(docs, tmp_path / "out", progress=False)
     for number in range(30):
         (docs / f"b{number:02}.html").write_text(f"<p>page {number}</p>")
-    corpus = index_folder(docs, tmp_path / "out", False, skip_bad_files=True)
+    corpus = index_folder(docs, tmp_path / "out", progress=False, skip_bad_files=True)
     files = [json.loads(line)["file"] for line in corpus.read_text().splitlines()]
     assert files == sorted(files) and len(set(files)) == 33 and "left out: a.html" in caplog.text
 
@@ -136,7 +136,7 @@ def test_a_folder_of_endless_files_is_given_up(tmp_path, impatient, monkeypatch)
     for number in range(9):
         (tmp_path / f"{number}.html").write_bytes(ENDLESS_PAGES["tags"])
     with pytest.raises(RunError, match=r"given up after 2 files.*\n  0.html.*\n  1.html"):
-        index_folder(tmp_path, tmp_path / "out", False, skip_bad_files=True)
+        index_folder(tmp_path, tmp_path / "out", progress=False, skip_bad_files=True)
     assert not list((tmp_path / "out").glob("corpus*"))
 
 

@@ -98,6 +98,7 @@ def sft_memory_of(config: DictConfig, shape: ModelShape, gpu_bytes: float = H100
 
 
 def _actor_memory(config: DictConfig, shape: ModelShape) -> RoleMemory:
+    """Return the memory of the policy, and of its adapters if only these are trained."""
     model, rank = config.actor_rollout_ref.model, adapter_rank(config)
     adapters = shape.adapter_parameters(rank, model.target_modules) if rank else 0
     dtype = _model_dtype(config.actor_rollout_ref.actor)
@@ -105,6 +106,7 @@ def _actor_memory(config: DictConfig, shape: ModelShape) -> RoleMemory:
 
 
 def _critic_memory(config: DictConfig, shape: ModelShape) -> RoleMemory | None:
+    """Return the memory of the critic; None if none is trained."""
     if not needs_critic(config):
         return None
     return _role_memory(config, shape, config.critic.model, _model_dtype(config.critic), is_critic=True)
