@@ -42,9 +42,7 @@ def main() -> None:
             for name, start in (("in this process", (_LocalJob, _LocalJob)), ("in workers", limited)):
                 parsers.file_workers.start, parsers.batch_workers.try_start = start  # type: ignore[assignment, method-assign]
                 started, spent = time.perf_counter(), _processor_s()
-                corpus = index_folder(
-                    Path(folder) / "docs", Path(folder) / f"{name}-{number}", progress=False
-                )
+                corpus = index_folder(Path(folder, "docs"), Path(folder, f"{name}-{number}"), progress=False)
                 took = time.perf_counter() - started
                 if number:
                     seconds[name].append(took)

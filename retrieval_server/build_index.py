@@ -32,7 +32,7 @@ Two indexes of one corpus can be searched together:
         --out indexes/both
 
 All options and files are checked before the work, and all problems are reported together. Then an encoder
-that is named by its Hub name is fetched, and the step that was named runs.
+that is named by its Hub name is fetched, and the step runs. --check-only stops before the step.
 """
 
 from __future__ import annotations

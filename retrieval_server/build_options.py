@@ -125,9 +125,7 @@ class BuildCommand(Options):
         bool, Flag("leave rows that cannot be used out, and count them (default: such a row is an error)")
     ] = False
     overwrite: Annotated[bool, Flag("replace an index that exists; encode: start the part over")] = False
-    check_only: Annotated[
-        bool, Flag("check files and folders, fetch an encoder of the Hub, report all problems, and stop")
-    ] = False
+    check_only: Annotated[bool, Flag("check files and encoder, report all problems, and stop")] = False
     dense: DenseOptions = DenseOptions()
     encoding: EncoderOptions = EncoderOptions()
     imported: ImportOptions = ImportOptions()

@@ -91,9 +91,7 @@ def check_length(
         return
     label = f"--max-length: {flag}" if flag else f"{folder / TRAINED}: max_length: {max_length}"
     if max_length <= special:
-        raise UserError(
-            f"{label} tokens leave none for the text beside the {special} special ones. Set --max-length."
-        )
+        raise UserError(f"{label} tokens leave none beside the {special} special ones. Set --max-length.")
     if max_tokens is not None and max_length > max_tokens:
         raise UserError(
             f"{label} tokens are more than the {max_tokens} that the model can read. Set --max-length."

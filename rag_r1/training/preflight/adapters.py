@@ -17,18 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from rag_r1.options.problems import Problem, error, warning
 from rag_r1.system.installation import version_of
-from rag_r1.training.config_facts import (
-    SAVE_CONTENTS,
-    adapter_rank,
-    gpu_count,
-    is_nf4,
-    is_separate,
-    saved_contents,
-)
+from rag_r1.training.config_facts import SAVE_CONTENTS, adapter_rank, gpu_count, is_nf4, is_separate
 
 _MODEL = "actor_rollout_ref.model"
 _MERGE = f"{_MODEL}.lora.merge"
@@ -43,7 +36,7 @@ def check_adapters(config: DictConfig) -> Iterator[Problem]:
     model, rollout = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout
     lora = model.get("lora") or {}
     yield from _check_rank(config)
-    is_exported = "hf_model" in saved_contents(config)
+    is_exported = "hf_model" in (OmegaConf.select(config, SAVE_CONTENTS) or ())
     if is_exported and config.actor_rollout_ref.actor.strategy != "megatron" and not is_nf4(config):
         text = "has hf_model, but veRL saves adapters under PEFT's names, and nothing loads that model"
         yield warning(SAVE_CONTENTS, text, "set it to [model,optimizer,extra]")

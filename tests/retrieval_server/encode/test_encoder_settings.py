@@ -61,7 +61,7 @@ def test_separator_and_length_come_from_the_training_of_a_retriever_unless_a_fla
         ('{"max_length": 24.0}', "max_length: 24.0 is not a whole number"),
         ('{"max_length": 0}', "max_length: 0 is not a whole number above 0"),
         ('{"max_length": -5}', "max_length: -5 is not a whole number above 0"),
-        ('{"max_length": 2}', "max_length: 2 tokens leave none for the text beside the 2"),
+        ('{"max_length": 2}', "max_length: 2 tokens leave none beside the 2"),
         ('{"max_length": 65}', "max_length: 65 tokens are more than the 64 that the model can read"),
         ('[{"max_length": 24}]', "not an object"),
         ('"max_length"', "not an object"),
