@@ -88,7 +88,7 @@ def _shared_object(config: Any, make: Callable[[], Any]) -> Any:
 def schemas(tools: Mapping[str, ToolEntry], names: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
     """Return the JSON schemas of the search and of these tools, in the form that chat templates expect.
 
-    `names` maps names in calls to registered tools, for tools that calls name differently. Each tool is
+    `names` has the name in calls -> the name under `rag_r1.tools`, for tools whose names differ. Each tool is
     created for this. Raises ValueError, which names the key of a tool that cannot be created, and whatever
     its factory raises.
     """

@@ -39,8 +39,10 @@ if TYPE_CHECKING:
     from retrieval_server.encode.openvino_model import OpenVinoTransformer
 
 log = logging.getLogger(__name__)
-BUCKET = 8  # queries are padded to a multiple of this many tokens
-_QUERY_BATCH = 64  # queries of one bucket that are encoded at once
+#: Queries are padded to a multiple of this many tokens.
+BUCKET = 8
+#: The number of queries of one bucket that are encoded at once.
+_QUERY_BATCH = 64
 
 
 class Encoder:
@@ -70,9 +72,9 @@ class Encoder:
     ) -> Encoder:
         """Load a model for a new index and determine all of its settings.
 
-        `dtype` is the number format in which the model computes: float32, bfloat16, float16, or int8, which
-        needs `openvino`. Vectors are always float32. Raises UserError if the model does not load, or its
-        settings are unknown or contradictory.
+        `device` is torch's name of one; None for a GPU, if any. `dtype` is the number format in which the
+        model computes: float32, bfloat16, float16, or int8, which needs `openvino`. Vectors are always
+        float32. Raises UserError if the model does not load, or its settings are unknown or contradictory.
         """
         recorded_name, folder = resolve_model(name)
         config = read_folder_settings(folder)
@@ -110,8 +112,8 @@ class Encoder:
     ) -> Encoder:
         """Load the model of an existing index. `override` is another folder with the same files.
 
-        `dtype` and `openvino` mean the same as in `create`, and may differ from those of the passages. Raises
-        UserError if the model is missing, or is not the one with which the index was built.
+        `device`, `dtype` and `openvino` mean the same as in `create`, and may differ from those of the
+        passages. Raises UserError if the model is missing, or is not the one with which the index was built.
         """
         folder = check_model(section, override)
         log.info("loading the encoder %s from %s", section.name, folder)
@@ -128,7 +130,7 @@ class Encoder:
     def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
         """Return the vectors of queries, (queries, dimension); `probed` says whether batches affect them."""
         texts = [self.section.query_prefix + query for query in queries]
-        if self._is_plain:
+        if self._fits_buckets:
             return self._encode_in_buckets(texts)
         return self.encode_batch(texts)
 
@@ -140,7 +142,7 @@ class Encoder:
     def probed(self) -> ProbeResult:
         """What `encode_queries` guarantees in this process; measured on first use."""
         result = self._converted.probe() if self._converted else probe_model(self._model)
-        if self._is_plain:
+        if self._fits_buckets:
             return result
         # Texts are padded to the longest of the batch, so the last digits depend on the lengths of the
         # others.
@@ -152,8 +154,9 @@ class Encoder:
         return self._model.device.type != "cpu"
 
     @property
-    def _is_plain(self) -> bool:
-        """Whether the model has a transformers tokenizer, which can pad, and returns whole vectors."""
+    def _fits_buckets(self) -> bool:
+        """Whether queries can be padded in buckets: the model has a transformers tokenizer, which can pad,
+        and returns whole vectors."""
         return callable(getattr(self._model.tokenizer, "pad", None)) and self._model.truncate_dim is None
 
     def _encode_in_buckets(self, texts: list[str]) -> np.ndarray:

@@ -61,7 +61,8 @@ def _paying_term(history: History, facts: TrainingFacts, best_steps: Sequence[in
     for term, weight in facts.terms.items():
         series = history[f"search/{term}"]
         # A validation before the first step has no training step beside it: take the first one.
-        before, now = at_steps(series, best_steps) or series.values[:1], at_steps(series, [history.step])
+        before = at_steps(series, best_steps) or series.values[:1]
+        now = at_steps(series, [history.step])
         if before and now:
             gains[term] = weight * (now[-1] - mean(before))
     term = max(gains, key=lambda name: gains[name], default=None)

@@ -44,9 +44,8 @@ def check_probes(config: DictConfig, settings: RagR1Config | None) -> Iterator[P
     probes_with_topk = [probe for probe in settings.probes if probe in NEED_PASSAGES]
     if probes_with_topk and not topk_of(settings.validation_retriever):
         text = f"{', '.join(probes_with_topk)} needs rag_r1.retriever.topk, which is not a whole number"
-        yield error(
-            _KEY, text, "set it to the number of documents that a search shows, or leave these probes out"
-        )
+        remedy = "set it to the number of documents that a search shows, or leave these probes out"
+        yield error(_KEY, text, remedy)
     passages, unreadable = _passages(settings)
     yield from unreadable
     if files:

@@ -1,4 +1,4 @@
-"""Checks settings that need neither the model's files nor the data: keys, types, lengths and losses.
+"""Checks settings that need no data, and of the model only its config.json: keys, types, lengths and losses.
 
 This includes veRL's own validation, and the block `rag_r1:` with its rewards and tools.
 """

@@ -41,7 +41,7 @@ def check_bucket(config: DictConfig) -> Iterator[Problem]:
         return
     name, values = largest
     dtype = OmegaConf.select(actor, f"fsdp_config.{'mixed_precision.param_dtype' if nf4 else 'model_dtype'}")
-    dtype = dtype or ("bf16" if nf4 else None)
+    dtype = dtype or ("bf16" if nf4 else "fp32")  # veRL's defaults
     needed_mb = -(-values * dtype_bytes(dtype) // 2**20)  # rounded up; a float could overflow
     bucket_mb = int(engine.update_weights_bucket_megabytes)
     if bucket_mb >= needed_mb:
