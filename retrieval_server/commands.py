@@ -13,8 +13,8 @@ from importlib import import_module
 
 #: Command -> the module with its `main`, and a summary for `--help`.
 COMMANDS = {
-    "build": ("retrieval_server.build_index", "make an index folder of a corpus; resumable"),
-    "import": ("retrieval_server.import_index", "make one of a FAISS file or vectors that exist already"),
+    "build": ("retrieval_server.build_index", "make an index folder from a corpus; resumable"),
+    "import": ("retrieval_server.import_index", "make one from a FAISS file, or from existing vectors"),
     "split": ("retrieval_server.shard_index", "divide an index into shards, for several machines"),
     "serve": ("retrieval_server.start_retrieval", "answer queries over HTTP from index folders or the web"),
 }

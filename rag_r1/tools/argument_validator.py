@@ -29,6 +29,7 @@ _PLAIN_KEYWORDS = frozenset(
     "allOf oneOf not title description default examples format deprecated readOnly writeOnly $schema "
     "$comment".split()
 )
+#: Limits of a check by a worker.
 _LIMITS = JobLimits(cpu_s=1.0, memory_bytes=512 << 20, answer_bytes=1 << 20)
 _workers = WorkerPool(2)
 

@@ -1,4 +1,4 @@
-"""`rag-r1 recipes table`: the table of shipped recipes, with dtype, learning rates and memory.
+"""The table that `rag-r1 recipes table` prints: shipped recipes with dtype, learning rates and memory.
 
 The tables in the recipes' READMEs, one for each folder, are the output of this command. A test composes the
 recipes again and compares the tables.

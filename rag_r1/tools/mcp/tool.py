@@ -40,6 +40,7 @@ from rag_r1.system.installation import pip_command
 from rag_r1.tools.function_tool import MAX_RESULT_CHARS, FunctionTool, named_arguments, schema_of
 from rag_r1.tools.secret_option import Variable
 
+#: The type of an option that is a list of texts, none of them empty.
 _Texts = Annotated[
     tuple[Annotated[Text, Field(min_length=1)], ...], Constraint("a list of texts, such as [npx, server]")
 ]
