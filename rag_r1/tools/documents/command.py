@@ -23,7 +23,7 @@ from rag_r1.tools.documents.parsers import ENDINGS
 _MAX_NAMED = 5
 _DESCRIPTION = f"""\
 Cut the documents of a folder ({", ".join(ENDINGS)}; subfolders too) into passages of about 100 words, with
-titles and page numbers, and write them as a corpus for the retrieval server. A corpus that is there is kept
+titles and page numbers, and write them as a corpus for the retrieval server. An existing corpus is kept
 if the folder has not changed since. PDFs need pypdf: pip install 'rag-r1[documents]'.
 
 example:
