@@ -358,6 +358,15 @@ def test_a_data_file_that_is_no_parquet_is_looked_at_too(base_config, tmp_path: 
     assert what in problem.what and "rag-r1 data" in problem.remedy
 
 
+def test_a_data_file_that_may_not_be_read_is_named_instead_of_a_traceback(base_config, tmp_path, monkeypatch):
+    path, report = tmp_path / "questions.jsonl", PreflightReport()
+    path.write_text('{"prompt": []}')
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    config = changed(base_config, data__train_files=str(path), data__val_files=str(path))
+    check_data(config, None, None, report)
+    assert [problem.what for problem in report.errors] == ["may not be read"] * 2
+
+
 @pytest.mark.parametrize("path", [["~nobody-of-this-name/train.parquet"], 2026])
 def test_a_path_that_is_none_is_named_by_its_key_instead_of_a_traceback(base_config, path):
     problems = preflight(changed(base_config, data__train_files=path)).errors

@@ -193,9 +193,8 @@ def observations_are_trained(history: History, options: GuardOptions, facts: Tra
 
 def trajectories_are_masked(history: History, options: GuardOptions, facts: TrainingFacts) -> Iterator[Sign]:
     """Many trajectories are masked or many calls fail, which leaves little to train on."""
-    yield from _above(
-        "masked", "search/masked", options.masked, "of the trajectories are masked", history, options
-    )
+    text = "of the trajectories are masked"
+    yield from _above("masked", "search/masked", options.masked, text, history, options)
     calls, failed = (history[f"search/{name}"] for name in ("calls", "failed_calls"))
     if min(len(calls), len(failed)) >= options.window and history.now("search/failed_calls") is not None:
         share = failed.recent(options.window) / max(calls.recent(options.window), 1e-9)

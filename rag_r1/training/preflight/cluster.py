@@ -192,9 +192,8 @@ def _check_offload(config: DictConfig) -> Iterator[Problem]:
         return
     if actor.fsdp_config.param_offload and not actor.fsdp_config.get("use_orig_params"):
         text = "frees no memory while vLLM generates: with one GPU, FSDP1's modules keep the weights"
-        yield warning(
-            f"{_ACTOR}.fsdp_config.param_offload", text, f"set {_ACTOR}.fsdp_config.use_orig_params=true"
-        )
+        remedy = f"set {_ACTOR}.fsdp_config.use_orig_params=true"
+        yield warning(f"{_ACTOR}.fsdp_config.param_offload", text, remedy)
 
 
 def _check_attention(config: DictConfig) -> Iterator[Problem]:

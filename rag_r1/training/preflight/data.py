@@ -115,8 +115,8 @@ def _check_file(
 
 
 def _check_json_file(path: str) -> Iterator[Problem]:
-    """Check that a local file other than parquet exists, has a format that veRL reads, and contains
-    prompts."""
+    """Check that a local file other than parquet exists, has a format that veRL reads, may be read, and
+    contains prompts."""
     remedy = "make it with `rag-r1 data`, which reads questions, and give its train.parquet or test.parquet"
     if "://" in path:
         return
@@ -124,6 +124,8 @@ def _check_json_file(path: str) -> Iterator[Problem]:
         yield error(path, missing_file(path), remedy)
     elif not path.endswith((".json", ".jsonl")):
         yield error(path, "veRL reads .parquet, .json and .jsonl", remedy)
+    elif not os.access(path, os.R_OK):
+        yield error(path, "may not be read", "check the rights of the file")
     else:
         with Path(path).expanduser().open("rb") as file:
             head = file.read(1 << 20)
