@@ -159,7 +159,7 @@ def measure_recall(args: argparse.Namespace) -> None:
             SearchParameters(),
             faiss_recall.RescoringRows(opened.stored, usual),
         )
-        built = faiss_recall.choose_default(table.rows, preset.good).nprobe
+        built = faiss_recall.choose_default(table.rows, preset.target_recall).nprobe
         probes = sorted({cell_total, *(n for n in args.nprobe if n < cell_total)})
         settings = [(built, usual, " (as built)"), *((n, usual, "") for n in probes)]
         settings += [(cell_total, count, "") for count in args.candidates if count != usual]

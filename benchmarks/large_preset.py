@@ -145,7 +145,7 @@ def encode(args: argparse.Namespace, work: Work) -> None:
     section = read_manifest(args.real).dense.encoder
     options = BuildOptions(corpus=(), out=work.index, backend="dense", preset=args.preset)
     encoder = SyntheticEncoder(section, synthetic(args))
-    encode_part(work.parts, EncodingPart(args.part, work.of), encoder, rows=row_type(options))
+    encode_part(work.parts, EncodingPart(args.part, work.of), encoder, kind=row_type(options))
 
 
 def synthetic(args: argparse.Namespace):

@@ -32,7 +32,7 @@ def make_index(preset: str, passages: int, block: int, folder: Path, many: int) 
     chosen = PRESETS[preset]
     vectors = RandomVectors(block, DIMENSION)
     layout = RowLayout(DIMENSION, chosen.rescoring.rows)
-    index = empty(chosen.in_cells(many, DIMENSION), DIMENSION)
+    index = empty(chosen.factory_with_cells(many, DIMENSION), DIMENSION)
     ivf = faiss.extract_index_ivf(index)
     ivf.quantizer.add(RandomVectors(block + many, DIMENSION)[block:])
     index.train(vectors[:1000])  # trains only the rotation, since the cells already have their centres

@@ -115,7 +115,7 @@ def build(args: argparse.Namespace, work: Work) -> None:
         section = DenseSection(
             encoder=Encoder.create(str(encoder), EncoderOptions(), "cpu").section,
             metric="inner_product",
-            factory=preset.in_cells(many, DIMENSION),
+            factory=preset.factory_with_cells(many, DIMENSION),
             preset=args.preset,
             rescoring=preset.rescoring,
             search=SearchSection(nprobe=min(args.nprobe, many)),

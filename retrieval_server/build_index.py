@@ -204,7 +204,7 @@ def _encode_part(command: BuildCommand) -> None:
     part = EncodingPart.parse(command.part)
     encoder = Encoder.create(dense.encoder, command.encoding, dense.device, dense.dtype, dense.openvino)
     record = encode_part(
-        parts, part, encoder, rows=row_type(dense), batch_size=dense.batch_size, overwrite=command.overwrite
+        parts, part, encoder, kind=row_type(dense), batch_size=dense.batch_size, overwrite=command.overwrite
     )
     count = record.stop - record.start
     print(f"part {part}: {count} passages are encoded. When all parts are, continue with:")

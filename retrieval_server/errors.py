@@ -2,8 +2,8 @@
 
 A command prints the message of a `UserError`, which ends with the remedy, without a traceback and exits with
 status 2. `check_all` runs the checks that are possible before the work, so that one error lists everything
-that a user has to repair. The other exceptions concern a single request or a row of a corpus and are caught
-in the package. Any other exception is a bug.
+that a user has to repair. The other exceptions concern a single request, row or value and are caught in the
+package. Any other exception is a bug.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def check_all(*checks: Callable[[], Any]) -> list[Any]:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the reason why a file cannot be read, in words for a user."""
+    """Return the reason in words for a user, for an error from reading a file or a value in it."""
     if isinstance(error, UnicodeDecodeError):
         return "it is not UTF-8 text"
     if isinstance(error, KeyError):
@@ -180,10 +180,10 @@ def _free_bytes(folder: Path) -> int:
     return shutil.disk_usage(existing).free
 
 
-def size_text(number: float) -> str:
-    """Return a number of bytes with its unit, such as `12 kB` or `3.4 GB`."""
+def size_text(size: float) -> str:
+    """Return a size in bytes with its unit, such as `12 kB` or `3.4 GB`."""
     for unit in ("B", "kB", "MB"):
-        if number < 1000:
-            return f"{number:.0f} {unit}"
-        number /= 1000
-    return f"{number:.1f} GB"
+        if size < 1000:
+            return f"{size:.0f} {unit}"
+        size /= 1000
+    return f"{size:.1f} GB"

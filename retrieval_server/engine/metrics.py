@@ -1,23 +1,27 @@
 """The Prometheus metrics of the server, which `GET /metrics` shows.
 
-Each app has a registry, so that two apps can share a process. `queries` counts what clients sent;
-`batch_size` counts what was passed to the source. The cached, joined, searched and dropped queries add up to
-`queries`. Instruments of an index have its name as the label `index`, which `Metrics.of(name)` fills in.
+Each app has a registry, so that two apps can share a process. A query in `queries` is answered from the cache
+(`cache_hits`), joins an equal one (`joined`), is dropped (`dropped`), or is passed to the source in a batch
+(`batch_size`). A query of a failed batch, which is tried again alone, is in two batches. Instruments of an
+index have its name as the label `index`, which `Metrics.of(name)` fills in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 from prometheus_client import CONTENT_TYPE_LATEST as CONTENT_TYPE
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 __all__ = ["CONTENT_TYPE", "IndexMetrics", "Metrics"]
 
+Instrument = TypeVar("Instrument", Counter, Gauge, Histogram)
+
+#: The upper bounds of the buckets of histograms: of seconds, and of queries in a batch.
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
-_INDEX = ("index",)
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_INDEX = ("index",)
 
 
 class Metrics:
@@ -27,7 +31,9 @@ class Metrics:
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)  # memory, CPU time and open files
 
-        def add(kind: Any, name: str, text: str, labels: tuple[str, ...] = (), **options: Any) -> Any:
+        def add(
+            kind: type[Instrument], name: str, text: str, labels: tuple[str, ...], **options: Any
+        ) -> Instrument:
             return kind(f"retrieval_{name}", text, labels, registry=self._registry, **options)
 
         self.requests = add(Counter, "requests", "Requests answered.", ("route", "status"))
@@ -70,7 +76,11 @@ class Metrics:
 
 
 class IndexMetrics:
-    """The instruments of one index, with its name as a label. Creating them puts all of them on the page."""
+    """The instruments of one index, with its name as a label.
+
+    Creating them puts the public ones on the page, at 0. A gauge appears there with its `watch`, and reloads
+    when the first one is counted.
+    """
 
     def __init__(self, metrics: Metrics, index: str):
         self._metrics, self._index = metrics, index
@@ -83,10 +93,10 @@ class IndexMetrics:
             stage: metrics.stage_seconds.labels(index, stage) for stage in ("queue", "encode", "search")
         }
 
-    def reloaded(self, outcome: str) -> None:
-        """Count a reload of the index by its outcome, `done` or `failed`."""
+    def reloaded(self, outcome: Literal["done", "failed"]) -> None:
+        """Count a reload of the index by its outcome."""
         self._metrics.reloads.labels(self._index, outcome).inc()
 
     def watch(self, gauge: str, value: Callable[[], float]) -> None:
-        """Make a gauge call `value` whenever the page is requested."""
+        """Make a gauge, one of the names in `Metrics.gauges`, call `value` whenever the page is requested."""
         self._metrics.gauges[gauge].labels(self._index).set_function(value)

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from retrieval_server.engine.jobs import JobBatch, now
 from retrieval_server.source import RemoteSource, StagedSource
 
+#: What a runner gets from the engine, and the coroutines that it returns.
 NextBatch = Callable[[], Awaitable[JobBatch]]
 Deliver = Callable[[JobBatch], None]
 Work = list[Coroutine[Any, Any, None]]
@@ -35,9 +36,9 @@ class StageThreads:
         self.encoding = ThreadPoolExecutor(1, thread_name_prefix="encode")
         self.searching = ThreadPoolExecutor(1, thread_name_prefix="search")
 
-    async def run_encoding(self, work: Callable[[], Result]) -> Result:
-        """Run `work` in the encoding thread and return its result."""
-        return await asyncio.get_running_loop().run_in_executor(self.encoding, work)
+    async def run_encoding(self, step: Callable[[], Result]) -> Result:
+        """Run `step` in the encoding thread and return its result."""
+        return await asyncio.get_running_loop().run_in_executor(self.encoding, step)
 
     def widen(self, encoders: int, searchers: int) -> None:
         """Replace the single thread of each stage by this many threads."""
@@ -127,23 +128,23 @@ class StagedRunner:
 
 
 async def _measure(
-    batch: JobBatch, stage: str, threads: ThreadPoolExecutor, work: Callable[..., Result], *arguments: Any
+    batch: JobBatch, stage: str, threads: ThreadPoolExecutor, step: Callable[..., Result], *arguments: Any
 ) -> Result:
-    """Return the result of `work(*arguments)`, run in a thread, and record its time in `batch.seconds`."""
+    """Return `step(*arguments)`, run in one of the threads, and record its time in `batch.seconds`."""
     started = now()
-    result = await asyncio.get_running_loop().run_in_executor(threads, _raise_exceptions, work, *arguments)
+    result = await asyncio.get_running_loop().run_in_executor(threads, _raise_exceptions, step, *arguments)
     batch.seconds[stage] = now() - started
     return result
 
 
-def _raise_exceptions(work: Callable[..., Result], *arguments: Any) -> Result:
-    """Return the result of `work(*arguments)`; convert errors that are not an Exception to RuntimeError.
+def _raise_exceptions(step: Callable[..., Result], *arguments: Any) -> Result:
+    """Return `step(*arguments)`; convert errors that are not an Exception to RuntimeError.
 
     A panic in a tokenizer's Rust code is a bare BaseException, which would end the runner's coroutine
     unnoticed.
     """
     try:
-        return work(*arguments)
+        return step(*arguments)
     except Exception:
         raise
     except BaseException as error:
@@ -164,7 +165,7 @@ class RemoteRunner:
 
     async def _call_batches(self) -> None:
         """Start a call for each query as soon as the source allows another one."""
-        under_way: set[asyncio.Task] = set()
+        under_way: set[asyncio.Task[None]] = set()
         try:
             while True:
                 await self._free.acquire()  # before taking a query: a waiting one can still be withdrawn

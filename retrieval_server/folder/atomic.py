@@ -15,7 +15,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path that the block must write. The file is then synced and renamed to `path`.
 
     If the block fails, `path` stays as it was, and what the block has written is left beside it until the
-    next attempt overwrites it. Only one process at a time may replace a path.
+    next attempt overwrites it. Only one process at a time may replace a path. Raises OSError.
     """
     unfinished = path.with_name(path.name + ".part")
     yield unfinished

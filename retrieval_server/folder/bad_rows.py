@@ -1,6 +1,6 @@
 """Counts the rows of a corpus that cannot be used, and names the first of them.
 
-A file is read to its end before it is refused, so that one run counts all bad rows. With `--skip-bad-rows`,
+A corpus is read to its end before it is refused, so that one run counts all bad rows. With `--skip-bad-rows`,
 which commands that build an index have, they are counted and named in the same way, but the other rows are
 used. An import has no such flag, since its vectors belong to all rows. The rule is the same as in
 rag_r1/data/files/bad_rows.py; it is copied because this package must not import rag_r1.
@@ -19,7 +19,7 @@ class BadRows:
     """The number of rows that cannot be used, and descriptions of the first ones."""
 
     count: int = 0
-    #: The first `NAMED` rows, each as `file, row 3: reason`.
+    #: The first `NAMED` rows, each as `file, line 3: reason`.
     first: list[str] = field(default_factory=list)
 
     def add(self, location: str, reason: object) -> None:

@@ -49,8 +49,10 @@ _WIDE_ENCODINGS = {
 
 
 def corpus_files(corpus: Path | Sequence[Path]) -> list[Path]:
-    """Return the files of a corpus in reading order. Raises UserError for a file that is missing,
-    unsuitable or given twice."""
+    """Return the files of a corpus in reading order.
+
+    Raises UserError for a file that is missing, unsuitable or given twice.
+    """
     files: list[Path] = []
     for path in [corpus] if isinstance(corpus, Path) else corpus:
         if path.is_dir():
@@ -66,7 +68,9 @@ def corpus_files(corpus: Path | Sequence[Path]) -> list[Path]:
         elif not path.is_file():
             raise UserError(f"{path}: no such file. Give the corpus with --corpus FILE.")
         elif not _is_corpus_file(path):
-            raise UserError(f"{path}: the name must end in one of {', '.join(_SUFFIXES)}.")
+            raise UserError(
+                f"{path}: the name must end in one of {', '.join(_SUFFIXES)}, and not begin with a dot."
+            )
         else:
             files.append(path)
     first_names: dict[Path, Path] = {}
@@ -77,6 +81,7 @@ def corpus_files(corpus: Path | Sequence[Path]) -> list[Path]:
 
 
 def _is_corpus_file(path: Path) -> bool:
+    """Return whether the name is that of a corpus file. Hidden files, which editors leave, are none."""
     return path.name.lower().endswith(_SUFFIXES) and not path.name.startswith(".")
 
 
@@ -86,7 +91,7 @@ class CorpusReader:
     A position is the number of a line or row, counted from 1 over all files; `locate` describes it in words.
     Malformed rows are left out and counted in `bad`. Unless `skip_bad_rows` is set, the iteration then ends
     with a UserError that names the first of them. Creating it raises UserError for a missing or unsuitable
-    file, and the iteration for one that is broken.
+    file, and the iteration for one that is broken, and OSError for one that may not be read.
     """
 
     def __init__(self, corpus: Path | Sequence[Path], *, skip_bad_rows: bool = False, progress: bool = True):
@@ -122,7 +127,7 @@ class CorpusReader:
         with tqdm(
             total=sum(sizes), unit="B", unit_scale=True, desc="reading corpus", disable=not self.progress
         ) as bar:
-            for number, path in enumerate(self.files):
+            for index, path in enumerate(self.files):
                 self._starts.append(position)
                 for row in _rows(path, bar):
                     position += 1
@@ -130,7 +135,7 @@ class CorpusReader:
                         self._add_bad(position, str(row))
                     elif row is not None:
                         yield position, row
-                bar.update(sum(sizes[: number + 1]) - bar.n)
+                bar.update(sum(sizes[: index + 1]) - bar.n)
         if self.bad.count > NAMED:
             log.warning("%d bad rows in all", self.bad.count)
         if self.bad.count and not self.skip_bad_rows:
@@ -214,8 +219,11 @@ def _line_rows(path: Path, bar: tqdm) -> Iterator[Passage | BadRowError | None]:
 
 
 def _refuse_wide_encoding(path: Path, begin: bytes) -> None:
-    """Raise UserError, with the command that converts the file, if it begins like a text in UTF-16 or UTF-32,
-    which spreadsheets write. (The rule of rag_r1/data/files/row_files.py, which cannot be imported here.)"""
+    """Raise UserError, with the command that converts the file, if it begins like UTF-16 or UTF-32.
+
+    Spreadsheets write such files. The rule is that of rag_r1/data/files/row_files.py, which this package must
+    not import.
+    """
     encoding = next((name for mark, name in _WIDE_ENCODINGS.items() if begin.startswith(mark)), None)
     # Without a byte-order mark, one of the two bytes of an ASCII character is null.
     if encoding is None and len(begin) > 1 and (begin[0] == 0) != (begin[1] == 0):

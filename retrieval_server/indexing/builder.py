@@ -1,10 +1,13 @@
-"""Builds an index folder from a corpus in one process.
+"""Builds index folders from a corpus, from vectors that were encoded in parts, or, hybrid ones, from indexes.
 
 All work is done in `OUT.building` beside the target. The manifest is written last, and then the folder is
 renamed, so that `OUT` either is a finished index or does not exist. A build that was killed leaves
 `OUT.building`. The same command then resumes with the vectors in it if corpus and encoder still match
 `progress.json`, and otherwise starts over. With a preset the vectors are encoded directly into the rows that
 the index keeps, and a half-built FAISS index is resumed too.
+
+Modules that need FAISS, torch or bm25s are imported in the functions that use them, so that each kind of
+index can be built without the packages of the others.
 """
 
 from __future__ import annotations

@@ -26,8 +26,7 @@ from retrieval_server.folder.manifest import (
 )
 from retrieval_server.folder.passages import PassageStore
 from retrieval_server.folder.row_layout import RowLayout, RowType
-from retrieval_server.indexing.embedding_files import Embeddings
-from retrieval_server.indexing.faiss_build import make_index, write_faiss_index
+from retrieval_server.indexing.faiss_build import Vectors, make_index, write_faiss_index
 from retrieval_server.indexing.faiss_recall import (
     GOOD_RECALL,
     RescoringRows,
@@ -44,8 +43,6 @@ from retrieval_server.indexing.work_files import PARTIAL_INDEX, keep_if_unchange
 from retrieval_server.search.vectors.faiss_search import SearchParameters, cell_count, is_exact
 from retrieval_server.search.vectors.stored_rows import StoredRows
 
-#: The vectors of the passages: encoded by this build, or imported.
-Vectors = VectorFiles | Embeddings
 _BLOCK = 65_536  # vectors that are stored at once
 
 
@@ -98,11 +95,12 @@ def make_dense(
     vectors: Vectors,
     loaded: Encoder | None,
 ) -> DenseSection:
-    """Write the FAISS index of `vectors` into `work`, and the rows of a compressed index.
+    """Write the FAISS index of `vectors`, and the rows of a compressed one, into `work`. Returns its section.
 
     The recall of an approximate index is measured and printed, and determines its default settings; this
     needs the `loaded` encoder. If the build is interrupted meanwhile, the next one reuses the finished index
     of a preset. Files of an earlier build in `work` must belong to the same index (see keep_partial_index).
+    Raises UserError if FAISS cannot build the index or its rows cannot hold a value, and OSError.
     """
     path = work / FAISS_INDEX
     preset = chosen_preset(options)
@@ -127,7 +125,7 @@ def make_dense(
     queries, source = _recall_queries(options, store)
     recall = measure_recall(path, vectors, loaded.encode_queries(queries), source, requested, scoring)
     print(recall_table(recall))
-    search = _search_settings(requested, recall, preset.good if preset else GOOD_RECALL)
+    search = _search_settings(requested, recall, preset.target_recall if preset else GOOD_RECALL)
     return section.model_copy(update={"search": search, "recall": recall})
 
 
@@ -138,15 +136,15 @@ def _recall_queries(options: BuildOptions, store: PassageStore) -> tuple[list[st
     return read_queries(options.recall_queries), options.recall_queries.name
 
 
-def _search_settings(requested: SearchParameters, recall: RecallSection, good: float) -> SearchSection:
+def _search_settings(requested: SearchParameters, recall: RecallSection, target: float) -> SearchSection:
     """Return the default settings of a search: the `requested` ones, or else the best by recall.
 
-    Prints a warning if even the best recall is below `good`.
+    Prints a warning if even the best recall is below `target`.
     """
     best = requested
     if requested == SearchParameters():
-        best = choose_default(recall.rows, good)
-        if warning := recall_warning(recall.rows, good):
+        best = choose_default(recall.rows, target)
+        if warning := recall_warning(recall.rows, target):
             print(warning)
     return SearchSection(nprobe=best.nprobe, ef_search=best.ef_search)
 

@@ -3,7 +3,8 @@
 The name of a file determines its format:
 
 - `.npy`: an array (passages, dimension) of 16, 32 or 64 bits;
-- `.fbin`: rows and dimension as two 32-bit numbers, and then the vectors in 32 bits (the big-ann benchmarks);
+- `.fbin`: the numbers of rows and dimensions in 32 bits each, and then the vectors in 32 bits (the big-ann
+  benchmarks);
 - `.memmap`, `.f32`, `.raw`: bare vectors, such as FlashRAG's `emb_*.memmap`, in 32 or 16 bits, which are told
   apart by the number of passages.
 
@@ -87,11 +88,11 @@ class Embeddings:
         vectors = np.concatenate(slices)
         if not np.isfinite(vectors).all():
             bad = start + int(np.flatnonzero(~np.isfinite(vectors).all(axis=1))[0])
-            raise UserError(f"--embeddings: row {bad} holds a value that is not a number. Encode it again.")
+            raise UserError(f"--embeddings: row {bad} holds a value that is not finite. Encode it again.")
         return vectors
 
     def take(self, rows: np.ndarray) -> np.ndarray:
-        """Return the vectors of these rows, (rows, dimension)."""
+        """Return the vectors of these rows, (rows, dimension). Raises UserError as a slice does."""
         return np.concatenate([self[row : row + 1] for row in rows.tolist()])
 
     def _open(self, bare: type[np.floating]) -> None:

@@ -21,9 +21,12 @@ from retrieval_server.encode.vector_files import VectorFiles
 from retrieval_server.errors import UserError
 from retrieval_server.folder.atomic import replacing
 from retrieval_server.folder.hard_links import link_or_copy
+from retrieval_server.indexing.embedding_files import Embeddings
 from retrieval_server.search.vectors.faiss_search import cell_count, widen_cell_search
 
 log = logging.getLogger(__name__)
+#: The vectors of the passages: encoded by this build, or imported.
+Vectors = VectorFiles | Embeddings
 #: The smallest number of vectors to train on; FAISS does not use more of them for 256 centroids.
 MIN_TRAINING_VECTORS = 65_536
 #: The number of vectors to train on for each cell of an IVF index; FAISS warns below 39.
@@ -49,14 +52,14 @@ def make_index(factory: str, dimension: int) -> faiss.Index:
         ) from None
     if metric != faiss.METRIC_INNER_PRODUCT:
         raise UserError(f"--factory {factory}: FAISS makes it for another metric than the inner product.")
-    _leave_out_polysemous_training(index)
     if "IDMap" in factory:
         raise UserError(f"--factory {factory}: rows are the ids here; leave IDMap out.")
+    _leave_out_polysemous_training(index)
     return index
 
 
 def write_faiss_index(
-    vectors: VectorFiles,
+    vectors: Vectors,
     factory: str,
     path: Path,
     train_sample: int | None = None,
@@ -95,7 +98,7 @@ def write_faiss_index(
         link_or_copy(saved, path)
 
 
-def _add_vectors(index: faiss.Index, vectors: VectorFiles, saved: Path | None, progress: bool) -> None:
+def _add_vectors(index: faiss.Index, vectors: Vectors, saved: Path | None, progress: bool) -> None:
     """Add the vectors that the index does not have yet, and save it from time to time."""
     total = len(vectors)
     with tqdm(total=total, initial=index.ntotal, desc="adding", unit=" vectors", disable=not progress) as bar:
@@ -127,7 +130,7 @@ def _write(index: faiss.Index, path: Path) -> None:
         raise OSError(faiss_message(error)) from error
 
 
-def _half_built(path: Path | None, vectors: VectorFiles) -> faiss.Index | None:
+def _half_built(path: Path | None, vectors: Vectors) -> faiss.Index | None:
     """Return the half-built index of these vectors, or None if it is missing, damaged or of other vectors.
 
     Raises UserError if it does not fit into memory.
@@ -149,7 +152,7 @@ def _half_built(path: Path | None, vectors: VectorFiles) -> faiss.Index | None:
     return index
 
 
-def _sample(vectors: VectorFiles, max_vectors: int) -> np.ndarray:
+def _sample(vectors: Vectors, max_vectors: int) -> np.ndarray:
     """Return at most `max_vectors` random vectors in row order. They are the same for every build."""
     if len(vectors) <= max_vectors:
         return vectors[:]

@@ -2,7 +2,8 @@
 
 The queries come from the user, or are the first sentences of random passages. Each setting is timed as a
 single client sees it: one query after the other, and only the search. The fastest setting that finds the
-share `GOOD_RECALL` of the hits of exact search becomes the default of the index, unless the user named one.
+share `GOOD_RECALL` of the hits of exact search, or the share that the preset asks for, becomes the default of
+the index, unless the user named one.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from pathlib import Path
 import faiss
 import numpy as np
 
-from retrieval_server.encode.vector_files import VectorFiles
 from retrieval_server.errors import UserError, reason_of
 from retrieval_server.folder.manifest import RecallRow, RecallSection
 from retrieval_server.folder.passages import PassageStore
+from retrieval_server.indexing.faiss_build import Vectors
 from retrieval_server.search.vectors.faiss_files import open_index
 from retrieval_server.search.vectors.faiss_search import (
     MIN_CANDIDATES,
@@ -37,9 +38,9 @@ _SAMPLED_QUERIES = 200
 #: The settings that are measured, each about twice as slow as the one before.
 _NPROBES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _EF_SEARCHES = (32, 64, 128, 256, 512)
-_BLOCK = 65_536
+_BLOCK = 65_536  # vectors that are read at once
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s")
-_SEED = 1
+_SEED = 1  # of the sampled passages
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def read_queries(path: Path) -> list[str]:
 
 def measure_recall(
     path: Path,
-    vectors: VectorFiles,
+    vectors: Vectors,
     queries: np.ndarray,
     source: str,
     chosen: SearchParameters,
@@ -85,6 +86,7 @@ def measure_recall(
 
     `source` is the origin of the queries in words. The setting that the user has `chosen` is measured as
     well. With `rescoring`, candidates are scored from these rows and the index is mapped, as in a server.
+    Raises UserError if the file cannot be read.
     """
     index = open_index(path, mapped=rescoring is not None)
     search = ApproximateSearch(
@@ -120,27 +122,29 @@ def _measure(search: ApproximateSearch, queries: np.ndarray, exact_rows: np.ndar
     return shared / exact_rows.size, seconds
 
 
-def choose_default(rows: Sequence[RecallRow], good: float = GOOD_RECALL) -> SearchParameters:
-    """Return the cheapest setting whose recall is at least `good`, or else the one with the best recall.
+def choose_default(rows: Sequence[RecallRow], target: float = GOOD_RECALL) -> SearchParameters:
+    """Return the cheapest setting whose recall is at least `target`, or else the one with the best recall.
 
     `rows` are in the order of rising cost.
     """
-    row = next((row for row in rows if row.recall >= good), None) or max(rows, key=lambda row: row.recall)
+    row = next((row for row in rows if row.recall >= target), None) or max(rows, key=lambda row: row.recall)
     return SearchParameters(row.nprobe, row.ef_search)
 
 
-def recall_warning(rows: Sequence[RecallRow], good: float = GOOD_RECALL) -> str | None:
-    """Return a warning if no row has a recall of at least `good`, and None otherwise."""
+def recall_warning(rows: Sequence[RecallRow], target: float = GOOD_RECALL) -> str | None:
+    """Return a warning if no row has a recall of at least `target`, and None otherwise."""
     best = max(rows, key=lambda row: row.recall)
-    if best.recall >= good:
+    if best.recall >= target:
         return None
     flags = {"--nprobe": best.nprobe, "--ef-search": best.ef_search}
     setting = " ".join(f"{flag} {value}" for flag, value in flags.items() if value is not None)
     if not setting:
-        return f"warning: the index finds {best.recall:.1%} of what exact search finds, less than {good:.1%}."
+        return (
+            f"warning: the index finds {best.recall:.1%} of what exact search finds, less than {target:.1%}."
+        )
     return (
-        f"warning: no setting that was tried finds {good:.1%} of what exact search finds; the default is the "
-        f"best of them, {setting}, with {best.recall:.1%}. Higher numbers may find more."
+        f"warning: no setting that was tried finds {target:.1%} of what exact search finds; the default is "
+        f"the best of them, {setting}, with {best.recall:.1%}. Higher numbers may find more."
     )
 
 
@@ -176,9 +180,7 @@ def _accepts(index: faiss.Index, parameters: SearchParameters) -> bool:
     return True
 
 
-def exact_best(
-    vectors: VectorFiles | np.ndarray, queries: np.ndarray, k: int
-) -> tuple[np.ndarray, np.ndarray]:
+def exact_best(vectors: Vectors | np.ndarray, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the `k` largest inner products and their rows, (queries, k) each, best first.
 
     The vectors are read once, in blocks. If there are fewer than `k` vectors, there are as many columns as

@@ -85,15 +85,15 @@ class EncodingPart:
             raise UserError(f"--part {text}: not of the form I/N, 2/10 for the second of ten.")
         return cls(*map(int, text.split("/")))
 
-    def rows(self, count: int) -> tuple[int, int]:
+    def row_range(self, count: int) -> tuple[int, int]:
         """Return the first and the last row (excluded) of this part of `count` rows. A part can be empty."""
         blocks = math.ceil(count / vector_files.BLOCK)
         first, last = (blocks * i // self.of * vector_files.BLOCK for i in (self.number - 1, self.number))
         return min(first, count), min(last, count)
 
-    def vectors(self, folder: Path, rows: RowType = "float32") -> Path:
-        """Return the file of the part's vectors."""
-        return self.record(folder).with_suffix(SUFFIXES[rows])
+    def vectors(self, folder: Path, kind: RowType = "float32") -> Path:
+        """Return the file of the part's vectors, which are stored as rows of the type `kind`."""
+        return self.record(folder).with_suffix(SUFFIXES[kind])
 
     def record(self, folder: Path) -> Path:
         """Return the file of the part's `PartRecord`."""
@@ -111,14 +111,17 @@ class EncodedParts(NamedTuple):
     #: The files in the order of their rows.
     files: list[Path]
     #: The type of the rows.
-    rows: RowType
+    kind: RowType
 
 
 Record = TypeVar("Record", bound=Stored)
 
 
 def prepare_corpus(reader: CorpusReader, folder: Path) -> CorpusRecord:
-    """Run the first step: write the passages. Raises UserError for a bad corpus, or if the folder has one."""
+    """Run the first step: write the passages and their record, which is returned.
+
+    Raises UserError for a bad corpus, or if the folder already has a corpus, and OSError.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with exclusive_lock(folder, f"{folder}: another process writes its corpus. Wait for it."):
         refuse_prepared(folder)  # under the lock, or a process that has just ended could be overlooked
@@ -153,32 +156,33 @@ def encode_part(
     part: EncodingPart,
     encoder: Encoder,
     *,
-    rows: RowType = "float32",
+    kind: RowType = "float32",
     batch_size: int = 64,
     overwrite: bool = False,
     progress: bool = True,
 ) -> PartRecord:
     """Run the second step: encode one part. An interrupted part is resumed, and a finished one is kept.
 
-    `rows` is the type in which vectors are stored. Raises UserError if the part has vectors of another type,
-    encoder or corpus, unless `overwrite` is set, or if another process is encoding it.
+    `kind` is the type in which vectors are stored. Returns the record of the finished part. Raises UserError
+    if the part has vectors of another type, encoder or corpus, unless `overwrite` is set, or if another
+    process is encoding it.
     """
     corpus, store = open_corpus(folder)
-    start, stop = part.rows(corpus.count)
+    start, stop = part.row_range(corpus.count)
     expected = PartRecord(
-        corpus_sha256=corpus.corpus.sha256, encoder=encoder.section, start=start, stop=stop, rows=rows
+        corpus_sha256=corpus.corpus.sha256, encoder=encoder.section, start=start, stop=stop, rows=kind
     )
     # There is one lock for all types, since --overwrite removes the files of the other types.
     busy = f"part {part}: another process is encoding it in {folder}. Wait for it."
     with named_lock(part.lock(folder), busy):
         if finished := _begin_part(folder, part, expected, overwrite):
             return finished
-        path = part.vectors(folder, rows)
+        path = part.vectors(folder, kind)
         encode_rows(
             store,
             encoder,
             path,
-            kind=rows,
+            kind=kind,
             start=start,
             stop=stop,
             batch_size=batch_size,
@@ -230,7 +234,7 @@ def check_parts(folder: Path, *, progress: bool = True) -> EncodedParts:
         record = _read_record(part.record(folder), PartRecord)
         if record.sha256 is None:
             raise refusal(part, "is not finished")
-        start, stop = part.rows(corpus.count)
+        start, stop = part.row_range(corpus.count)
         first = records[0] if records else record
         expected = first.model_copy(
             update={"corpus_sha256": corpus.corpus.sha256, "start": start, "stop": stop}

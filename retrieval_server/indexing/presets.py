@@ -36,14 +36,14 @@ class Preset:
     bits: int | None = None
     #: Only for a compressed index.
     rescoring: RescoringSection | None = None
-    #: The recall@10 that the default `nprobe` of a new index must reach (faiss_recall.py).
-    good: float = 1.0
+    #: The recall@10 that the default `nprobe` of a new index should reach (faiss_recall.py).
+    target_recall: float = 1.0
 
     def factory(self, passages: int, dimension: int) -> str:
         """Return FAISS's factory string for this number of passages."""
-        return "Flat" if self.bits is None else self.in_cells(cells_for(passages), dimension)
+        return "Flat" if self.bits is None else self.factory_with_cells(cells_for(passages), dimension)
 
-    def in_cells(self, cells: int, dimension: int) -> str:
+    def factory_with_cells(self, cells: int, dimension: int) -> str:
         """Return the factory string of a compressed index with this number of cells."""
         graph = "_HNSW32" if cells >= GRAPH_FROM else ""
         bits = "" if self.bits == 1 else str(self.bits)
@@ -54,8 +54,8 @@ PRESETS: dict[PresetName, Preset] = {
     preset.name: preset
     for preset in (
         Preset("exact"),
-        Preset("balanced", 2, RescoringSection(rows="float16", candidates=400), good=0.995),
-        Preset("small", 1, RescoringSection(rows="int8", candidates=400), good=0.99),
+        Preset("balanced", 2, RescoringSection(rows="float16", candidates=400), target_recall=0.995),
+        Preset("small", 1, RescoringSection(rows="int8", candidates=400), target_recall=0.99),
     )
 }
 
@@ -70,7 +70,7 @@ def cells_for(passages: int) -> int:
 
 
 def chosen_preset(options: DenseOptions) -> Preset | None:
-    """Return the preset that the options name, or None."""
+    """Return the preset that the options name, or None if they give a factory string."""
     return PRESETS[options.preset] if options.preset else None
 
 

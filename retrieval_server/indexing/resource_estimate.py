@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -64,7 +64,7 @@ def estimate_bytes(
     """Return the bytes for `passages` vectors of this dimension, without times.
 
     `encodes` says whether the build itself writes the vectors; otherwise they exist elsewhere and are only
-    read.
+    read. `with_encoder` says whether this process has loaded the encoder, so that its memory is included.
     """
     flat = 4 * dimension * passages
     process_bytes = _resident_bytes()
@@ -98,7 +98,8 @@ def estimate_times(
 ) -> ResourceEstimate:
     """Return the bytes of `estimate_bytes`, and times that are extrapolated from some seconds of work.
 
-    `encoder` is the loaded encoder, which is needed if the build `encodes`.
+    `encoder` is the loaded encoder, if any; without one there is no time to encode. For fewer than 1,024
+    passages there are no times, since they would be shorter than the measurement.
     """
     passages = len(store)
     needs = estimate_bytes(preset, passages, dimension, encodes=encodes, with_encoder=encoder is not None)
@@ -171,7 +172,7 @@ def _index_seconds(preset: Preset, passages: int, dimension: int) -> float:
     operation_s = _seconds(lambda: vectors @ vectors.T) / (2 * dimension * _PROBED_VECTORS**2)
     sample = min(passages, sample_size(cells))
     train_s = _KMEANS_ROUNDS * sample * cells * 2 * dimension * operation_s
-    small = make_index(preset.in_cells(_PROBED_CELLS, dimension), dimension)
+    small = make_index(preset.factory_with_cells(_PROBED_CELLS, dimension), dimension)
     faiss.extract_index_ivf(small).cp.min_points_per_centroid = 1
     small.train(vectors)
     add_s = _seconds(lambda: small.add(vectors)) / len(vectors)
@@ -183,7 +184,7 @@ def _index_seconds(preset: Preset, passages: int, dimension: int) -> float:
         graph.quantizer.add(vectors)  # only the graph over the centres is needed
         # The time of a search in a graph grows with the logarithm of its size.
         slowdown = math.log2(cells) / math.log2(_PROBED_VECTORS)
-        queries: Sequence[np.ndarray] = vectors[:256]
+        queries = vectors[:256]
         assign_s = slowdown * _seconds(lambda: graph.quantizer.search(queries, 1)) / len(queries)
     return train_s + passages * (add_s + assign_s)
 

@@ -33,7 +33,10 @@ def remove_except(work: Path, used: Collection[str]) -> None:
 
 
 def keep_if_unchanged(work: Path, name: str, origin: Mapping[str, object]) -> None:
-    """Remove the file `name` unless its recorded origin equals `origin`, and record this origin."""
+    """Remove the file `name` unless its recorded origin equals `origin`, and record this origin.
+
+    Raises OSError.
+    """
     path = work / PROGRESS
     try:
         progress = read_json_file(path)
@@ -46,7 +49,8 @@ def keep_if_unchanged(work: Path, name: str, origin: Mapping[str, object]) -> No
     current = _without_none(origin)
     if earlier != current and (work / name).exists():
         earlier_values = earlier if isinstance(earlier, dict) else {}
-        changed = ", ".join(key for key in current if earlier_values.get(key) != current[key])
+        keys = {**current, **earlier_values}
+        changed = ", ".join(key for key in keys if earlier_values.get(key) != current.get(key))
         log.warning("%s: of another %s than before: it is removed, and made again", work / name, changed)
         (work / name).unlink()
     write_json(path, {**recorded, name: origin})

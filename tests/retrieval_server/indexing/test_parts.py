@@ -56,7 +56,7 @@ def edit(path, **values):
 
 @given(st.integers(0, 100_000), st.integers(1, 40))
 def test_parts_tile_the_rows_at_the_borders_of_blocks(count, of):
-    ranges = [EncodingPart(number, of).rows(count) for number in range(1, of + 1)]
+    ranges = [EncodingPart(number, of).row_range(count) for number in range(1, of + 1)]
     assert ranges[0][0] == 0 and ranges[-1][1] == count
     assert all(before[1] == after[0] for before, after in zip(ranges, ranges[1:], strict=False))
     assert all(start % vector_files.BLOCK == 0 or start == count for start, _ in ranges)
@@ -186,18 +186,18 @@ def test_a_part_whose_replacement_was_killed_is_not_taken_for_a_finished_one(par
 def test_a_part_that_is_being_encoded_is_refused_in_every_type(parts, encoder):
     part, before = EncodingPart(2, 3), contents(parts)
     with named_lock(part.lock(parts), "busy"):
-        for rows in ("float32", "int8"):
+        for kind in ("float32", "int8"):
             with pytest.raises(UserError, match="part 2/3: another process is encoding it"):
-                encode_part(parts, part, encoder, rows=rows, overwrite=True, progress=False)
+                encode_part(parts, part, encoder, kind=kind, overwrite=True, progress=False)
     assert contents(parts) == before
-    encode_part(parts, part, encoder, rows="int8", overwrite=True, progress=False)
+    encode_part(parts, part, encoder, kind="int8", overwrite=True, progress=False)
     assert sorted(path.suffix for path in parts.glob("part-00002*")) == [".i8", ".json"]
 
 
 def test_a_refused_part_leaves_no_file_of_its_type(parts, encoder):
     before = contents(parts)
     with pytest.raises(UserError, match="another type"):
-        encode_part(parts, EncodingPart(2, 3), encoder, rows="int8", progress=False)
+        encode_part(parts, EncodingPart(2, 3), encoder, kind="int8", progress=False)
     assert contents(parts) == before
 
 

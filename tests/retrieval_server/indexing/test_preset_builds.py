@@ -97,13 +97,13 @@ def test_an_index_of_parts_is_the_index_made_in_one_go(
 ):
     monkeypatch.setattr(vector_files, "BLOCK", 4)
     build_index(options(tmp_path / "whole", preset))
-    parts = parts_of(corpus, tmp_path / "parts", encoder, (2, 1), rows=kind)
+    parts = parts_of(corpus, tmp_path / "parts", encoder, (2, 1), kind=kind)
     merge_parts(options(tmp_path / "i", preset), parts)
     assert contents_without_times(tmp_path / "i") == contents_without_times(tmp_path / "whole")
 
 
 def test_parts_of_another_type_are_refused_with_both_remedies(corpus, options, encoder, tmp_path):
-    parts_of(corpus, tmp_path / "parts", encoder, rows="int8")
+    parts_of(corpus, tmp_path / "parts", encoder, kind="int8")
     for preset in (None, "exact", "balanced"):
         with pytest.raises(UserError, match="encoded in int8.*--preset of encode"):
             merge_parts(options(tmp_path / "i", preset), tmp_path / "parts")
