@@ -156,7 +156,8 @@ def disk_errors(folder: Path, needed: Callable[[], int] | None = None) -> Iterat
         yield
     except (OSError, RuntimeError) as error:
         number = getattr(error, "errno", None)
-        if number is None and _is_full(folder):  # errors of NumPy and FAISS have no number
+        # Errors of NumPy and FAISS have no number.
+        if number is None and _free_bytes(folder) < _FULL_DISK_BYTES:
             number = errno.ENOSPC
         if number not in _REMEDIES:
             raise
@@ -168,10 +169,6 @@ def disk_errors(folder: Path, needed: Callable[[], int] | None = None) -> Iterat
             f"cannot use {path}: {os.strerror(number)}{room}; {_REMEDIES[number]}, and run the same command "
             "again"
         ) from error
-
-
-def _is_full(folder: Path) -> bool:
-    return _free_bytes(folder) < _FULL_DISK_BYTES
 
 
 def _free_bytes(folder: Path) -> int:

@@ -73,7 +73,9 @@ def read_json_line(line: bytes | str) -> Any:
 
 def _check_json(data: bytes, max_values: int) -> None:
     """Raise JsonLimitError for more than `max_values` values, and ValueError for more than MAX_DEPTH levels.
-    A text that is not JSON may pass."""
+
+    A text that is not JSON may pass.
+    """
     # Without escapes every quotation mark begins or ends a string, so every second part is outside strings.
     unescaped = data.replace(b"\\\\", b"").replace(b'\\"', b"")
     too_many = JsonLimitError(f"it has more than {max_values:,} values")

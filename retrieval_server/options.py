@@ -172,8 +172,11 @@ def declared_options(
 
 
 def given_flags(command: Options, names: Container[str]) -> list[str]:
-    """Return the flags of a command line that are among `names`: fields of the command, which stand for all
-    flags below them, or fields of a nested model, such as `dense.nprobe`."""
+    """Return the flags on a command line of the fields in `names`.
+
+    A field of the command stands for all flags below it; a field of a nested model is named by its path, such
+    as `dense.nprobe`.
+    """
     return [
         option.names[0]
         for option in declared_options(type(command))

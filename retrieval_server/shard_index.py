@@ -3,7 +3,8 @@
     rag-r1 index split --index indexes/wiki --shards 3 --out indexes/wiki-3
     rag-r1 index serve --serve ray --index indexes/wiki-3
 
-Together the shards give exactly the answers of the whole index.
+Together the shards give exactly the answers of the whole index. Those of a compressed index (--preset
+balanced or small) may also have a passage that the whole index misses.
 """
 
 from __future__ import annotations

@@ -57,22 +57,22 @@ class SourceDescription:
     paged_in: float | None = None
 
 
-def describe_index(manifest: Manifest, **overrides: Any) -> SourceDescription:
-    """Return the description of an index from its manifest. `overrides` replace or add fields."""
+def describe_index(manifest: Manifest) -> SourceDescription:
+    """Return the description of an index as far as its manifest has it; a source adds what it measures."""
     description = SourceDescription(manifest.backend, manifest.count, manifest.corpus.sha256)
-    if manifest.dense is not None:
-        encoder = manifest.dense.encoder
-        description = replace(
-            description,
-            encoder=encoder.name,
-            encoder_sha256=encoder.sha256,
-            separator=encoder.separator,
-            max_length=encoder.max_length,
-            query_prefix=encoder.query_prefix,
-            query_mode=encoder.query_mode,
-            passage_dtype=encoder.passage_dtype,
-        )
-    return replace(description, **overrides)
+    if manifest.dense is None:
+        return description
+    encoder = manifest.dense.encoder
+    return replace(
+        description,
+        encoder=encoder.name,
+        encoder_sha256=encoder.sha256,
+        separator=encoder.separator,
+        max_length=encoder.max_length,
+        query_prefix=encoder.query_prefix,
+        query_mode=encoder.query_mode,
+        passage_dtype=encoder.passage_dtype,
+    )
 
 
 class Source(ABC):

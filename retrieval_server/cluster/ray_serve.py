@@ -260,8 +260,8 @@ def _scored_passage(passage_id: str, text: str, url: str | None, score: float) -
 def describe(shards: Sequence[IndexFolder], dtype: str) -> SourceDescription:
     """Return the description of the whole index for `/ready`. `dtype` is the number format of the encoder."""
     manifest = shards[0].manifest
-    return describe_index(
-        manifest,
+    return replace(
+        describe_index(manifest),
         passages=sum(shard.manifest.count for shard in shards),
         corpus_sha256=manifest.shard.whole_sha256 if manifest.shard else manifest.corpus.sha256,
         query_dtype=dtype if manifest.dense else None,

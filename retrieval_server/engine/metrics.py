@@ -8,7 +8,7 @@ index have its name as the label `index`, which `Metrics.of(name)` fills in.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
 from prometheus_client import CONTENT_TYPE_LATEST as CONTENT_TYPE
@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 
 __all__ = ["CONTENT_TYPE", "IndexMetrics", "Metrics"]
 
-Instrument = TypeVar("Instrument", Counter, Gauge, Histogram)
+Kind = TypeVar("Kind", Counter, Gauge, Histogram)
 
 #: The upper bounds of the buckets of histograms: of seconds, and of queries in a batch.
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
@@ -31,9 +31,7 @@ class Metrics:
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)  # memory, CPU time and open files
 
-        def add(
-            kind: type[Instrument], name: str, text: str, labels: tuple[str, ...], **options: Any
-        ) -> Instrument:
+        def add(kind: type[Kind], name: str, text: str, labels: Sequence[str], **options: Any) -> Kind:
             return kind(f"retrieval_{name}", text, labels, registry=self._registry, **options)
 
         self.requests = add(Counter, "requests", "Requests answered.", ("route", "status"))

@@ -4,7 +4,8 @@ A search has two stages, so that a server can run them at the same time for two 
 the queries to what the index searches for (vectors or word ids), and `find` searches. A back end returns row
 numbers; `index_source.py` turns these into documents. A new kind of index needs a class with both methods, a
 section of the manifest with its settings, and a branch in `index_source.open_backend`. A user's own back end
-needs only the class (custom_backend.py).
+needs only the class (custom_backend.py). `search_nested` helps the back ends of libraries whose results for
+few hits are not always the beginning of those for many.
 """
 
 from __future__ import annotations

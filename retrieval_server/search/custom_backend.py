@@ -5,6 +5,10 @@ finds become documents of the index. Only the command line can name a function, 
 index folder from elsewhere cannot run code.
 
     # my_search.py
+    from retrieval_server.folder.manifest import PASSAGES
+    from retrieval_server.folder.passages import PassageStore
+    from retrieval_server.search.backends import Backend, Hit
+
     class Substring(Backend):
         def __init__(self, texts): self.texts = texts
         def prepare(self, queries): return [query.lower() for query in queries]

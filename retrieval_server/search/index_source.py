@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +61,9 @@ class IndexSource(StagedSource):
         """Load an index folder and check that its parts fit each other and the encoder.
 
         `encoder` and `device` are short for `options` with only these two, and have no effect beside
-        `options`. If `encodes` is false, no encoder is loaded, and `find` needs vectors from another process.
-        `on_step` is called before each step with a description of what is loaded next.
+        `options`. `verify` says whether the hashes of files are compared (`check_files`). If `encodes` is
+        false, no encoder is loaded, and `find` needs vectors from another process. `on_step` is called before
+        each step with a description of what is loaded next.
 
         Raises UserError, with the two values that differ and the remedy.
         """
@@ -78,8 +80,8 @@ class IndexSource(StagedSource):
     @property
     def description(self) -> SourceDescription:
         """The description of the index, with the guarantee and the prefetched share in this process."""
-        return describe_index(
-            self.manifest,
+        return replace(
+            describe_index(self.manifest),
             query_dtype=self._backend.query_dtype,
             guarantee=self._backend.guarantee,
             paged_in=self._backend.paged_in,
@@ -120,7 +122,10 @@ class IndexSource(StagedSource):
 
 
 def require_libraries(manifest: Manifest, options: OpenOptions, encodes: bool = True) -> None:
-    """Raise UserError if the libraries that search this index are not installed."""
+    """Raise UserError if the libraries that search this index are not installed.
+
+    A user's own back end may need others, so nothing is required for it.
+    """
     if options.backend:
         return
     if manifest.dense is not None:  # a hybrid index has the section of its dense member
@@ -137,7 +142,7 @@ def open_backend(
     verify: bool | None = None,
     on_step: Callable[[str], None] = lambda step: None,
 ) -> Backend:
-    """Open the back end of the folder.
+    """Open the back end of the folder, as `IndexSource.open` describes the arguments. Raises UserError.
 
     The imports are inside this function, so that BM25 does not need torch and dense search does not need
     bm25s.

@@ -19,5 +19,6 @@ def openmp_runtimes(process: int | str = "self") -> list[str]:
     Raises OSError if the process does not exist or belongs to another user.
     """
     maps = Path(_MAPS.format(process)).read_text(encoding="utf-8", errors="replace")
-    paths = {line.split(maxsplit=5)[5] for line in maps.splitlines() if len(line.split(maxsplit=5)) == 6}
+    entries = (line.split(maxsplit=5) for line in maps.splitlines())
+    paths = {entry[5] for entry in entries if len(entry) == 6}  # memory without a file has five columns
     return sorted(path for path in paths if Path(path).name.startswith(_RUNTIMES))

@@ -88,7 +88,10 @@ class Reranker:
         return self._guarantee
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
-        """Return the score of each pair (query, passage); larger is better."""
+        """Return the score of each pair (query, passage); larger is better.
+
+        Loads the model if necessary, and raises UserError as `load` does.
+        """
         return self._thread.submit(self._score, pairs).result()
 
     def _score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
@@ -97,13 +100,13 @@ class Reranker:
         scores = [0.0] * len(pairs)
         for members in self._groups(pairs):
             logits = self._model.predict(
-                [pairs[i] for i in members],
+                [pairs[position] for position in members],
                 batch_size=_BATCH_PAIRS,
                 show_progress_bar=False,
                 convert_to_tensor=True,
             ).cpu()
-            for i, logit in zip(members, logits.split(1), strict=True):
-                scores[i] = self._activation(logit).item()
+            for position, logit in zip(members, logits.split(1), strict=True):
+                scores[position] = self._activation(logit).item()
         return scores
 
     def _groups(self, pairs: Sequence[tuple[str, str]]) -> list[list[int]]:
@@ -145,7 +148,8 @@ class RerankedSource(StagedSource):
         queries, inner = prepared
         with self._searching:  # at most as many at once as the source allows
             results = self._source.find(inner, [self._depth] * len(queries))
-        pairs = [(q, hit.passage.contents) for q, hits in zip(queries, results, strict=True) for hit in hits]
+        searches = zip(queries, results, strict=True)
+        pairs = [(query, hit.passage.contents) for query, hits in searches for hit in hits]
         scores = iter(self._reranker.score(pairs))
         answers = []
         for hits, topk in zip(results, topks, strict=True):

@@ -1,19 +1,18 @@
-"""Creates the app of `rag-r1 index serve` from the command's options and the checked sources."""
+"""Creates the app and uvicorn's settings for `rag-r1 index serve`, from options and checked sources."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import uvicorn
 from fastapi import FastAPI
 
-from retrieval_server.determinism import Determinism
 from retrieval_server.search.index_source import IndexSource
 from retrieval_server.search.options import OpenOptions
 from retrieval_server.search.reranker import RerankedSource
 from retrieval_server.serve.checks import ServedSources
 from retrieval_server.serve.options import ServeCommand
-from retrieval_server.server.app import create_app
+from retrieval_server.server.app import OnLoadFailure, OnReady, create_app
 from retrieval_server.server.http.connection_limits import limited_protocol
 from retrieval_server.server.http.origin_check import HostNames, server_names
 from retrieval_server.server.indexes import Loader, LoadProgress
@@ -31,8 +30,8 @@ def make_app(
     sources: ServedSources,
     token: str | None,
     *,
-    on_ready: Callable[[Mapping[str, Determinism]], None],
-    on_load_failure: Callable[[BaseException], None],
+    on_ready: OnReady,
+    on_load_failure: OnLoadFailure,
 ) -> FastAPI:
     """Return the app, which loads the indexes when it starts and then calls one of the two callbacks.
 
@@ -63,7 +62,10 @@ def make_app(
 
 
 class IndexOpener:
-    """Opens an index, at the start and for each reload. It calls `on_step` before each step."""
+    """Opens the index at a location, at the start and for each reload. It calls `on_step` before each step.
+
+    Raises UserError if the cross-encoder does not load or the index cannot be opened.
+    """
 
     def __init__(self, command: ServeCommand, sources: ServedSources, on_step: Callable[[str], None]):
         self._command, self._sources, self._on_step = command, sources, on_step

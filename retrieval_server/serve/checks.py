@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from retrieval_server.search.reranker import Reranker
     from retrieval_server.web.source import WebSource
 
+#: The environment variable with the token that clients must send.
+TOKEN_VARIABLE = "RETRIEVAL_TOKEN"
+
 
 @dataclass(frozen=True)
 class LocalSources:
@@ -44,10 +47,6 @@ class LocalSources:
     web: WebSource | None
     #: The open socket of the port.
     listener: socket.socket
-
-
-#: The environment variable with the token that clients must send.
-TOKEN_VARIABLE = "RETRIEVAL_TOKEN"
 
 
 @dataclass
@@ -196,8 +195,7 @@ def _check_rerank(name: str | None) -> None:
 
 
 def _check_other_options(command: ServeCommand) -> None:
-    """Raise UserError for an option that cannot be used: the token, files, the back end, the encoder or the
-    cluster.
+    """Raise UserError for options that cannot be used: token, files, back end, device, encoder or cluster.
 
     A device is checked even if no index has an encoder, since a reload may bring one, but only if this
     process may use it.

@@ -170,15 +170,18 @@ class ServeCommand(Options):
         return dict(sorted(self.index, key=lambda item: item[0] != DEFAULT_INDEX))
 
     def unused_flags(self, *, has_vectors: bool) -> list[str]:
-        """Return the flags that were given and have no effect. `has_vectors` says whether a dense index is
-        served, or a hybrid of one."""
+        """Return the flags that were given and have no effect.
+
+        `has_vectors` says whether a dense index is served, or a hybrid of one.
+        """
         unused = {
             "search": not has_vectors or self.search.backend is not None,
             "rerank": self.rerank.rerank is None,
             "web": self.web.web is None,
         }
         flags = given_flags(self, [name for name, is_unused in unused.items() if is_unused])
-        used = {"--backend", "--encoder", "--device" if self.rerank.rerank else ""}
+        # An --encoder without a dense index is refused (checks.py), and a cross-encoder has the --device too.
+        used = {"--backend", "--encoder", *(["--device"] if self.rerank.rerank else [])}
         return [flag for flag in flags if flag not in used]
 
     def contradictions(self) -> Iterator[UserError]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 from collections.abc import Callable
-from typing import Any
+from types import FrameType
 
 import uvicorn
 
@@ -42,7 +42,7 @@ class ServerProcess:
         self.stop()
 
 
-def _handle_stop_signals(handler: Any) -> None:
+def _handle_stop_signals(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
     """Install a handler for the signals that stop a server."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, handler)
+    for stop_signal in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(stop_signal, handler)

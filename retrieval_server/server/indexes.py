@@ -28,6 +28,7 @@ Loader = Callable[[], Source]
 class LoadProgress:
     """Prints each step of loading and keeps the current one for `/ready`. May be called in any thread."""
 
+    #: The step under way; empty before the first one.
     step = ""
 
     def __call__(self, step: str) -> None:
@@ -72,9 +73,9 @@ class ServedIndex:
         """What the index guarantees under load; None before it is loaded, and for web engines."""
         return self.serving.source.description.guarantee if self.serving else None
 
-    async def load(self, load: Loader) -> LoadedIndex:
-        """Load an index and switch to it. Errors of `load` are passed on and leave everything unchanged."""
-        engine = await Engine.start(load, self._options, self.metrics)
+    async def load(self, loader: Loader) -> LoadedIndex:
+        """Load an index and switch to it. Errors of `loader` are passed on and leave everything unchanged."""
+        engine = await Engine.start(loader, self._options, self.metrics)
         self._engines.add(engine)
         old = self.serving
         self.serving = LoadedIndex(engine, old.version + 1 if old else 1)
@@ -133,9 +134,9 @@ class Indexes:
 
     async def load(self) -> None:
         """Load and warm up the indexes, one after the other. Passes on errors of the loaders."""
-        for name, load in self._loaders.items():
+        for name, loader in self._loaders.items():
             try:
-                await self.by_name[name].load(load)
+                await self.by_name[name].load(loader)
             except BaseException:
                 self.failed_name = name
                 raise

@@ -40,7 +40,9 @@ class TextFormatter(logging.Formatter):
 
 def set_up_logs(log_format: str, level: str) -> None:
     """Send all records from `level` on to standard error, unless the process has set up its log already.
-    `log_format` is "json" or "text"."""
+
+    `log_format` is "json" or "text".
+    """
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLinesFormatter() if log_format == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler])

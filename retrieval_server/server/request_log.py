@@ -17,8 +17,10 @@ NOTE = "retrieval_server.note"
 
 @dataclass
 class RequestNote:
-    """What is logged about a request besides route, status and time. The search service sets all fields but
-    the id."""
+    """What is logged about a request besides route, status and time.
+
+    `SearchService.search` sets the fields below the id; for other requests they keep their defaults.
+    """
 
     id: str
     #: The number of queries.

@@ -136,8 +136,7 @@ def add_rerank_route(router: APIRouter, services: Services, reranker: Reranker, 
 
 
 def _refuse_too_large(groups: list[tuple[str, list]], body: RerankRequest, services: Services) -> None:
-    """Raise RequestError (413) if the request `body` exceeds the limits; `groups` are its documents by
-    query."""
+    """Raise RequestError (413) if `body` exceeds the limits. `groups` are its documents by query."""
     refused = services.refusals.refused
     max_chars = services.search.limits.max_query_chars
     pairs = sum(len(documents) for _, documents in groups)

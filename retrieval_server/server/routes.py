@@ -50,10 +50,10 @@ _METRICS_EXAMPLE = 'retrieval_requests_total{route="/retrieve",status="200"} 12.
 _Name = Annotated[str, InPath(description="One of the server's indexes.", examples=["wiki"])]
 
 
-def add_search_routes(app: APIRouter, services: Services) -> None:
+def add_search_routes(router: APIRouter, services: Services) -> None:
     """Add the routes that search: `/retrieve` and `/queries`."""
 
-    @app.post(
+    @router.post(
         "/retrieve",
         summary="Passages for each query (Search-R1, RAG-R1, SkyRL, rLLM, ASearcher)",
         response_model=RetrieveResponse,
@@ -62,7 +62,7 @@ def add_search_routes(app: APIRouter, services: Services) -> None:
     async def retrieve(body: RetrieveRequest, request: Request) -> JSONResponse:
         return await _answer_retrieve(services, body, request, body.index)
 
-    @app.post(
+    @router.post(
         "/indexes/{name}/retrieve",
         summary="The same, from the index that the path names",
         response_model=RetrieveResponse,
@@ -71,7 +71,7 @@ def add_search_routes(app: APIRouter, services: Services) -> None:
     async def retrieve_from(name: _Name, body: RetrieveRequest, request: Request) -> JSONResponse:
         return await _answer_retrieve(services, body, request, _consistent_name(name, body.index))
 
-    @app.post(
+    @router.post(
         "/queries",
         summary="Passages for each query (R1-Searcher)",
         response_model=QueriesResponse,
@@ -80,7 +80,7 @@ def add_search_routes(app: APIRouter, services: Services) -> None:
     async def queries(body: QueriesRequest, request: Request) -> JSONResponse:
         return await _answer_queries(services, body, request, body.index)
 
-    @app.post(
+    @router.post(
         "/indexes/{name}/queries",
         summary="The same, from the index that the path names",
         response_model=QueriesResponse,
@@ -90,10 +90,10 @@ def add_search_routes(app: APIRouter, services: Services) -> None:
         return await _answer_queries(services, body, request, _consistent_name(name, body.index))
 
 
-def add_document_routes(app: APIRouter, services: Services) -> None:
+def add_document_routes(router: APIRouter, services: Services) -> None:
     """Add the routes that return whole documents and pages: `/documents` and `/access`."""
 
-    @app.post(
+    @router.post(
         "/documents",
         summary="Whole documents by their ids (BrowseComp-Plus)",
         response_model=DocumentsResponse,
@@ -104,7 +104,7 @@ def add_document_routes(app: APIRouter, services: Services) -> None:
         documents = [passage and _document(passage) for passage in result.items]
         return JSONResponse({"result": documents}, headers=_source_headers(result))
 
-    @app.post(
+    @router.post(
         "/access",
         summary="Whole pages by their addresses (ASearcher)",
         response_model=AccessResponse,
@@ -140,10 +140,10 @@ def add_health_routes(app: FastAPI, services: Services) -> None:
         return Ready(**default, topk=services.search.topk, index=indexes.default, indexes=statuses)
 
 
-def add_admin_routes(app: APIRouter, services: Services) -> None:
+def add_admin_routes(router: APIRouter, services: Services) -> None:
     """Add `/reload` and `/metrics`."""
 
-    @app.post(
+    @router.post(
         "/reload",
         summary="Replace an index or its encoder without dropping a request",
         responses=_RELOAD_ERRORS,
@@ -152,7 +152,7 @@ def add_admin_routes(app: APIRouter, services: Services) -> None:
         name, serving = await services.reload.reload(body.index, body.path, body.encoder)
         return ReloadResponse(index=name, **_status(serving).model_dump())
 
-    @app.get(
+    @router.get(
         "/metrics",
         summary="Counters for Prometheus",
         response_class=PlainTextResponse,

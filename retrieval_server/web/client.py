@@ -4,7 +4,7 @@ An attempt ends in one of three ways:
 
 - with an answer;
 - with a failure that another attempt may overcome (no connection, time-out, 429, 5xx). It is retried after a
-  doubling back-off with jitter, or after the time in `Retry-After`;
+  doubling back-off with jitter, and not before the time in `Retry-After` has passed;
 - with a permanent refusal (a bad key, a query that the engine rejects), which is reported at once.
 
 A request that the breaker holds back waits if the pause is not longer than the time-out. If the pause is
@@ -89,6 +89,7 @@ class WebClient:
         raise self._failure(503, word, str(failure), retry.whole_seconds(failure.retry_after_s))
 
     async def close(self) -> None:
+        """Close the connections."""
         if self._session is not None:
             await self._session.close()
 

@@ -14,6 +14,7 @@ from retrieval_server.web.engines import ENGINES
 
 #: The name under which a web engine is served.
 WEB = "web"
+#: The environment variable of each engine, for `--help`.
 _KEYS = ", ".join(f"{name}: {engine.key_variable or engine.url_variable}" for name, engine in ENGINES.items())
 
 
@@ -102,4 +103,4 @@ class WebSelection(Options):
             values = (self.record, self.replay, self.web_param, self.web_url)
             for flag, value in zip(flags, values, strict=True):
                 if value:
-                    yield UserError(f"{flag} belongs to --web ENGINE", "--web")
+                    yield UserError(f"{flag} belongs to --web ENGINE: add that, or leave {flag} out", "--web")

@@ -32,5 +32,5 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def whole_seconds(seconds: float | None) -> int:
-    """Return the value of a Retry-After header for this time: rounded up, and at least 1."""
+    """Return the value of a Retry-After header for this time: rounded up, at least 1, and 1 for None."""
     return max(1, math.ceil(seconds or 1))

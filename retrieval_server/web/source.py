@@ -57,7 +57,8 @@ class WebSource(RemoteSource):
         options = options or WebOptions()
         connects = replay is None or record is not None
         with ExitStack() as stack:  # closes the recording, which is locked, if another check fails
-            *_, address, api_key, recording = check_all(
+            # The results are in the order of the checks; the first one only raises.
+            _, address, api_key, recording = check_all(
                 lambda: _check_params(engine, options),
                 lambda: _url(engine, environment, url) if connects else None,
                 lambda: _key(engine, environment) if connects else None,

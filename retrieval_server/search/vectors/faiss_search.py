@@ -125,6 +125,7 @@ class ApproximateSearch:
         return list(self._threads.map(lambda query: self._find_one(query, topk), queries))
 
     def close(self) -> None:
+        """End the threads. No search may be running."""
         self._threads.shutdown()
 
     def _find_one(self, query: np.ndarray, topk: int) -> list[Hit]:

@@ -77,6 +77,7 @@ class FlatSearch:
         return self._rank(queries, *self._candidates(queries, candidates), depth)
 
     def close(self) -> None:
+        """End the threads. No search may be running."""
         self._threads.shutdown()
 
     def _candidates(self, queries: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:

@@ -22,9 +22,10 @@ def gpu_count() -> int:
 
 
 def place_on_gpus(index: faiss.Index, options: OpenOptions) -> faiss.Index:
-    """Return a copy of the index on the GPUs, or `index` itself if there is no GPU or it must not be used.
+    """Return a copy of the index on the GPUs, or `index` itself if it is searched on the CPU.
 
-    Raises UserError if `options.gpu` is `on` and there is no GPU, or FAISS cannot put this index on it.
+    This is so if `options.gpu` is `off`, or if it is `auto` and there is no GPU or FAISS cannot put this
+    index on it. With `on`, these two raise UserError.
     """
     if options.gpu == "off" or (options.gpu == "auto" and not gpu_count()):
         return index

@@ -18,13 +18,17 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 _BLOCK = 8 * 2**20  # bytes
+#: The open prefetches of this process that have read, or are reading, their files.
+_reading: weakref.WeakSet[Prefetch] = weakref.WeakSet()
+_lock = threading.Lock()  # for `_reading`
 
 
 class Prefetch:
     """Reads `files` in a separate thread.
 
     Nothing is read if these files, and those of all other open prefetches of this process, need more than the
-    `available` bytes. A file that several prefetches read counts once.
+    `available` bytes (None: there is no limit). A file that several prefetches read counts once. Raises
+    OSError if a file does not exist.
     """
 
     def __init__(self, files: Sequence[Path], available: int | None = None):
@@ -84,8 +88,3 @@ class Prefetch:
                         self._read_bytes += size
         except OSError as error:  # a search that meets the same fault reports it
             log.warning("reading %s ahead stopped: %s", path, error)
-
-
-#: The open prefetches of this process that have read, or are reading, their files.
-_reading: weakref.WeakSet[Prefetch] = weakref.WeakSet()
-_lock = threading.Lock()

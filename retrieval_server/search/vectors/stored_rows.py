@@ -48,14 +48,14 @@ class StoredRows:
         self._rows = np.frombuffer(self._map, np.uint8).reshape(count, layout.row_bytes)
         self._advise("MADV_RANDOM", 0, size)  # reading ahead would fetch rows that are not needed
 
-    def take(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the float32 vectors, (numbers, dimension), of these rows. Rising order is the fastest."""
-        for row in numbers.tolist():
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        """Return the float32 vectors, (rows, dimension), of these row numbers. Rising order is fastest."""
+        for row in rows.tolist():
             start = row * self._layout.row_bytes
             page = start - start % mmap.PAGESIZE
             self._advise("MADV_WILLNEED", page, start + self._layout.row_bytes - page)
-        vectors = self._layout.decode(self._rows[numbers])
-        self._read += len(numbers)
+        vectors = self._layout.decode(self._rows[rows])
+        self._read += len(rows)
         if self._read >= RELEASE_AFTER:
             self.release()
         return vectors

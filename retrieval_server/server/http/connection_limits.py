@@ -42,6 +42,7 @@ class _HeadRefused(Exception):
 class LimitedHttpProtocol(HttpToolsProtocol):
     """One connection with its limits. The event loop, the parser and uvicorn call its public methods."""
 
+    #: Set by `limited_protocol`.
     limits: ConnectionLimits
 
     def __init__(self, *args: Any, **kwargs: Any):

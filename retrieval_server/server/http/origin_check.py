@@ -42,7 +42,7 @@ class HostNames:
         self._names = frozenset(name.lower().rstrip(".") for name in names) | {"localhost"}
 
     def serves(self, host: str) -> bool:
-        """Return whether a `Host` header (a name or address, with or without a port) names this server."""
+        """Return whether a `Host` header in lower case, with or without a port, names this server."""
         name = _name_of(host)
         if name is None:
             return False

@@ -119,6 +119,11 @@ def test_broken_gzip_unknown_format_and_missing_file_say_so(tmp_path):
         CorpusReader(tmp_path / "none.jsonl")
 
 
+def test_a_hidden_file_is_refused_for_the_beginning_of_its_name(write):
+    with pytest.raises(UserError, match="not begin with a dot"):
+        CorpusReader(write(".towns.jsonl", TSV))
+
+
 def parquet(path, **columns):
     pq.write_table(pa.table(columns), path, row_group_size=2)
     return path

@@ -49,7 +49,7 @@ def test_errors_without_a_number_are_the_disks_only_if_it_is_full(tmp_path, monk
     """NumPy says `123 requested and 0 written`, FAISS raises RuntimeError."""
     with pytest.raises(RuntimeError, match="another reason"), disk_errors(tmp_path / "index"):
         raise RuntimeError("another reason")
-    monkeypatch.setattr(errors, "_is_full", lambda folder: True)
+    monkeypatch.setattr(errors, "_free_bytes", lambda folder: 0)
     with pytest.raises(UserError, match="index: No space left on device; make room"):
         with disk_errors(tmp_path / "index"):
             raise OSError("123 requested and 0 written")

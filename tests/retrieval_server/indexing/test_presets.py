@@ -219,6 +219,13 @@ def test_what_is_left_of_another_build_is_removed(tmp_path):
     assert not (tmp_path / "rows").exists()
 
 
+def test_a_setting_that_the_new_build_does_not_have_is_named(tmp_path, caplog):
+    keep_if_unchanged(tmp_path, "rows", {"corpus": "a", "tokens": 512})
+    (tmp_path / "rows").write_text("x")
+    keep_if_unchanged(tmp_path, "rows", {"corpus": "a"})
+    assert "of another tokens than before" in caplog.text and not (tmp_path / "rows").exists()
+
+
 @pytest.mark.parametrize("name", COMPRESSED)
 @pytest.mark.parametrize("mapped", [None, False])
 def test_a_compressed_index_finds_a_passage_by_its_own_vector(encoded, compressed, name, mapped):
