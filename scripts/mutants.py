@@ -24,6 +24,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import os
 import signal
 import sys
 import time
@@ -34,7 +35,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mutation.drawing import digest_of, draw
+from mutation.drawing import digest_of, draw, sources_of
 from mutation.finding import Renames, file_of, find
 from mutation.runs import LONGEST, Session, SessionError, copied, copied_again, pytest_in
 from mutation.sites import Site, sites
@@ -62,7 +63,7 @@ def cover(tree: Path, packages: Sequence[str], out: Path) -> None:
         raise SessionError("coverage.py is not installed: pip install coverage")
     with copied(tree, packages) as copy:
         session = pytest_in(copy, packages, ["-q", "-m", UNIT], visible=True, cover=True)
-        result = {"digest": digest_of(copy, packages), **session.result}
+        result = {"digest": digest_of(sources_of(copy, packages)), **session.result}
     if "tests" not in result:
         raise SessionError(f"the tests ended with status {session.status}, before the lines were written")
     out.write_text(json.dumps(result), encoding="utf-8")
@@ -75,12 +76,12 @@ class Mutant:
 
     #: The entry of the file that `draw` wrote.
     drawn: dict[str, Any]
-    #: Path of the module.
+    #: The path of the module, relative to the tree.
     path: str
     site: Site
     #: The source of the module with the mutant.
     mutated: str
-    #: Ids of the tests that decide.
+    #: The ids of the tests that decide about it.
     tests: list[str]
 
     def verdict(self, base: Path, packages: Sequence[str]) -> dict[str, Any]:
@@ -136,7 +137,7 @@ def run(tree: Path, mutants: Path, out: Path, renames: Renames, processes: int) 
     """
     sample = json.loads(mutants.read_text(encoding="utf-8"))
     packages = sorted({name for old in sample["packages"] for name in (old, renames.modules.get(old, old))})
-    verdicts = read_verdicts(out)
+    verdicts = _resume(out)
     undecided = [drawn for drawn in sample["mutants"] if drawn["id"] not in verdicts]
     with copied(tree, packages) as base:
         present, problems = _find_mutants(base, packages, undecided, renames)
@@ -188,15 +189,18 @@ def _result(base: Path, packages: Sequence[str], arguments: Sequence[str]) -> di
     return session.result
 
 
-def read_verdicts(path: Path) -> dict[str, dict[str, Any]]:
-    """Read the verdicts in a file, by the ids of the mutants; an incomplete last line is removed."""
+def _resume(path: Path) -> dict[str, dict[str, Any]]:
+    """Return the verdicts in the file of an earlier run, if any, and cut off its incomplete last line."""
     if not path.exists():
         return {}
-    data = path.read_bytes()
-    whole = data[: data.rfind(b"\n") + 1]
-    if whole != data:
-        path.write_bytes(whole)
-    return {verdict["id"]: verdict for verdict in map(json.loads, whole.decode().splitlines())}
+    os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
+    return read_verdicts(path)
+
+
+def read_verdicts(path: Path) -> dict[str, dict[str, Any]]:
+    """Return the verdicts in a file by the ids of the mutants. Raises OSError, and ValueError for a bad line."""
+    *lines, _ = path.read_bytes().split(b"\n")  # without an incomplete last line, which a kill may leave
+    return {verdict["id"]: verdict for verdict in map(json.loads, lines)}
 
 
 def compare(before: Mapping[str, dict[str, Any]], after: Mapping[str, dict[str, Any]]) -> bool:
@@ -217,8 +221,8 @@ def _print_table(columns: Mapping[str, Mapping[str, dict[str, Any]]]) -> None:
     """Print the number of each verdict, with a column for each file of verdicts."""
     counts = {name: Counter(entry["verdict"] for entry in file.values()) for name, file in columns.items()}
     print(f"{'':12}" + "".join(f"{name:>10}" for name in counts))
-    for kind in VERDICTS:
-        print(f"{kind:12}" + "".join(f"{count[kind]:>10}" for count in counts.values()))
+    for verdict in VERDICTS:
+        print(f"{verdict:12}" + "".join(f"{count[verdict]:>10}" for count in counts.values()))
     print(f"{'together':12}" + "".join(f"{count.total():>10}" for count in counts.values()))
 
 
@@ -292,5 +296,5 @@ if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the sessions and removes the copies
     try:
         sys.exit(main())
-    except (SessionError, ValueError) as error:
+    except (SessionError, ValueError, OSError) as error:
         sys.exit(f"error: {error}")

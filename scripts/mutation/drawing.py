@@ -20,14 +20,14 @@ from mutation.sites import Site, sites
 
 
 def sources_of(tree: Path, packages: Sequence[str]) -> dict[str, str]:
-    """Return the text of each module by its path."""
+    """Return the text of each module of the packages by its path in the tree, in the order of the paths."""
     files = sorted(file for package in packages for file in (tree / package).rglob("*.py"))
     return {file.relative_to(tree).as_posix(): file.read_text(encoding="utf-8") for file in files}
 
 
-def digest_of(tree: Path, packages: Sequence[str]) -> str:
-    """Return a digest of all modules."""
-    return hashlib.sha256(json.dumps(sources_of(tree, packages)).encode()).hexdigest()
+def digest_of(sources: Mapping[str, str]) -> str:
+    """Return a digest of modules, which are given as path -> text."""
+    return hashlib.sha256(json.dumps(sources).encode()).hexdigest()
 
 
 def draw(
@@ -35,10 +35,11 @@ def draw(
 ) -> dict[str, Any]:
     """Draw a sample of `count` mutants, each with at most `tests` tests that decide about it.
 
-    Raises ValueError if the coverage was measured in another state of the sources.
+    Returns the contents of the file of mutants, as JSON. Raises ValueError if the coverage was measured in
+    another state of the sources.
     """
     covered = CoveredLines(json.loads(coverage.read_text(encoding="utf-8")), sources_of(tree, packages))
-    if covered.coverage["digest"] != digest_of(tree, packages):
+    if covered.coverage["digest"] != digest_of(covered.sources):
         raise ValueError(f"{coverage} is of another state of the sources: run `cover` again")
     places = [(path, site) for path, source in covered.sources.items() for site in sites(source)]
     drawn: list[dict[str, Any]] = []

@@ -33,8 +33,8 @@ class Renames:
             dotted = ".".join([module, *parts[:end]])
             if dotted in self.names:
                 new = [*self.names[dotted].split("."), *(self.names.get(part, part) for part in parts[end:])]
-                modules = (n for n in range(1, len(new)) if file_of(tree, ".".join(new[:n])))
-                length = max(modules, default=1)
+                lengths = (count for count in range(1, len(new)) if file_of(tree, ".".join(new[:count])))
+                length = max(lengths, default=1)  # of the longest beginning that is a module
                 return ".".join(new[:length]), ".".join(new[length:])
         new_name = ".".join(self.names.get(part, part) for part in parts)
         return _replace_prefix(module, self.modules, "."), new_name

@@ -1,11 +1,9 @@
-"""A plugin of pytest that records results for scripts/mutants.py, in the processes that it starts.
+"""A pytest plugin that records results for scripts/mutants.py, in the processes that it starts.
 
-$MUTANTS is a JSON object: `result` is the file to write, `tree` the copy, and `packages` its top-level
-packages.
-
-    "cover": true      write the lines that each test executes, for the tests that pass, and their seconds
-    otherwise          write which tests were collected and which failed; the file `collected` appears when
-                       the imports are finished and the tests begin
+$MUTANTS is a JSON object (runs.py): `result` is the file to write, `tree` the copy, `packages` its top-level
+packages, and `collected` a file that appears when the imports are finished and the tests begin. If `cover` is
+true, the result has the lines that each test executes, for the tests that pass, and their seconds. Otherwise
+it has the tests that were collected and those that failed.
 
 Since an editable installation leads to the checkout, the result also names the modules of the packages that
 were not imported from the copy; there must be none.
@@ -26,7 +24,7 @@ _TREE = Path(_SESSION["tree"])
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(Cover() if _SESSION.get("cover") else Verdict())
+    config.pluginmanager.register(Cover() if _SESSION["cover"] else Outcomes())
 
 
 def _write(**result: object) -> None:
@@ -44,7 +42,7 @@ def _elsewhere() -> list[str]:
     return sorted(file for file in files if file and _TREE not in Path(file).resolve().parents)
 
 
-class Verdict:
+class Outcomes:
     """Records the collected tests, and the tests and files that fail."""
 
     def __init__(self) -> None:

@@ -50,6 +50,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 class Site:
     """A place and its change."""
 
+    #: The kind of change, such as `comparison`.
     kind: str
     #: Qualified name of the function, class, constant or field that contains it.
     name: str
@@ -58,6 +59,7 @@ class Site:
     #: Lines of the statement without its body.
     statement_lines: range
     statement: ast.stmt = field(repr=False)
+    #: The node that is replaced, and the node or the text in its place.
     original: ast.AST = field(repr=False)
     change: ast.AST | str = field(repr=False)
     #: Whether it runs when the module is imported: at module or class level, or as a default.

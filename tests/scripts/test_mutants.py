@@ -8,7 +8,7 @@ import subprocess
 
 import mutants
 import pytest
-from mutation.drawing import digest_of, draw
+from mutation.drawing import digest_of, draw, sources_of
 from mutation.finding import Renames
 from mutation.runs import SessionError, copied, pytest_in
 from mutation.sites import sites
@@ -82,7 +82,7 @@ def coverage(project, tmp_path_factory):
     """What `cover` writes: `clamp` by its lines, and nothing of `Counter`."""
     path = tmp_path_factory.mktemp("coverage") / "coverage.json"
     written = {
-        "digest": digest_of(project, PACKAGES),
+        "digest": digest_of(sources_of(project, PACKAGES)),
         "tests": [ABOVE, BELOW],
         "seconds": [0.2, 0.1],
         "groups": [[0, 1], [1], [0]],
@@ -300,13 +300,21 @@ def test_comparing_fails_where_a_mutant_is_not_killed_any_more(tmp_path, capsys)
     assert "error: killed -> no verdict  m3" in capsys.readouterr().out
 
 
-def test_half_a_line_of_a_killed_run_is_cut_off(tmp_path):
+def test_half_a_line_of_a_killed_run_is_left_out_and_cut_off_only_by_another_run(tmp_path):
     path = tmp_path / "verdicts"
     write_verdicts(path, m1="killed")
     whole = path.read_bytes()
-    path.write_bytes(whole + b'{"id": "m2", "ver')
-    assert list(mutants.read_verdicts(path)) == ["m1"]
+    path.write_bytes(cut := whole + b'{"id": "m2", "ver\xc3')
+    assert mutants.main(["compare", str(path), str(path)]) == 0
+    assert path.read_bytes() == cut
+    assert list(mutants._resume(path)) == ["m1"]
     assert path.read_bytes() == whole
+
+
+def test_comparing_with_a_file_that_does_not_exist_fails(tmp_path):
+    after = write_verdicts(tmp_path / "after", m1="killed")
+    with pytest.raises(FileNotFoundError):
+        mutants.main(["compare", str(tmp_path / "befroe"), after])
 
 
 @pytest.mark.slow
