@@ -198,7 +198,7 @@ def _resume(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def read_verdicts(path: Path) -> dict[str, dict[str, Any]]:
-    """Return the verdicts in a file by the ids of the mutants. Raises OSError, and ValueError for a bad line."""
+    """Return the verdicts in a file by the ids of mutants. Raises OSError, or ValueError for a bad line."""
     *lines, _ = path.read_bytes().split(b"\n")  # without an incomplete last line, which a kill may leave
     return {verdict["id"]: verdict for verdict in map(json.loads, lines)}
 

@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 MAX_LINE_BYTES = 16 * 2**20  # of one unpacked row; even whole Wikipedia articles are far shorter
 _PARSERS: dict[str, Callable[[str], Passage]] = {".jsonl": parse_jsonl_row, ".tsv": parse_tsv_row}
 _SUFFIXES = (".jsonl", ".jsonl.gz", ".tsv", ".tsv.gz", ".parquet")
+_SUFFIX_LIST = ", ".join(_SUFFIXES)
 _COLUMNS = ("id", "contents", "title", "text", "url")
 _PARQUET_BATCH_ROWS = 1024  # rows of a parquet file in memory
 #: Byte-order mark -> encoding. That of UTF-32 begins with that of UTF-16.
@@ -61,16 +62,14 @@ def corpus_files(corpus: Path | Sequence[Path]) -> list[Path]:
                 raise UserError(f"{path} is an index: give the corpus that it was built from.")
             if not inside:
                 raise UserError(
-                    f"{path}: no file in this folder ends in one of {', '.join(_SUFFIXES)}. Give "
+                    f"{path}: no file in this folder ends in one of {_SUFFIX_LIST}. Give "
                     "--corpus the folder that holds the corpus, or its files."
                 )
             files += inside
         elif not path.is_file():
             raise UserError(f"{path}: no such file. Give the corpus with --corpus FILE.")
         elif not _is_corpus_file(path):
-            raise UserError(
-                f"{path}: the name must end in one of {', '.join(_SUFFIXES)}, and not begin with a dot."
-            )
+            raise UserError(f"{path}: the name must end in one of {_SUFFIX_LIST}, and not begin with a dot.")
         else:
             files.append(path)
     first_names: dict[Path, Path] = {}

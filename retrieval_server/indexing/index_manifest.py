@@ -1,8 +1,9 @@
-"""Writes the manifest of a built index. It is the last file, after which the folder gets its final name."""
+"""Finishes a built index: removes the work files, and writes the manifest, which is the last file."""
 
 from __future__ import annotations
 
 import platform
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -37,7 +38,7 @@ def finish_index(
     *,
     used_openvino: bool = False,
 ) -> Manifest:
-    """Remove all work files and write the manifest, before `work_folder` publishes the index.
+    """Remove all work files and write the manifest, before `work_folder` publishes the index. Returns it.
 
     `sections` are the manifest's sections by name. `used_openvino` says whether OpenVINO encoded the
     passages, so that its version is recorded. Work files that a build of another kind has left are removed
@@ -65,8 +66,6 @@ def library_versions(backend: str, *libraries: str) -> dict[str, str]:
     """Return the versions of Python and of the libraries that build an index of this kind."""
     versions = {"python": platform.python_version()}
     for name in ("pyarrow", *_LIBRARIES.get(backend, ()), *libraries):
-        try:
+        with suppress(PackageNotFoundError):  # only one of FAISS's distributions is installed
             versions[name] = version(name)
-        except PackageNotFoundError:  # only one of FAISS's distributions is installed
-            continue
     return versions

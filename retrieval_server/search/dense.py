@@ -9,6 +9,7 @@ mapped unless the options say otherwise, and is read into memory in the backgrou
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import faiss
@@ -104,12 +105,8 @@ def _open_search(
                 f"--candidates {options.candidates}: {path.parent} is not an index of --preset balanced or "
                 "small: drop it."
             )
-        return open_search(
-            index,
-            lambda index: place_on_gpus(index, options),
-            options.search_threads,
-            options.search_threads_alone,
-        )
+        copy_to_gpus = partial(place_on_gpus, options=options)
+        return open_search(index, copy_to_gpus, options.search_threads, options.search_threads_alone)
     if options.gpu == "on":
         raise UserError(f"--gpu on: {path.parent} is compressed: CPU only. Use --gpu auto or --preset exact.")
     layout = RowLayout(section.encoder.dimension, rescoring.rows)

@@ -19,6 +19,6 @@ def openmp_runtimes(process: int | str = "self") -> list[str]:
     Raises OSError if the process does not exist or belongs to another user.
     """
     maps = Path(_MAPS.format(process)).read_text(encoding="utf-8", errors="replace")
-    entries = (line.split(maxsplit=5) for line in maps.splitlines())
-    paths = {entry[5] for entry in entries if len(entry) == 6}  # memory without a file has five columns
+    # The sixth column is the file; other memory has only five.
+    paths = {entry[5] for line in maps.splitlines() if len(entry := line.split(maxsplit=5)) == 6}
     return sorted(path for path in paths if Path(path).name.startswith(_RUNTIMES))

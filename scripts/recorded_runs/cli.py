@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .comparison import SUMMARY, compared
+from .comparison import SUMMARY, compare_recordings
 from .workplace import ROOT, Workplace, environment
 
 #: The folder in which the commands of every recording run, since some write absolute paths and hashes of
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.command == "record":
         return record(args.out.resolve(), args.only)
     renames = json.loads(args.renames.read_text("utf-8")) if args.renames else {}
-    return compared(args.old, args.new, renames.get("modules", {}), args.differences)
+    return compare_recordings(args.old, args.new, renames.get("modules", {}), args.differences)
 
 
 def record(out: Path, only: Sequence[str]) -> int:

@@ -31,55 +31,55 @@ class Comparison:
     #: Run -> number of compared files.
     files: Counter[str] = field(default_factory=Counter)
     #: Run -> number of compared values.
-    fields: Counter[str] = field(default_factory=Counter)
+    values: Counter[str] = field(default_factory=Counter)
     #: A line for each difference.
     differences: list[str] = field(default_factory=list)
 
-    def folders(self, old: Path, new: Path) -> None:
+    def compare_folders(self, old: Path, new: Path) -> None:
         """Compare all files of two recordings."""
-        names = [_files(folder, side, self.normaliser) for side, folder in enumerate((old, new))]
-        for name in sorted(names[0].keys() | names[1].keys()):
+        old_files, new_files = _files(old, 0, self.normaliser), _files(new, 1, self.normaliser)
+        for name in sorted(old_files.keys() | new_files.keys()):
             run = name.partition("/")[0]
             self.files[run] += 1
-            if name not in names[0] or name not in names[1]:
-                self.differences.append(f"{name}: only in {'NEW' if name in names[1] else 'OLD'}")
-                continue
-            first, second = (content(side[name]) for side in names)
-            self._values(name, first, second, run)
+            if name in old_files and name in new_files:
+                self._compare_values(name, content(old_files[name]), content(new_files[name]), run)
+            else:
+                self.differences.append(f"{name}: only in {'NEW' if name in new_files else 'OLD'}")
 
-    def _values(self, path: str, old: Any, new: Any, run: str) -> None:
+    def _compare_values(self, path: str, old: Any, new: Any, run: str) -> None:
         """Add the differences of two JSON values; `path` is their file and the keys that lead to them."""
         if isinstance(old, dict) and isinstance(new, dict):
-            self._objects(path, old, new, run)
+            self._compare_objects(path, old, new, run)
         elif isinstance(old, list) and isinstance(new, list):
             if len(old) != len(new):
                 self.differences.append(f"{path}: {len(old)} entries, now {len(new)}")
             for index, (first, second) in enumerate(zip_longest(old, new, fillvalue=_MISSING)):
-                self._values(f"{path}[{index}]", first, second, run)
+                self._compare_values(f"{path}[{index}]", first, second, run)
         else:
-            self.fields[run] += 1
+            self.values[run] += 1
             if isinstance(old, str) and isinstance(new, str):
-                old, new = self.normaliser.texts(old, new)
-            if type(old) is not type(new) or (old != new and not (old != old and new != new)):
+                old, new = self.normaliser.normalise(old, new)
+            both_nan = old != old and new != new
+            if type(old) is not type(new) or (old != new and not both_nan):
                 self.differences.append(f"{path}: {_short(old, new)}")
 
-    def _objects(self, path: str, old: Mapping[str, Any], new: Mapping[str, Any], run: str) -> None:
+    def _compare_objects(self, path: str, old: Mapping[str, Any], new: Mapping[str, Any], run: str) -> None:
         """Add the differences of two JSON objects: in keys, their order, and values."""
         if list(old) != list(new) and old.keys() == new.keys():
             self.differences.append(f"{path}: keys in another order")
         first, second = (
-            {self.normaliser.texts(key, key)[side]: value for key, value in values.items()}
+            {self.normaliser.normalise(key, key)[side]: value for key, value in values.items()}
             for side, values in enumerate((old, new))
         )
         for key in first | second:
-            hiding = self.normaliser.of_key(key)
+            hiding = self.normaliser.field_of_key(key)
             if key not in first or key not in second:
                 self.differences.append(f"{path}.{key}: only in {'NEW' if key in second else 'OLD'}")
             elif hiding is not None:
-                self.fields[run] += 1
-                self.normaliser.hide(hiding, first[key] != second[key])
+                self.values[run] += 1
+                self.normaliser.count_hidden(hiding, first[key] != second[key])
             else:
-                self._values(f"{path}.{key}", first[key], second[key], run)
+                self._compare_values(f"{path}.{key}", first[key], second[key], run)
 
 
 def _short(old: Any, new: Any, width: int = 160) -> str:
@@ -90,12 +90,12 @@ def _short(old: Any, new: Any, width: int = 160) -> str:
 
 
 def _files(folder: Path, side: int, normaliser: Normaliser) -> dict[str, Path]:
-    """Return the files of a folder by their normalised names."""
+    """Return the files of the old recording (side 0) or the new one (side 1) by their normalised names."""
     files = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
         if (path.is_symlink() or path.is_file()) and name != SUMMARY:
-            files[normaliser.texts(name, name)[side]] = path
+            files[normaliser.normalise(name, name)[side]] = path
     return files
 
 
@@ -119,25 +119,26 @@ def content(path: Path) -> Any:
         if path.suffix in (".jsonl", ".ndjson"):
             return [json.loads(line) for line in text.splitlines()]
     except ValueError:
-        pass
+        pass  # it is not JSON, whatever its name says, and is compared as text
     # Lines do not end at \r, where a progress bar is redrawn. Lines with only a progress bar are left out.
-    return [line for line in text.split("\n") if PROGRESS.without(line).strip()]
+    return [line for line in text.split("\n") if PROGRESS.hide_in(line).strip()]
 
 
-def compared(old: Path, new: Path, modules: Mapping[str, str], max_lines: int) -> int:
-    """Print the numbers of compared files and values, and at most `max_lines` differences.
+def compare_recordings(old: Path, new: Path, modules: Mapping[str, str], max_lines: int) -> int:
+    """Compare two recordings, and print the numbers of files and values and at most `max_lines` differences.
 
     `modules` has the old and the new paths of renamed modules. Returns 1 if there is a difference, else 0.
+    Raises OSError if a folder is not a recording.
     """
     summaries = [json.loads((folder / SUMMARY).read_text("utf-8")) for folder in (old, new)]
     result = Comparison(Normaliser((summaries[0]["places"], summaries[1]["places"]), modules))
     for folder, summary in zip((old, new), summaries, strict=True):
         faults = {run: entry["fault"] for run, entry in summary["runs"].items() if entry["fault"]}
         result.differences += [f"{folder}: {run} was not recorded: {fault}" for run, fault in faults.items()]
-    result.folders(old, new)
+    result.compare_folders(old, new)
     for run, count in result.files.items():
-        print(f"{run:12} {count:5,} files, {result.fields[run]:9,} values")
-    print(f"{'all':12} {result.files.total():5,} files, {result.fields.total():9,} values")
+        print(f"{run:12} {count:5,} files, {result.values[run]:9,} values")
+    print(f"{'all':12} {result.files.total():5,} files, {result.values.total():9,} values")
     print("fields of the normaliser:")
     print("\n".join(result.normaliser.table()))
     for line in result.differences[:max_lines]:

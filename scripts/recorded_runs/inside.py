@@ -1,6 +1,6 @@
-"""The parts of the recorded runs that use the project's own code and the helpers of its tests.
+"""What the recorded runs need of the project's own code and of the helpers of its tests.
 
-No other module of this folder imports these. There are two parts: questions, files and servers for the
+No other module of this folder imports these two. There are two parts: questions, files and servers for the
 commands, and rollouts that no command makes. The responses of the servers follow rules, so that requests and
 responses are the same in every run. The rollouts play each shipped protocol in the world of the demo:
 scripted turns through the agent loop and the reward manager as veRL calls them, and greedy turns of the
@@ -31,7 +31,7 @@ from rag_r1.protocols import Document, Failure, Protocol, load_protocol, protoco
 from rag_r1.rollouts.requests import seeded_fraction  # noqa: E402
 from tests.fakes.judge_server import JudgeServer  # noqa: E402
 from tests.fakes.reading_policy import ReadingPolicy  # noqa: E402
-from tests.fakes.scored_world import FEW, scored_world  # noqa: E402
+from tests.fakes.scored_world import FEW, ScoredWorld, scored_world  # noqa: E402
 from tests.fakes.scripted_teacher import Teacher  # noqa: E402
 from tests.fakes.scripted_vllm import Policy  # noqa: E402
 from tests.iterate.stub_loop import StubLoop, StubServer  # noqa: E402
@@ -77,7 +77,7 @@ def write_demo_files(folder: Path) -> None:
 
 
 @contextmanager
-def readers() -> Iterator[tuple[Any, Any]]:
+def readers() -> Iterator[tuple[ReadingPolicy, ReadingPolicy]]:
     """Yield a policy that answers from passages, half of which exist, and one that knows the answers."""
     tokenizer = load_tokenizer()
     half = WORLD.passages[::2]
@@ -89,7 +89,7 @@ def readers() -> Iterator[tuple[Any, Any]]:
 
 
 @contextmanager
-def teacher(folder: Path, count: int = 30) -> Iterator[Any]:
+def teacher(folder: Path, count: int = 30) -> Iterator[Teacher]:
     """Write questions, and run a chat endpoint that follows rules and sometimes fails, with its retriever."""
     with Teacher.of_world(seed=3, count=count, latency_s=0.0) as server:
         protocol = load_protocol("rag_r1_mq")
@@ -98,7 +98,7 @@ def teacher(folder: Path, count: int = 30) -> Iterator[Any]:
         yield server
 
 
-def judge() -> AbstractContextManager[Any]:
+def judge() -> JudgeServer:
     """Return a judge whose verdicts are drawn by case; some replies are invalid, and some are missing."""
 
     def reply(case: dict[str, Any]) -> str | None:
@@ -108,7 +108,7 @@ def judge() -> AbstractContextManager[Any]:
     return JudgeServer.of_cases(reply)
 
 
-def difficult(folder: Path, count: int = 16) -> AbstractContextManager[Any]:
+def difficult(folder: Path, count: int = 16) -> Policy:
     """Write questions, and return a policy for which they have a difficulty, for `rag-r1 filter`."""
 
     def is_right(question: str, temperature: float, seed: int) -> bool:
@@ -125,12 +125,12 @@ def difficult(folder: Path, count: int = 16) -> AbstractContextManager[Any]:
     return Policy(load_tokenizer("rag_r1_mq"), golds, is_right)
 
 
-def retriever_world(folder: Path) -> AbstractContextManager[Any]:
+def retriever_world(folder: Path) -> AbstractContextManager[ScoredWorld]:
     """Make the records and the corpus that `rag-r1 retriever data` needs."""
     return scored_world(folder, load_tokenizer(), count=4)
 
 
-def chat_policy() -> AbstractContextManager[Any]:
+def chat_policy() -> Policy:
     """Return a policy for `rag-r1 serve`, which thinks, searches once and answers CHAT_QUESTION."""
     return policy_of(thought="I need to search")
 

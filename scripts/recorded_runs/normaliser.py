@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-#: The limit for the number of fields, since each of them hides something.
+#: The limit for the number of fields, since each of them could also hide a fault.
 MAX_FIELDS = 15
 
 
@@ -30,11 +30,11 @@ class Field:
     #: The replacement in texts, by default the name in angle brackets.
     replacement: str | None = None
 
-    def of_text(self, text: str) -> list[str]:
+    def hidden_parts(self, text: str) -> list[str]:
         """Return the hidden parts of a text."""
         return self.pattern.findall(text) if self.pattern else []
 
-    def without(self, text: str) -> str:
+    def hide_in(self, text: str) -> str:
         """Return a text in which the hidden parts are replaced."""
         replacement = f"<{self.name}>" if self.replacement is None else self.replacement
         return self.pattern.sub(replacement, text) if self.pattern else text
@@ -86,38 +86,38 @@ class Normaliser:
     places: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
     #: Old -> new dotted path of a module, which is replaced in the old texts.
     modules: Mapping[str, str] = field(default_factory=dict)
-    #: Field -> number of replacements.
+    #: The name of a field, or `path` or `module` -> number of replacements.
     applied: Counter[str] = field(default_factory=Counter)
-    #: Field -> number of replacements where the recordings differ.
+    #: The same -> number of replacements where the recordings differ.
     differing: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        assert len(FIELDS) + 2 <= MAX_FIELDS
+        assert len(FIELDS) + 2 <= MAX_FIELDS  # those of FIELDS, the paths and the modules
         longest = sorted(self.modules, key=len, reverse=True)
         paths = "|".join(map(re.escape, longest))
         self._module = re.compile(rf"(?<![\w.])(?:{paths})(?![\w])") if longest else None
 
-    def of_key(self, key: str) -> Field | None:
+    def field_of_key(self, key: str) -> Field | None:
         """Return the field that hides the value of this key, or None."""
         return next((entry for entry in FIELDS if key in entry.keys), None)
 
-    def hide(self, entry: Field, differs: bool, times: int = 1) -> None:
-        """Count `times` hidden values of a text, in which the recordings may differ."""
+    def count_hidden(self, entry: Field, differs: bool, times: int = 1) -> None:
+        """Count `times` values that a field hides. `differs` says whether the recordings differ in them."""
         self.applied[entry.name] += times
         self.differing[entry.name] += differs
 
-    def texts(self, old: str, new: str) -> tuple[str, str]:
+    def normalise(self, old: str, new: str) -> tuple[str, str]:
         """Return the texts of the old and the new recording without the hidden parts."""
         pair = (self._replace_paths(old, 0), self._replace_paths(new, 1))
-        self._count("path", old, new, pair)
+        self._count_replaced("path", old, new, pair)
         if self._module is not None:
             renamed = self._module.sub(lambda match: self.modules[match[0]], pair[0])
-            self._count("module", pair[0], pair[1], (renamed, pair[1]))
+            self._count_replaced("module", pair[0], pair[1], (renamed, pair[1]))
             pair = (renamed, pair[1])
         for entry in FIELDS:
-            if hidden := entry.of_text(pair[0]):
-                self.hide(entry, hidden != entry.of_text(pair[1]), len(hidden))
-            pair = (entry.without(pair[0]), entry.without(pair[1]))
+            if hidden := entry.hidden_parts(pair[0]):
+                self.count_hidden(entry, hidden != entry.hidden_parts(pair[1]), len(hidden))
+            pair = (entry.hide_in(pair[0]), entry.hide_in(pair[1]))
         return pair
 
     def _replace_paths(self, text: str, side: int) -> str:
@@ -126,8 +126,8 @@ class Normaliser:
             text = text.replace(path, replacement)
         return text
 
-    def _count(self, name: str, old: str, new: str, pair: tuple[str, str]) -> None:
-        """Count a replacement that made `pair` of both texts."""
+    def _count_replaced(self, name: str, old: str, new: str, pair: tuple[str, str]) -> None:
+        """Count a replacement of paths or modules that made `pair` of both texts."""
         if (old, new) != pair:
             self.applied[name] += 1
             self.differing[name] += old != new

@@ -79,7 +79,7 @@ def data(workplace: Workplace) -> None:
         "validation.jsonl", [{"id": "v", "question": "who is it", "golden_answers": ["y", "z"]}]
     )
     files = ("--train", "questions:made=train.jsonl", "--validation", "questions:made=validation.jsonl")
-    workplace.rag_r1("data", *files, "--out", "refused")
+    workplace.rag_r1("data", *files, "--out", "refused")  # it has bad rows
     workplace.rag_r1("data", *files, "--out", "overlap", "--skip-bad-rows")
     lenient = ("--skip-bad-rows", "--overlap", "drop")
     for protocol in inside.protocols():
@@ -130,15 +130,16 @@ def corpus(workplace: Workplace) -> None:
     for path in folder.iterdir():
         os.utime(path, (0, 0))  # a corpus records the times of the files from which it was made
     command = ("documents", "--folder", "documents", "--no-progress")
-    workplace.rag_r1(*command, "--out", "refused")
+    workplace.rag_r1(*command, "--out", "refused")  # a file cannot be read
     workplace.rag_r1(*command, "--out", "read", "--skip-bad-files")
 
 
 def index(workplace: Workplace) -> None:
     """Run `index build` and `index split`, and record the responses of the index's server."""
     inside.write_demo_files(workplace.folder)
-    workplace.rag_r1("index", "build", *flags({"corpus": "corpus.jsonl", "out": "bm25", "backend": "bm25"}))
-    workplace.rag_r1("index", "build", *flags({"corpus": "corpus.jsonl", "out": "bm25", "backend": "bm25"}))
+    build = ("index", "build", *flags({"corpus": "corpus.jsonl", "out": "bm25", "backend": "bm25"}))
+    workplace.rag_r1(*build)
+    workplace.rag_r1(*build)  # refused, since the index exists
     workplace.rag_r1("index", "split", *flags({"index": "bm25", "out": "shards", "shards": 2}))
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -7,6 +7,7 @@ that journals always have the same order.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -176,10 +177,9 @@ def _response_lines(url: str, body: object = None) -> list[Any]:
         with urlopen(request, timeout=60) as answer:
             text = answer.read().decode()
     except OSError as error:
-        read = getattr(error, "read", None)
-        text = f"{getattr(error, 'code', error)}\n{read().decode() if read else ''}"
-    return [json.loads(line[line.find("{") :]) if line.startswith(("{", "data: {")) else line
-            for line in text.splitlines()]  # fmt: skip
+        text = f"{getattr(error, 'code', error)}\n{error.read().decode() if hasattr(error, 'read') else ''}"
+    is_json = re.compile(r"(?:data: )?\{")
+    return [json.loads(line[line.find("{") :]) if is_json.match(line) else line for line in text.splitlines()]
 
 
 #: Name of the run and of its folder -> the function.

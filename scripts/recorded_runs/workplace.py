@@ -116,7 +116,7 @@ def flags(values: Mapping[str, object]) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    """Return the JSON value of a numpy array or number, or of a dataclass."""
+    """Return the JSON value of a numpy array or number or of a dataclass, and any other value as text."""
     if hasattr(value, "tolist"):
         return value.tolist()
     if hasattr(value, "__dict__"):

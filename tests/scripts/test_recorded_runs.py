@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "scripts"))
-from recorded_runs.comparison import SUMMARY, compared  # noqa: E402
+from recorded_runs.comparison import SUMMARY, compare_recordings  # noqa: E402
 from recorded_runs.normaliser import FIELDS, MAX_FIELDS, Normaliser  # noqa: E402
 from recorded_runs.workplace import Workplace, flags  # noqa: E402
 
@@ -70,7 +70,7 @@ def differences(
     tmp_path: Path, capsys, old: Mapping[str, str], new: Mapping[str, str], **modules: str
 ) -> list[str]:
     """The lines about differences."""
-    status = compared(recorded(tmp_path / "1", old), recorded(tmp_path / "22", new), modules, 99)
+    status = compare_recordings(recorded(tmp_path / "1", old), recorded(tmp_path / "22", new), modules, 99)
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("DIFFERS ")]
     assert status == bool(lines)
     return [line.removeprefix("DIFFERS ") for line in lines]
@@ -85,10 +85,10 @@ def test_the_normaliser_has_few_fields_and_each_has_a_reason():
 def test_a_field_takes_away_what_it_names_and_nothing_else(name):
     first, second, other = EXAMPLES[name]
     normaliser = Normaliser()
-    left, right = normaliser.texts(first, second)
+    left, right = normaliser.normalise(first, second)
     assert left == right and normaliser.differing[_field(name)] == 1
     assert sum(normaliser.differing.values()) == 1
-    left, right = normaliser.texts(first, other)
+    left, right = normaliser.normalise(first, other)
     assert left != right
 
 
@@ -152,7 +152,7 @@ def test_a_run_that_could_not_be_recorded_is_no_equal_run(tmp_path, capsys):
     runs = {"eval": {"fault": "OSError: no port"}, "help": {"fault": None}}
     for folder in folders:
         (folder / SUMMARY).write_text(json.dumps({"places": {}, "runs": runs}))
-    assert compared(*folders, {}, 9) == 1
+    assert compare_recordings(*folders, {}, 9) == 1
     assert f"DIFFERS {folders[0]}: eval was not recorded: OSError: no port\n" in capsys.readouterr().out
 
 
