@@ -52,11 +52,11 @@ def count_lines(source: str) -> LineCount:
     # A pattern is used since tokenize takes three times as long, and lines are counted in every test run.
     comments: set[int] = set()
     strings: set[int] = set()
-    number, end = 1, 0
+    first, end = 1, 0
     for match in _STRING_OR_COMMENT.finditer(source):
-        number, end = number + source.count("\n", end, match.start()), match.start()
-        last = number + match[0].count("\n")
-        (comments if match[0][0] == "#" else strings).update(range(number, last + 1))
+        first, end = first + source.count("\n", end, match.start()), match.start()
+        last = first + match[0].count("\n")
+        (comments if match[0][0] == "#" else strings).update(range(first, last + 1))
     lines = _STRING_OR_COMMENT.sub(lambda match: "\n" * match[0].count("\n"), source).splitlines()
     code = strings.union(number for number, line in enumerate(lines, 1) if line.strip())
     return LineCount(len(code - docstrings), len(docstrings | comments))
@@ -81,7 +81,7 @@ def main() -> None:
     """Print the table of all folders and parts."""
     root = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT
     if not (root / "rag_r1").is_dir():
-        sys.exit(f"error: {root} is no checkout: there is no folder rag_r1 in it")
+        sys.exit(f"error: {root} is not a checkout: it has no folder rag_r1")
     print(f"{'':36}{'code':>8}{'documentation':>15}")
     for part, names in PARTS.items():
         for name in names:

@@ -3,10 +3,10 @@
     python scripts/docs_site.py                  # build/site/index.html; needs `pip install ".[docs]"`
     python scripts/docs_site.py --pages          # only collects the pages, in build/docs
 
-The pages are stored where they are read on a code host: in docs, and as READMEs beside recipes and server.
-The site has all of them in one tree: docs/X becomes X, and a README keeps its path. A link between two pages
-is rewritten to their paths in that tree; a link to a source file, which is not on the site, is replaced by
-its text. The page of the Python API gets the signatures and docstrings of the package's public names.
+The pages are stored where they are read on a code host: in docs, at the root, and as READMEs of folders. The
+site has all of them in one tree: docs/X becomes X, and every other page keeps its path. A link between two
+pages is rewritten to their paths in that tree; a link to a source file, which is not on the site, is replaced
+by its text. The page of the Python API gets the signatures and docstrings of the package's public names.
 
 Diagrams are drawn in the reader's browser by Mermaid, which Zensical's script loads from a CDN unless the
 page already includes it. Pages with a diagram therefore include it: when the site is built, npm downloads the
@@ -32,7 +32,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build" / "docs"
 #: Pages outside docs, as globs from the root.
-READMES = (
+OTHER_PAGES = (
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "recipes/**/README.md",
@@ -55,7 +55,7 @@ def pages(root: Path = ROOT) -> dict[Path, Path]:
     docs = [path for path in (root / "docs").rglob("*") if path.suffix in (".md", ".png")]
     docs.remove(root / "docs" / "package.md")  # the page for the package index
     site_paths = {path.relative_to(root): path.relative_to(root / "docs") for path in sorted(docs)}
-    for pattern in READMES:
+    for pattern in OTHER_PAGES:
         site_paths |= {path.relative_to(root): path.relative_to(root) for path in sorted(root.glob(pattern))}
     return site_paths
 

@@ -134,10 +134,8 @@ def _add_index(
         if ivf is not None:
             ivf.make_direct_map(True)
         # The vectors of a quantised index are only similar to the encoded ones.
-        keeps_vectors = is_exact(index) or type(faiss.downcast_index(index)) in (
-            faiss.IndexHNSWFlat,
-            faiss.IndexIVFFlat,
-        )
+        flat_kinds = (faiss.IndexHNSWFlat, faiss.IndexIVFFlat)
+        keeps_vectors = is_exact(index) or type(faiss.downcast_index(index)) in flat_kinds
         _compare_with_encoder(encoder, store, index.reconstruct_batch, exact=keeps_vectors, trust=trust)
     except RuntimeError as error:
         raise UserError(

@@ -25,13 +25,19 @@ from retrieval_server.server.wire import DEFAULT_INDEX
 from retrieval_server.web.options import WEB, WebSelection
 
 _HOST_NAME = re.compile(r"\*|[A-Za-z0-9_.-]+")
-_NAMED_FOLDER = re.compile(r"([A-Za-z0-9_.-]+)=(.+)", re.DOTALL)
+_NAMED_FOLDER = re.compile(r"([A-Za-z0-9_.-]+)=(.*)", re.DOTALL)
 
 
 def _named_folder(text: str) -> tuple[str, Path]:
-    """Return the name and the folder of NAME=DIR. DIR alone gets the name DEFAULT_INDEX."""
+    """Return the name and the folder of NAME=DIR. DIR alone gets the name DEFAULT_INDEX.
+
+    Raises ValueError for an empty DIR, which would be the working directory.
+    """
     match = _NAMED_FOLDER.fullmatch(text)
-    return (match[1], Path(match[2])) if match else (DEFAULT_INDEX, Path(text))
+    name, folder = (match[1], match[2]) if match else (DEFAULT_INDEX, text)
+    if not folder:
+        raise ValueError("must be a path, not ''")
+    return name, Path(folder)
 
 
 def _host_name(text: str) -> str:

@@ -99,8 +99,7 @@ def _sentence(fault: Mapping[str, Any]) -> str:
         return f"{key}: there is no such key; /docs shows those of this path"
     if kind in ("too_long", "string_too_long"):
         is_text = kind == "string_too_long"
-        unit = "characters" if is_text else "items"
-        remedy = "shorten it" if is_text else "send less at a time"
+        unit, remedy = ("characters", "shorten it") if is_text else ("items", "send less at a time")
         return f"{key}: {len(value or ())} {unit}; at most {limits['max_length']}: {remedy}"
     if kind not in _EXPECTED:
         return f"{key or 'body'}: {fault['msg'].removeprefix('Value error, ')}"

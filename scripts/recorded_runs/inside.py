@@ -77,7 +77,7 @@ def write_demo_files(folder: Path) -> None:
 
 
 @contextmanager
-def readers() -> Iterator[tuple[ReadingPolicy, ReadingPolicy]]:
+def reading_policies() -> Iterator[tuple[ReadingPolicy, ReadingPolicy]]:
     """Yield a policy that answers from passages, half of which exist, and one that knows the answers."""
     tokenizer = load_tokenizer()
     half = WORLD.passages[::2]
@@ -108,8 +108,8 @@ def judge() -> JudgeServer:
     return JudgeServer.of_cases(reply)
 
 
-def difficult(folder: Path, count: int = 16) -> Policy:
-    """Write questions, and return a policy for which they have a difficulty, for `rag-r1 filter`."""
+def unsteady_policy(folder: Path, count: int = 16) -> Policy:
+    """Write questions, and return a policy that is right about some more often than about others."""
 
     def is_right(question: str, temperature: float, seed: int) -> bool:
         return (

@@ -113,7 +113,7 @@ def corpus(workplace: Workplace) -> None:
     ]
     workplace.write_lines("made.jsonl", rows)
     files = ("--corpus", "corpus.jsonl", "--no-progress")
-    with inside.readers() as (reading, _):
+    with inside.reading_policies() as (reading, _):
         arguments = ("--data", "questions.parquet", "made.jsonl", *files, "--out", "checked")
         workplace.rag_r1("corpus", "check", *arguments, "--retriever-url", reading.url)
     workplace.rag_r1(

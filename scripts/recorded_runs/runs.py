@@ -24,7 +24,7 @@ _TOPK = "rag_r1.retriever.topk=2"
 def evaluation(workplace: Workplace) -> None:
     """Run `eval`: the agent, each baseline, the card, modes, report and comparison."""
     inside.write_demo_files(workplace.folder)
-    with inside.readers() as (reading, knowing):
+    with inside.reading_policies() as (reading, knowing):
         options = {
             "data": "questions.parquet",
             "base_url": reading.url,
@@ -107,7 +107,7 @@ def traces(workplace: Workplace) -> None:
 
 def difficulty(workplace: Workplace) -> None:
     """Run `filter`."""
-    with inside.difficult(workplace.folder) as policy:
+    with inside.unsteady_policy(workplace.folder) as policy:
         options = {
             "questions": "questions.parquet",
             "url": policy.url,

@@ -208,6 +208,8 @@ COMMANDS = {"serve": ServeCommand, "build": BuildCommand}
         ("serve --web serper --web-timeout nan", "--web-timeout"),
         ("serve --web serper --web-retries -1", "--web-retries"),
         ("serve --web serper --index web=i", "choose another"),
+        ("serve --index=", "--index: must be a path, not ''"),
+        ("serve --index wiki=", "--index: must be a path, not ''"),
         ("serve --index i --record f", "--record belongs to --web"),
         ("serve --index i --replay f", "--replay belongs to --web"),
         ("serve --index i --log-queries --log-level warning", "--log-queries: with --log-level warning"),
