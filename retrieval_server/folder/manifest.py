@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
+from shlex import quote
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -239,7 +240,7 @@ def read_manifest(folder: Path) -> Manifest:
         raise UserError(f"{path}: cannot be read ({error.strerror}). Check its name and rights.") from None
     if not is_folder:
         if is_replaced:
-            move = f"mv {replaced_folder(folder)} {folder}"
+            move = f"mv {quote(str(replaced_folder(folder)))} {quote(str(folder))}"
             raise UserError(f"{folder}: a build that replaces this index has not ended. If none runs: {move}")
         if folder.exists():
             raise UserError(f"{folder}: is a file. Give the folder of an index. {build_one}")

@@ -137,23 +137,23 @@ def merge_parts(options: BuildOptions, parts: Path) -> Manifest:
 
     check_target(options.out, overwrite=options.overwrite)
     record, _ = open_corpus(parts)
-    encoder, files, kind = check_parts(parts, progress=options.progress)
-    check_options(options, encoder.dimension)
+    section, files, kind = check_parts(parts, progress=options.progress)
+    check_options(options, section.dimension)
     if kind not in ("float32", row_type(options)):
         raise UserError(f"{parts}: encoded in {kind}. Merge with the --preset of encode, or encode again.")
-    loaded = None
-    if needs_recall(options, encoder.dimension):  # now, so that a missing encoder is reported at once
-        loaded = Encoder.open(encoder, options.encoder, options.device, options.dtype, options.openvino)
-    with work_folder(options.out, KEPT_FILES, partial(estimate_disk, options, encoder)) as work:
+    encoder = None
+    if needs_recall(options, section.dimension):  # now, so that a missing one is reported at once
+        encoder = Encoder.open(section, options.encoder, options.device, options.dtype, options.openvino)
+    with work_folder(options.out, KEPT_FILES, partial(estimate_disk, options, section)) as work:
         link_or_copy(parts / PASSAGES, work / PASSAGES)
-        vectors = VectorFiles(files, encoder.dimension, kind)
+        vectors = VectorFiles(files, section.dimension, kind)
         store = PassageStore(work / PASSAGES)
-        keep_if_unchanged(work, ROWS, origin_of_rows(record.corpus, encoder, row_type(options), kind))
-        keep_partial_index(options, work, len(store), encoder, record.corpus)
+        keep_if_unchanged(work, ROWS, origin_of_rows(record.corpus, section, row_type(options), kind))
+        keep_partial_index(options, work, len(store), section, record.corpus)
         remove_except(work, [] if row_type(options) == "float32" else [ROWS, PARTIAL_INDEX])
-        print_resources(options, store, encoder.dimension, loaded, encodes=False)
-        section = make_dense(options, work, store, encoder, vectors, loaded)
-        return finish_index(options, work, record.corpus, record.count, {"dense": section})
+        print_resources(options, store, section.dimension, encoder, encodes=False)
+        dense = make_dense(options, work, store, section, vectors, encoder)
+        return finish_index(options, work, record.corpus, record.count, {"dense": dense})
 
 
 def build_hybrid(
@@ -200,7 +200,7 @@ def open_encoder(options: BuildOptions) -> Encoder:
     return encoder
 
 
-def estimate_disk(options: BuildOptions, encoder: EncoderSection | None, work: Path) -> int:
+def estimate_disk(options: BuildOptions, section: EncoderSection | None, work: Path) -> int:
     """Estimate the bytes of text and index on the disk, as far as they are known at this point."""
     files = corpus_files(options.corpus) if options.corpus else []
     text_bytes = sum(path.stat().st_size for path in files)
@@ -209,11 +209,11 @@ def estimate_disk(options: BuildOptions, encoder: EncoderSection | None, work: P
         text_bytes = (work / PASSAGES).stat().st_size
     except UserError:  # it is not written yet
         store = None
-    if encoder is None or store is None:
+    if section is None or store is None:
         return 2 * text_bytes  # the BM25 index of HotpotQA's passages takes 0.85 of the text
     from retrieval_server.indexing.presets import row_type
 
-    return text_bytes + 2 * len(store) * RowLayout(encoder.dimension, row_type(options)).row_bytes
+    return text_bytes + 2 * len(store) * RowLayout(section.dimension, row_type(options)).row_bytes
 
 
 def print_resources(
@@ -240,7 +240,7 @@ def print_resources(
 
 
 def origin_of_rows(
-    corpus: CorpusSection, encoder: EncoderSection, kind: str, encoded_as: str | None = None
+    corpus: CorpusSection, section: EncoderSection, kind: str, encoded_as: str | None = None
 ) -> dict[str, object]:
     """Return the origin of a file of rows for work_files.py.
 
@@ -248,7 +248,7 @@ def origin_of_rows(
     """
     return {
         "corpus": corpus.sha256,
-        "encoder": encoder.model_dump(),
+        "encoder": section.model_dump(),
         "rows": kind,
         "encoded_as": encoded_as or kind,
     }

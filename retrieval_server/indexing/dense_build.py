@@ -72,17 +72,17 @@ def needs_recall(options: BuildOptions, dimension: int) -> bool:
 
 
 def keep_partial_index(
-    options: BuildOptions, work: Path, passages: int, encoder: EncoderSection, corpus: CorpusSection
+    options: BuildOptions, work: Path, passages: int, section: EncoderSection, corpus: CorpusSection
 ) -> None:
     """Remove the half-built index of an interrupted build with a preset, unless this build can resume it."""
     preset = chosen_preset(options)
     if preset is not None and preset.rescoring is not None:
         origin = {
-            "factory": preset.factory(passages, encoder.dimension),
+            "factory": preset.factory(passages, section.dimension),
             "train_sample": options.train_sample,
             "rows": preset.rescoring.rows,
             "corpus": corpus.sha256,
-            "encoder": encoder.model_dump(),
+            "encoder": section.model_dump(),
         }
         keep_if_unchanged(work, PARTIAL_INDEX, origin)
 
@@ -91,23 +91,24 @@ def make_dense(
     options: BuildOptions,
     work: Path,
     store: PassageStore,
-    encoder: EncoderSection,
+    section: EncoderSection,
     vectors: Vectors,
-    loaded: Encoder | None,
+    encoder: Encoder | None,
 ) -> DenseSection:
     """Write the FAISS index of `vectors`, and the rows of a compressed one, into `work`. Returns its section.
 
-    The recall of an approximate index is measured and printed, and determines its default settings; this
-    needs the `loaded` encoder. If the build is interrupted meanwhile, the next one reuses the finished index
-    of a preset. Files of an earlier build in `work` must belong to the same index (see keep_partial_index).
-    Raises UserError if FAISS cannot build the index or its rows cannot hold a value, and OSError.
+    `section` describes the encoder of the vectors. The recall of an approximate index is measured and
+    printed, and determines its default settings; this needs the loaded `encoder`. If the build is interrupted
+    meanwhile, the next one reuses the finished index of a preset. Files of an earlier build in `work` must
+    belong to the same index (see keep_partial_index). Raises UserError if FAISS cannot build the index or its
+    rows cannot hold a value, and OSError.
     """
     path = work / FAISS_INDEX
     preset = chosen_preset(options)
     rescoring = preset.rescoring if preset else None
     factory = preset.factory(len(vectors), vectors.dimension) if preset else options.factory
-    section = DenseSection(
-        encoder=encoder, metric="inner_product", factory=factory, preset=options.preset, rescoring=rescoring
+    dense = DenseSection(
+        encoder=section, metric="inner_product", factory=factory, preset=options.preset, rescoring=rescoring
     )
     saved = None
     if rescoring is not None:
@@ -115,18 +116,18 @@ def make_dense(
         saved = work / PARTIAL_INDEX
     write_faiss_index(vectors, factory, path, options.train_sample, saved=saved, progress=options.progress)
     if not needs_recall(options, vectors.dimension):
-        return section
-    assert loaded is not None, "the queries of an approximate index must be encoded"
+        return dense
+    assert encoder is not None, "the queries of an approximate index must be encoded"
     scoring = None
     if rescoring is not None:
         stored = StoredRows(work / ROWS, RowLayout(vectors.dimension, rescoring.rows), len(vectors))
         scoring = RescoringRows(stored, rescoring.candidates)
     requested = SearchParameters(options.nprobe, options.ef_search)
     queries, source = _recall_queries(options, store)
-    recall = measure_recall(path, vectors, loaded.encode_queries(queries), source, requested, scoring)
+    recall = measure_recall(path, vectors, encoder.encode_queries(queries), source, requested, scoring)
     print(recall_table(recall))
     search = _search_settings(requested, recall, preset.target_recall if preset else GOOD_RECALL)
-    return section.model_copy(update={"search": search, "recall": recall})
+    return dense.model_copy(update={"search": search, "recall": recall})
 
 
 def _recall_queries(options: BuildOptions, store: PassageStore) -> tuple[list[str], str]:

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,25 +66,29 @@ def record(out: Path, only: Sequence[str]) -> int:
             folder.mkdir(parents=True)
         except FileExistsError:
             raise SystemExit(f"{folder} exists: wait for another recording, or remove it") from None
-        os.chdir(folder)
-        workplace, started, started_cpu_s, fault = Workplace(folder), time.monotonic(), _cpu_s(), None
-        try:
-            RUNS[name](workplace)
-        except Exception as error:
-            traceback.print_exc()
-            fault = f"{type(error).__name__}: {error}"
-        seconds, cpu_s = round(time.monotonic() - started, 1), round(_cpu_s() - started_cpu_s, 1)
-        os.chdir(out)
+        figures = summary["runs"][name] = _record_run(RUNS[name], folder)
+        os.chdir(out)  # out of the folder that is moved
         shutil.move(folder, out / name)
-        figures = {"seconds": seconds, "cpu_s": cpu_s, "statuses": workplace.statuses, "fault": fault}
-        summary["runs"][name] = figures
         (out / SUMMARY).write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
-        line = f"{name}: {seconds} s, {cpu_s} s of a processor, statuses {workplace.statuses}"
-        print(f"{line}, FAILED: {fault}" if fault else line, flush=True)
+        line = "{seconds} s, {cpu_s} s of a processor, statuses {statuses}".format(**figures)
+        print(f"{name}: {line}" + (f", FAILED: {figures['fault']}" if figures["fault"] else ""), flush=True)
     runs = summary["runs"].values()
     sums = (sum(run[key] for run in runs) for key in ("seconds", "cpu_s"))
     print("all: {:.0f} s, {:.0f} s of a processor".format(*sums))
     return int(any(run["fault"] for run in runs))
+
+
+def _record_run(run: Callable[[Workplace], None], folder: Path) -> dict[str, Any]:
+    """Make a run in its folder; return its seconds and exit statuses, and the fault that ended it or None."""
+    os.chdir(folder)
+    workplace, started, started_cpu_s, fault = Workplace(folder), time.monotonic(), _cpu_s(), None
+    try:
+        run(workplace)
+    except Exception as error:
+        traceback.print_exc()
+        fault = f"{type(error).__name__}: {error}"
+    seconds, cpu_s = round(time.monotonic() - started, 1), round(_cpu_s() - started_cpu_s, 1)
+    return {"seconds": seconds, "cpu_s": cpu_s, "statuses": workplace.statuses, "fault": fault}
 
 
 def _cpu_s() -> float:

@@ -70,9 +70,8 @@ def write_demo_files(folder: Path) -> None:
     (folder / "corpus.jsonl").write_text("".join(passages), encoding="utf-8")
     os.utime(folder / "corpus.jsonl", (0, 0))  # the results of a corpus check record the time of its file
     titles = [{"id": row.id, "supporting_titles": row.metadata["supporting_titles"]} for row in rows]
-    (folder / "supporting.jsonl").write_text(
-        "".join(json.dumps(row) + "\n" for row in titles), encoding="utf-8"
-    )
+    lines = (json.dumps(row) + "\n" for row in titles)
+    (folder / "supporting.jsonl").write_text("".join(lines), encoding="utf-8")
     (folder / "answerable.json").write_text(json.dumps([row.id for row in rows[::2]]), encoding="utf-8")
 
 

@@ -90,9 +90,8 @@ class Workplace:
         """Write a file of JSON lines, such as the requests to a server."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(
-            "".join(json.dumps(value, default=_plain) + "\n" for value in values), encoding="utf-8"
-        )
+        lines = (json.dumps(value, default=_plain) + "\n" for value in values)
+        path.write_text("".join(lines), encoding="utf-8")
 
     def write_json(self, name: str, value: Any) -> None:
         """Write a JSON file."""
