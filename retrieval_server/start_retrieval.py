@@ -138,7 +138,7 @@ def _descriptions(command: ServeCommand, sources: ServedSources) -> Iterator[str
             details += f", encoder {command.search.encoder or manifest.dense.encoder.name}"
         yield f"{name}={folder}: {details}"
     if sources.web is not None:
-        yield f"{WEB}={command.web.web}: {sources.web.note}"
+        yield f"{WEB}={command.web.web}: {sources.web.origin}"
 
 
 if __name__ == "__main__":

@@ -164,9 +164,7 @@ def _check_file(path: Path, skip_bad_rows: bool, max_rows: int) -> None:
         for number, row in enumerate(islice(_rows(path, bar), max_rows), start=1):
             if isinstance(row, BadRowError):
                 bad.add(_location(path, number), row)
-            elif (
-                row is not None and (first := first_rows.setdefault(row.id, number)) != number and not faults
-            ):
+            elif row and (first := first_rows.setdefault(row.id, number)) != number and not faults:
                 text = same_id_message(_location(path, first), _location(path, number), row.id)
                 faults.append(UserError(text))
     if bad.count and not skip_bad_rows:

@@ -110,11 +110,12 @@ def make_dense(
     dense = DenseSection(
         encoder=section, metric="inner_product", factory=factory, preset=options.preset, rescoring=rescoring
     )
-    saved = None
     if rescoring is not None:
         vectors = write_rows(vectors, work / ROWS, rescoring.rows, progress=options.progress)
-        saved = work / PARTIAL_INDEX
-    write_faiss_index(vectors, factory, path, options.train_sample, saved=saved, progress=options.progress)
+    checkpoint = None if rescoring is None else work / PARTIAL_INDEX
+    write_faiss_index(
+        vectors, factory, path, options.train_sample, checkpoint=checkpoint, progress=options.progress
+    )
     if not needs_recall(options, vectors.dimension):
         return dense
     assert encoder is not None, "the queries of an approximate index must be encoded"

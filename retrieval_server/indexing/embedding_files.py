@@ -47,8 +47,8 @@ def check_file(path: Path) -> None:
 class Embeddings:
     """The rows of mapped embedding files: `embeddings[a:b]` is a float32 array (b - a, dimension).
 
-    Call `settle` first, which determines the number format of bare files. Raises UserError for a malformed
-    file or another dimension.
+    Call `choose_dtype` first, which determines the number format of bare files. Raises UserError for a
+    malformed file or another dimension.
     """
 
     def __init__(self, files: Sequence[Path], dimension: int):
@@ -59,7 +59,7 @@ class Embeddings:
         self._arrays: list[np.ndarray] = []
         self._open(np.float32)
 
-    def settle(self, rows: int) -> None:
+    def choose_dtype(self, rows: int) -> None:
         """Determine whether bare files have 16 or 32 bits. Raises UserError if neither fits `rows` rows."""
         count = len(self)
         if count == rows:

@@ -64,41 +64,41 @@ def write_faiss_index(
     path: Path,
     train_sample: int | None = None,
     *,
-    saved: Path | None = None,
+    checkpoint: Path | None = None,
     progress: bool = False,
 ) -> None:
     """Train an index on a sample of the vectors, add all vectors, and write it to `path`.
 
-    `train_sample` is the number of vectors to train on (None: as many as the kind of index needs). `saved` is
-    the file of the half-built index. If it exists, the build resumes with it, so it must belong to these
-    vectors and this factory string; a damaged file is ignored. At the end it contains the finished index,
-    `path` is a link to it or a copy (`link_or_copy`), and the caller must remove it.
+    `train_sample` is the number of vectors to train on (None: as many as the kind of index needs).
+    `checkpoint` is the file of the half-built index. If it exists, the build resumes with it, so it must
+    belong to these vectors and this factory string; a damaged file is ignored. At the end it contains the
+    finished index, `path` is a link to it or a copy (`link_or_copy`), and the caller must remove it.
 
     Raises UserError if FAISS cannot build the index, or the half-built one does not fit into memory, and
     OSError if the index cannot be saved.
     """
-    index = _half_built(saved, vectors)
+    index = _half_built(checkpoint, vectors)
     try:
         if index is None:
             index = make_index(factory, vectors.dimension)
             if not index.is_trained:
                 index.train(_sample(vectors, train_sample or sample_size(cell_count(index))))
             widen_cell_search(index)
-            _save(index, saved)
-        _add_vectors(index, vectors, saved, progress)
+            _save(index, checkpoint)
+        _add_vectors(index, vectors, checkpoint, progress)
     except RuntimeError as error:
         raise UserError(
             f"--factory {factory}: FAISS could not build it from {len(vectors)} passages ("
             f"{faiss_message(error)}). A small corpus needs fewer cells and centroids, and Flat always works."
         ) from None
-    if saved is None:
+    if checkpoint is None:
         _write(index, path)
     else:
         path.unlink(missing_ok=True)
-        link_or_copy(saved, path)
+        link_or_copy(checkpoint, path)
 
 
-def _add_vectors(index: faiss.Index, vectors: Vectors, saved: Path | None, progress: bool) -> None:
+def _add_vectors(index: faiss.Index, vectors: Vectors, checkpoint: Path | None, progress: bool) -> None:
     """Add the vectors that the index does not have yet, and save it from time to time."""
     total = len(vectors)
     with tqdm(total=total, initial=index.ntotal, desc="adding", unit=" vectors", disable=not progress) as bar:
@@ -107,7 +107,7 @@ def _add_vectors(index: faiss.Index, vectors: Vectors, saved: Path | None, progr
             index.add(block)
             bar.update(len(block))
             if index.ntotal % SAVE_INTERVAL < _BLOCK or index.ntotal == total:
-                _save(index, saved)
+                _save(index, checkpoint)
 
 
 def sample_size(cells: int) -> int:

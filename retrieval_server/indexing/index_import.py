@@ -91,7 +91,7 @@ def import_index(
             assert faiss_file is not None  # the options name a FAISS file or embeddings
             section = _add_index(options, faiss_file, encoder, store, work / FAISS_INDEX, trust=trust)
         else:
-            vectors.settle(count)
+            vectors.choose_dtype(count)
             _compare_with_encoder(encoder, store, vectors.take, exact=True, trust=trust)
             print_resources(options, store, dimension, encoder, encodes=False)
             section = _build_index(options, vectors, encoder, store, work)

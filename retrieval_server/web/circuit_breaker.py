@@ -3,7 +3,8 @@
 Requests are held back in two states. *Limited*: the engine said how long to wait (`Retry-After`), and all
 requests wait that long, not only the one that got this answer. *Down*: so many requests have failed in a row
 that further ones would only queue up behind their time-outs. Then all requests are refused at once for a
-while. After that one request is let through as a probe, and its outcome decides for all.
+while. After that one request is let through as a probe, and its outcome, or that of a request which was sent
+before, decides for all.
 
 Every time is passed as an argument, in seconds of any monotonic clock.
 """

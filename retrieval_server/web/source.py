@@ -74,7 +74,7 @@ class WebSource(RemoteSource):
         return SourceDescription(backend=f"web:{self.engine.name}")
 
     @property
-    def note(self) -> str:
+    def origin(self) -> str:
         """The origin of the answers in words, for the output at the start."""
         count = None if self._recording is None else len(self._recording)
         recorded = "nothing recorded" if count is None else f"{count} recorded answers"

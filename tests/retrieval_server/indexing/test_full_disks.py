@@ -60,10 +60,10 @@ def test_errors_without_a_number_are_the_disks_only_if_it_is_full(tmp_path, monk
         raise FileNotFoundError(errno.ENOENT, "missing", "corpus.jsonl")
 
 
-@pytest.mark.parametrize("saved", ["half", None])
-def test_an_index_without_room_is_not_blamed_on_the_factory_string(tmp_path, monkeypatch, saved):
+@pytest.mark.parametrize("name", ["half", None])
+def test_an_index_without_room_is_not_blamed_on_the_factory_string(tmp_path, monkeypatch, name):
     np.ones((4, 8), "<f4").tofile(tmp_path / "vectors.f32")
     vectors = VectorFiles([tmp_path / "vectors.f32"], 8)
     monkeypatch.setattr(faiss_build.faiss, "write_index", Mock(side_effect=RuntimeError("write error")))
     with pytest.raises(OSError, match="write error"):
-        write_faiss_index(vectors, "Flat", tmp_path / "index", saved=saved and tmp_path / saved)
+        write_faiss_index(vectors, "Flat", tmp_path / "index", checkpoint=name and tmp_path / name)

@@ -198,11 +198,11 @@ def test_an_interrupted_index_goes_on_and_ends_in_the_same_bytes(encoded, tmp_pa
     stops = Stops(encoded.files, DIMENSION)
     stops.at = at
     with pytest.raises(KeyboardInterrupt):
-        write_faiss_index(stops, factory, tmp_path / "index", saved=tmp_path / "half")
+        write_faiss_index(stops, factory, tmp_path / "index", checkpoint=tmp_path / "half")
     assert not (tmp_path / "index").exists()
     assert faiss.read_index(str(tmp_path / "half")).ntotal == at // 200 * 200
     stops.at, stops.read = COUNT + 1, []
-    write_faiss_index(stops, factory, tmp_path / "index", saved=tmp_path / "half")
+    write_faiss_index(stops, factory, tmp_path / "index", checkpoint=tmp_path / "half")
     assert stops.read == list(range(at // 200 * 200, COUNT, 50)), "neither trained nor added again"
     assert (tmp_path / "index").read_bytes() == (tmp_path / "in one go").read_bytes()
 
