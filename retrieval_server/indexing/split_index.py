@@ -84,7 +84,10 @@ def check_shard_count(shards: int) -> None:
 
 
 def check_splittable(folder: Path) -> Manifest:
-    """Return the manifest of an index. Raises UserError if indexes of its kind cannot be split."""
+    """Return the manifest of an index.
+
+    Raises UserError if indexes of its kind cannot be split, or its files do not have the right sizes.
+    """
     manifest = read_manifest(folder)
     check_files(folder, manifest, verify=False)
     if manifest.shard is not None:
