@@ -16,13 +16,14 @@ from collections import Counter
 from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import aiohttp
 
 QUESTIONS = Path(__file__).resolve().parents[2] / "shared" / "data" / "qa" / "hotpotqa.jsonl"
+#: Seconds at the beginning of a closed loop whose responses are not counted.
 WARM_UP_S = 2.0
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 
 @dataclass
@@ -39,6 +40,7 @@ class Round:
 
     @property
     def qps(self) -> float:
+        """The responses per second."""
         return len(self.latencies) / self.seconds
 
     def percentile(self, share: float) -> float:
@@ -66,7 +68,11 @@ class Target:
         self.alone: dict[str, list[str]] = {}
 
     async def ask(self, question: str) -> list[str]:
-        """Send a question, and return the ids of its passages. Raises aiohttp.ClientError on any failure."""
+        """Send a question, and return the ids of its passages.
+
+        Raises aiohttp.ClientError or TimeoutError without a response of status 200, and ValueError, KeyError
+        or TypeError for a response of another form.
+        """
         body = {"queries": [question], "topk": self._topk, "return_scores": True}
         async with self._session.post(self._url, json=body) as response:
             response.raise_for_status()
@@ -74,16 +80,17 @@ class Target:
         return [hit["document"]["id"] for hit in hits]
 
     async def learn(self, questions: list[str]) -> None:
-        """Send each question alone, and keep the ids of the response."""
+        """Send each question alone, and keep the ids of the response. Raises the same errors as `ask`."""
         for question in questions:
             self.alone[question] = await self.ask(question)
 
     async def timed(
         self, question: str, due: float, result: Round, until: float = float("inf"), since: float = 0.0
     ) -> None:
-        """Send a question, and record the response in `result` if it arrives between these two times.
+        """Send a question, and record the response or its error in `result`.
 
-        The latency counts from `due`.
+        The latency counts from `due`. Only what arrives from `since` to `until` is recorded. All three are
+        times of `time.perf_counter`.
         """
         outcome = Round()
         try:
@@ -101,16 +108,24 @@ class Target:
             result.other_ids += outcome.other_ids
 
 
+class TimedStages(Protocol):
+    """The stages of a ceiling, as retrieval_processes.py starts them."""
+
+    def seconds(self) -> list[float]:
+        """Process all questions once, and return the seconds of each batch in all stages."""
+
+
 class Ceiling:
     """Encoder and index without a server, with each stage measured alone in a separate process."""
 
-    def __init__(self, name: str, running: Any, batch: int, questions: int):
+    def __init__(self, name: str, stages: TimedStages, batch: int, questions: int):
+        """`batch` is the number of questions in a batch, and `questions` that of all questions."""
         self.name = f"{name}, alone, batches of {batch}"
-        self._running, self._batch, self._questions = running, batch, questions
+        self._stages, self._batch, self._questions = stages, batch, questions
 
     def round(self) -> Round:
         """Process all questions once. The latency of a question is that of its batch in both stages."""
-        seconds = self._running.seconds()
+        seconds = self._stages.seconds()
         sizes = [min(self._batch, self._questions - i * self._batch) for i in range(len(seconds))]
         latencies = [each for each, size in zip(seconds, sizes, strict=True) for _ in range(size)]
         return Round(sum(seconds), latencies, other_ids=None)
@@ -136,8 +151,11 @@ async def closed_loop(target: Target, questions: Iterator[str], clients: int, se
 
 
 async def open_loop(target: Target, questions: Iterator[str], rate: float, seconds: float) -> Round:
-    """Send questions at exponentially distributed intervals, `rate` per second on average."""
-    result, clock = Round(), random.Random(0)
+    """Send questions for `seconds` at exponentially distributed intervals, `rate` per second on average.
+
+    The result has all responses and errors, and its seconds last until the last of them.
+    """
+    result, intervals = Round(), random.Random(0)
     # Only unfinished tasks are kept. If all were, Python's garbage collection would stop this process for
     # seconds after some minutes, and the server would be charged for it.
     tasks: set[asyncio.Task] = set()
@@ -147,14 +165,14 @@ async def open_loop(target: Target, questions: Iterator[str], rate: float, secon
         task = asyncio.create_task(target.timed(next(questions), due, result))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
-        due += clock.expovariate(rate)
+        due += intervals.expovariate(rate)
     await asyncio.gather(*tasks)
     result.seconds = time.perf_counter() - started
     return result
 
 
-def run(work: Coroutine[Any, Any, Made]) -> Made:
-    """Run a coroutine with uvloop if it is installed, so that generating the load costs little."""
+def run(work: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine and return its result; uvloop, if it is installed, makes the load cost less."""
     try:
         import uvloop
     except ImportError:

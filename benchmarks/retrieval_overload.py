@@ -9,8 +9,9 @@ good server continues to answer at its capacity, keeps the latency of the accept
 rest at once (503 with Retry-After); its memory does not grow. The memory is the server's own metric
 process_resident_memory_bytes, read once per second from /metrics.
 
-A number is added to each question, so that all are different and no cache helps. This process generates the
-load; if it runs on the server's machine, leave it a core. With --max-delay S a server accepts the queries
+A number is added to each question, so that all are different and no cache helps. The token of a server that
+requires one is read from the variable RETRIEVAL_TOKEN. This process generates the load; if it runs on the
+server's machine, leave it a core. With --max-delay S a server accepts the queries
 that it expects to answer within S seconds, with a margin for scatter; try a fifth more than the p95 at
 capacity.
 """
@@ -31,6 +32,8 @@ from pathlib import Path
 
 import aiohttp
 
+# Loaded by its path: with this folder on the path, its retrieval_server.py would hide the package of that
+# name.
 _here = Path(__file__).resolve().parent
 _spec = importlib.util.spec_from_file_location("retrieval_load", _here / "retrieval_load.py")
 assert _spec is not None and _spec.loader is not None
@@ -55,70 +58,76 @@ async def watch_memory(url: str, session: aiohttp.ClientSession, samples: list[f
         try:
             async with session.get(url.rstrip("/") + "/metrics") as response:
                 match = _RESIDENT.search(await response.read())
-        except (aiohttp.ClientError, asyncio.TimeoutError, OSError):
+        except (aiohttp.ClientError, OSError):
             match = None
         if match:
             samples.append(float(match[1]) / 2**20)
         await asyncio.sleep(1)
 
 
-async def answers_again(target) -> bool:
+async def answers_again(target: load.Target) -> bool:
     """Return whether the server answers another question after the overload."""
     for _ in range(30):
         try:
             await target.ask("is anybody there?")
             return True
-        except (aiohttp.ClientError, asyncio.TimeoutError, OSError):
+        except (aiohttp.ClientError, OSError):
             await asyncio.sleep(1)
     return False
 
 
 async def measure(args: argparse.Namespace, questions: list[str]) -> int:
-    """Measure the capacity and then the overload; returns the number of missed criteria."""
+    """Measure the capacity and then the overload; returns the number of missed criteria.
+
+    Raises SystemExit if the server fails already while its capacity is measured.
+    """
     token = os.environ.get("RETRIEVAL_TOKEN")
     headers = {"Authorization": f"Bearer {token}"} if token else None
     connections, timeout = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=args.timeout)
     async with aiohttp.ClientSession(connector=connections, timeout=timeout, headers=headers) as session:
         target = load.Target(args.url, args.url, session, args.topk)
         endless = numbered(questions)
-        calm = await load.closed_loop(target, endless, args.clients, args.capacity_seconds)
-        if calm.errors or not calm.latencies:
+        at_capacity = await load.closed_loop(target, endless, args.clients, args.capacity_seconds)
+        if at_capacity.errors or not at_capacity.latencies:
             raise SystemExit(
-                f"error: {args.url} refuses or fails {args.clients} clients: {dict(calm.errors)}. With fewer "
-                "--clients, or a larger --max-delay of the server, there is a capacity to measure."
+                f"error: {args.url} refuses or fails {args.clients} clients: {dict(at_capacity.errors)}. "
+                "With fewer --clients, or a larger --max-delay of the server, there is a capacity to measure."
             )
-        print(
-            f"capacity, {args.clients} clients: {calm.qps:.1f} q/s, p95 {calm.percentile(0.95):.0f} ms",
-            flush=True,
-        )
-        rate = args.factor * calm.qps
+        speed = f"{at_capacity.qps:.1f} q/s, p95 {at_capacity.percentile(0.95):.0f} ms"
+        print(f"capacity, {args.clients} clients: {speed}", flush=True)
+        rate = args.factor * at_capacity.qps
         memory: list[float] = []
         watching = asyncio.create_task(watch_memory(args.url, session, memory))
         sent = time.perf_counter()
-        storm = await load.open_loop(target, endless, rate, args.seconds)
+        overload = await load.open_loop(target, endless, rate, args.seconds)
         watching.cancel()
         print(f"overload, {rate:.0f} per second for {time.perf_counter() - sent:.0f} s:")
-        alive = await answers_again(target)
-    return report(calm, storm, memory, alive)
+        is_alive = await answers_again(target)
+    return report(at_capacity, overload, memory, is_alive)
 
 
-def report(calm, storm, memory: list[float], alive: bool) -> int:
-    """Print the four criteria, and return the number of those that were missed."""
-    requests = len(storm.latencies) + sum(storm.errors.values())
-    refused = storm.errors["503"]
-    others = {kind: number for kind, number in storm.errors.items() if kind != "503"}
-    slower = storm.percentile(0.95) / calm.percentile(0.95)
+def report(at_capacity: load.Round, overload: load.Round, memory: list[float], is_alive: bool) -> int:
+    """Print the four criteria, and return the number of those that were missed.
+
+    `memory` has the server's resident megabytes in the order in which they were read.
+    """
+    requests = len(overload.latencies) + sum(overload.errors.values())
+    refused = overload.errors["503"]
+    others = {kind: count for kind, count in overload.errors.items() if kind != "503"}
+    p95 = overload.percentile(0.95)
+    slowdown = p95 / at_capacity.percentile(0.95)
     end = max(1, int(_END_SHARE * len(memory)))
     first, last = (
         (statistics.median(part) for part in (memory[:end], memory[-end:])) if memory else (0.0, 0.0)
     )
-    accepted = f"{storm.qps:.1f} q/s, p95 {storm.percentile(0.95):.0f} ms, {slower:.2f} x that at capacity"
-    fates = f"{len(storm.latencies)} answered, {refused} refused with 503 ({refused / max(1, requests):.1%})"
+    accepted = f"{overload.qps:.1f} q/s, p95 {p95:.0f} ms, {slowdown:.2f} x that at capacity"
+    share = refused / max(1, requests)
+    outcomes = f"{len(overload.latencies)} answered, {refused} refused with 503 ({share:.1%})"
     sizes = f"{first:.0f} MB at the beginning, {last:.0f} MB at the end, most {max(memory, default=0):.0f} MB"
     bars = [
-        (alive, f"the server is alive and answers: {'yes' if alive else 'NO'}"),
-        (slower <= 2, f"accepted: {accepted}"),
-        (not others, f"of {requests}: {fates}, others {others or 'none'}"),
+        (is_alive, f"the server is alive and answers: {'yes' if is_alive else 'NO'}"),
+        (slowdown <= 2, f"accepted: {accepted}"),
+        (not others, f"of {requests}: {outcomes}, others {others or 'none'}"),
         (bool(memory) and last <= first * (1 + FLAT), f"memory: {sizes if memory else 'not reported'}"),
     ]
     for is_met, text in bars:

@@ -1,7 +1,7 @@
 """Starts the processes that retrieval_server.py measures: servers on free ports, and stages of the ceilings.
 
-All functions are context managers that end their processes. Only that benchmark loads this module; it has no
-command line.
+`ours`, `search_r1` and `stages` return context managers, which end their processes at the end of the block.
+Only that benchmark loads this module; it has no command line.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Seconds until a server must answer; the original reads its whole index and corpus first.
@@ -26,9 +26,12 @@ _START_S = 600
 
 
 @contextmanager
-def running(*command: object, **more) -> Iterator[subprocess.Popen]:
-    """Run a process of this Python in the project's folder, and end it with SIGTERM."""
-    process = subprocess.Popen([sys.executable, *map(str, command)], cwd=ROOT, text=True, **more)
+def running(*command: object, **options: Any) -> Iterator[subprocess.Popen]:
+    """Run a process of this Python in the project's folder, and end it with SIGTERM.
+
+    `options` are further arguments of `subprocess.Popen`.
+    """
+    process = subprocess.Popen([sys.executable, *map(str, command)], cwd=ROOT, text=True, **options)
     try:
         yield process
     finally:
@@ -62,31 +65,33 @@ def serving(*command: object, environment: dict[str, str] | None = None) -> Iter
         yield url
 
 
-def settings(words: str) -> tuple[dict[str, str], list[str]]:
-    """Split the words of --ours into variables of the environment (NAME=VALUE) and the flags after them.
+def settings(text: str) -> tuple[dict[str, str], list[str]]:
+    """Split a value of --ours into variables of the environment (NAME=VALUE) and the flags after them.
 
-    Raises ValueError if a word before the flags is not NAME=VALUE.
+    Raises ValueError if a word before the flags is not NAME=VALUE, or if a quotation mark is not closed.
     """
-    parts = shlex.split(words)
-    number = next((i for i, part in enumerate(parts) if part.startswith("-")), len(parts))
-    if wrong := [part for part in parts[:number] if "=" not in part]:
+    words = shlex.split(text)
+    first_flag = next((index for index, word in enumerate(words) if word.startswith("-")), len(words))
+    if wrong := [word for word in words[:first_flag] if "=" not in word]:
         raise ValueError(f"{wrong[0]} is neither NAME=VALUE nor behind a flag")
-    return dict(part.split("=", 1) for part in parts[:number]), parts[number:]
+    return dict(word.split("=", 1) for word in words[:first_flag]), words[first_flag:]
 
 
-def ours(index: Path, device: str | None, words: str = "") -> AbstractContextManager[str]:
-    """Run our server on an index; yields its address. `settings` reads the `words`."""
-    environment, flags = settings(words)
-    on = ("--device", device) if device else ()
+def ours(index: Path, device: str | None, own_settings: str = "") -> AbstractContextManager[str]:
+    """Run our server on an index; yields its address. `own_settings` is a value of --ours."""
+    environment, flags = settings(own_settings)
     script = ("retrieval_server/start_retrieval.py", "--index", index.resolve(), "--cache-size", 0)
-    return serving(*script, *on, *flags, environment=environment)
+    return serving(*script, *_device_flags(device), *flags, environment=environment)
 
 
 def search_r1(checkout: Path, index: Path, device: str | None) -> AbstractContextManager[str]:
     """Run Search-R1's server from a checkout on an index; yields its address."""
-    on = ("--device", device) if device else ()
     script = ("benchmarks/search_r1_server.py", "--checkout", checkout.resolve(), "--index", index.resolve())
-    return serving(*script, *on)
+    return serving(*script, *_device_flags(device))
+
+
+def _device_flags(device: str | None) -> tuple[str, ...]:
+    return ("--device", device) if device else ()
 
 
 @contextmanager
@@ -97,12 +102,12 @@ def stages(
 
     With an exact index there are two ceilings: the encoder with our search, and the encoder with FAISS's own.
     The searches start when the encoder has written the vectors. `device` is that of the encoder; None means a
-    GPU if torch sees one.
+    GPU if torch sees one. Raises SystemExit if a stage does not start.
     """
     (work / "questions.json").write_text(json.dumps(questions), encoding="utf-8")
     script = ["benchmarks/retrieval_stages.py", "--index", index.resolve(), "--batch", batch, "--topk", topk]
     script += ["--questions", work / "questions.json", "--vectors", work / "vectors.npy"]
-    script += [*(("--device", device) if device else ()), "--stage"]
+    script += [*_device_flags(device), "--stage"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with ExitStack() as contexts:
 
@@ -112,10 +117,10 @@ def stages(
             return process
 
         encode = start("encode")
-        stages = {"encoder + search": Stages([encode, start("search")])}
+        ceilings = {"encoder + search": Stages([encode, start("search")])}
         if _is_exact(index):
-            stages["encoder + FAISS itself"] = Stages([encode, start("faiss")])
-        yield stages
+            ceilings["encoder + FAISS itself"] = Stages([encode, start("faiss")])
+        yield ceilings
 
 
 def _is_exact(index: Path) -> bool:
@@ -133,11 +138,11 @@ class Stages:
 
     def seconds(self) -> list[float]:
         """Run all stages, one after the other, and return the seconds of each batch in all of them."""
-        stages = []
+        by_stage = []
         for process in self._processes:
             print("go", file=process.stdin, flush=True)
-            stages.append(json.loads(process.stdout.readline()))
-        return [sum(each) for each in zip(*stages, strict=True)]
+            by_stage.append(json.loads(process.stdout.readline()))
+        return [sum(batch_seconds) for batch_seconds in zip(*by_stage, strict=True)]
 
 
 def _wait(process: subprocess.Popen) -> None:
@@ -153,5 +158,5 @@ def _answers(url: str) -> bool:
     try:
         with urllib.request.urlopen(request, timeout=60) as response:
             return response.status == 200
-    except (urllib.error.URLError, OSError):
+    except OSError:
         return False

@@ -21,7 +21,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 
 def recall(results: Sequence[Sequence[str]], golds: Sequence[set[str]]) -> float:
-    """Return the mean share of a question's gold ids that are among its results."""
+    """Return the mean share of a question's gold ids that are among its results.
+
+    `golds` has at least one question, and each question at least one id.
+    """
     shares = [len(gold & set(ids)) / len(gold) for ids, gold in zip(results, golds, strict=True)]
     return sum(shares) / len(shares)
 
@@ -76,10 +79,10 @@ def main() -> int:
                 )
             corpus = read_manifest(args.work / "bm25").corpus.sha256
             require_equal(f"{out}: corpus", corpus, read_manifest(out).corpus.sha256, "Empty --work.")
-            retriever = IndexSource.open(out, device=args.device)
-            answers = retriever.search(questions, max(args.k))
-            results[kind] = [[hit.passage.id for hit in hits] for hits in answers]
-            retriever.close()
+            source = IndexSource.open(out, device=args.device)
+            hits_of_questions = source.search(questions, max(args.k))
+            results[kind] = [[hit.passage.id for hit in hits] for hits in hits_of_questions]
+            source.close()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

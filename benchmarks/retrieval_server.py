@@ -37,7 +37,6 @@ unless you want to measure it. The clients run on this machine and use its cores
 from __future__ import annotations
 
 import argparse
-import asyncio
 import importlib.util
 import itertools
 import json
@@ -75,18 +74,16 @@ Ceiling, Round, Target = load.Ceiling, load.Round, load.Target
 
 def line(name: str, rounds: list[Round]) -> str:
     """Return a server's row: medians over its rounds, and the sums of errors and of differing ids."""
-
-    def middle(values: list[float]) -> float:
-        return statistics.median(values)
-
     errors = sum((round_.errors for round_ in rounds), Counter())
     answers = sum(len(round_.latencies) for round_ in rounds)
-    shares = [
-        f"{middle([round_.percentile(share) for round_ in rounds]):8.1f}" for share in (0.5, 0.95, 0.99)
+    latencies = [
+        statistics.median(round_.percentile(share) for round_ in rounds) for share in (0.5, 0.95, 0.99)
     ]
-    spread = f"{min(round_.qps for round_ in rounds):.1f}-{max(round_.qps for round_ in rounds):.1f}"
-    problems = ", ".join(f"{number} x {kind}" for kind, number in errors.most_common()) or "none"
-    row = f"{name:<44} {middle([round_.qps for round_ in rounds]):8.1f} {spread:>15} {' '.join(shares)}"
+    speeds = [round_.qps for round_ in rounds]
+    spread = f"{min(speeds):.1f}-{max(speeds):.1f}"
+    problems = ", ".join(f"{count} x {kind}" for kind, count in errors.most_common()) or "none"
+    times = " ".join(f"{latency:8.1f}" for latency in latencies)
+    row = f"{name:<44} {statistics.median(speeds):8.1f} {spread:>15} {times}"
     compared = [round_.other_ids for round_ in rounds if round_.other_ids is not None]
     if not compared:
         return row
@@ -103,7 +100,8 @@ async def measure(
     """Measure every server and ceiling in alternating rounds, and print each result.
 
     `urls` has the addresses by the names of the servers. `alone` has the ids of each server for each question
-    that is sent alone; missing ones are requested and added.
+    that is sent alone; missing ones are requested and added. Raises SystemExit if a server does not answer
+    them.
     """
     connections = aiohttp.TCPConnector(limit=0)
     timeout = aiohttp.ClientTimeout(total=args.timeout)
@@ -115,14 +113,7 @@ async def measure(
                 continue
             try:
                 await target.learn(questions)
-            except (
-                aiohttp.ClientError,
-                asyncio.TimeoutError,
-                OSError,
-                ValueError,
-                KeyError,
-                TypeError,
-            ) as error:
+            except (aiohttp.ClientError, OSError, ValueError, KeyError, TypeError) as error:
                 raise SystemExit(
                     f"error: {target.name} does not answer as a retrieval server ({error!r})"
                 ) from None
@@ -132,9 +123,9 @@ async def measure(
                 names = f"{targets[0].name} and {target.name}"
                 print(f"the same ids from {names}: {same} of {len(questions)} questions")
         order = random.Random(0).sample(questions, len(questions))
-        every: list[Target | Ceiling] = [*targets, *ceilings]
-        results: dict[str, list[Round]] = {target.name: [] for target in every}
-        for number, target in itertools.product(range(args.rounds), every):
+        measured: list[Target | Ceiling] = [*targets, *ceilings]
+        results: dict[str, list[Round]] = {target.name: [] for target in measured}
+        for round_number, target in itertools.product(range(1, args.rounds + 1), measured):
             endless = itertools.cycle(order)
             if isinstance(target, Ceiling):
                 result = target.round()
@@ -143,8 +134,13 @@ async def measure(
             else:
                 result = await load.closed_loop(target, endless, args.clients, args.seconds)
             results[target.name].append(result)
-            print(f"  round {number + 1} {target.name}: {result.qps:.1f} queries/s", flush=True)
+            print(f"  round {round_number} {target.name}: {result.qps:.1f} queries/s", flush=True)
     return results
+
+
+def _own_settings(args: argparse.Namespace) -> list[str]:
+    """Return the settings of each server of ours that is started; the one of --anchor has none."""
+    return [*([""] if args.anchor is not None else []), *args.ours]
 
 
 @contextmanager
@@ -155,9 +151,9 @@ def started(args: argparse.Namespace, questions: list[str]) -> Iterator[tuple[di
     """
     urls, ceilings = {}, []
     with ExitStack() as contexts:
-        for words in [*([""] if args.anchor is not None else []), *args.ours]:
-            ours = processes.ours(args.index, args.device, words)
-            urls[f"ours {words}".strip()] = contexts.enter_context(ours)
+        for own_settings in _own_settings(args):
+            ours = processes.ours(args.index, args.device, own_settings)
+            urls[f"ours {own_settings}".strip()] = contexts.enter_context(ours)
         if args.anchor is not None:
             original = processes.search_r1(Path(args.anchor[1]), args.index, args.device)
             urls["Search-R1's"] = contexts.enter_context(original)
@@ -167,20 +163,20 @@ def started(args: argparse.Namespace, questions: list[str]) -> Iterator[tuple[di
             work = Path(contexts.enter_context(TemporaryDirectory(prefix="ceiling-")))
             stages = processes.stages(args.ceiling, questions, batch, args.topk, work, args.device)
             ceilings = [
-                Ceiling(name, running, batch, len(questions))
-                for name, running in contexts.enter_context(stages).items()
+                Ceiling(name, ceiling_stages, batch, len(questions))
+                for name, ceiling_stages in contexts.enter_context(stages).items()
             ]
         for name, url in urls.items():
-            print(f"started {name}: {url}" if name != url else f"asked: {url}", flush=True)
+            print(f"started {name}: {url}" if name != url else f"measured: {url}", flush=True)
         yield urls, ceilings
 
 
 def report(args: argparse.Namespace, results: dict[str, list[Round]]) -> None:
     """Print the table of the servers, and a comparison of each with the first."""
-    load = f"open loop, {args.rate:g} per second" if args.rate else f"closed loop, {args.clients} clients"
+    arrivals = f"open loop, {args.rate:g} per second" if args.rate else f"closed loop, {args.clients} clients"
     starts = f" in each of {args.restarts} starts" if args.restarts > 1 else ""
     times = f"{args.rounds} rounds of {args.seconds:g} s{starts}"
-    print(f"\n{load}, {times}, medians; latency in milliseconds")
+    print(f"\n{arrivals}, {times}, medians; latency in milliseconds")
     print(f"{'server':<44} {'q/s':>8} {'(min-max)':>15} {'p50':>8} {'p95':>8} {'p99':>8}")
     for name, rounds in results.items():
         print(line(name, rounds))
@@ -262,12 +258,12 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         parser.error(f"--anchor {args.anchor[0]}: the only anchor is search-r1")
     if (args.anchor is None and not args.ours) != (args.index is None):
         parser.error("--anchor or --ours, and --index, belong together: what is started serves that index")
-    for words in args.ours:
+    for own_settings in args.ours:
         try:
-            processes.settings(words)
+            processes.settings(own_settings)
         except ValueError as error:
-            parser.error(f"--ours {words!r}: {error}")
-    names = [words.strip() for words in [*([""] if args.anchor is not None else []), *args.ours]]
+            parser.error(f"--ours {own_settings!r}: {error}")
+    names = [own_settings.strip() for own_settings in _own_settings(args)]
     if len(set(names)) < len(names):
         parser.error("--ours: each once; --anchor already starts one without settings")
     if args.anchor is not None and not Path(args.anchor[1]).exists():

@@ -8,9 +8,9 @@ would load its own OpenMP runtime, and the idle threads of one would slow down t
 in one process would not be an upper bound. The stage `faiss`, for exact indexes only, searches a bare FAISS
 index with FAISS's defaults.
 
-A stage first encodes or searches everything once, and prints "ready". For each line that it then reads it
-does so again, in batches of `--batch` in the given order, and prints the seconds of each batch as a line of
-JSON. The encoder writes its vectors to `--vectors`, where the searches read them.
+A stage first encodes or searches everything once, and prints "ready". For each line that it then reads from
+standard input it does so again, in batches of `--batch` in the given order, and prints the seconds of each
+batch as a line of JSON. The encoder writes its vectors to `--vectors`, where the searches read them.
 """
 
 from __future__ import annotations
@@ -30,8 +30,12 @@ _here = Path(__file__).resolve().parent
 sys.path[:] = [str(_here.parent)] + [entry for entry in sys.path if Path(entry).resolve() != _here]
 
 
-def encoder(args: argparse.Namespace) -> tuple[Callable[[Any], object], list[Any]]:
-    """Return the function that encodes a batch, and the batches of questions."""
+#: The function that processes a batch, and all batches: lists of questions, or arrays (queries, dimension).
+Stage = tuple[Callable[[Any], object], list[Any]]
+
+
+def encoder(args: argparse.Namespace) -> Stage:
+    """Return the function that encodes a batch, and the batches of questions; writes `--vectors`."""
     from retrieval_server.encode.cpu_settings import set_mkl_reproducible
 
     set_mkl_reproducible()
@@ -39,13 +43,13 @@ def encoder(args: argparse.Namespace) -> tuple[Callable[[Any], object], list[Any
     from retrieval_server.encode.encoder import Encoder
     from retrieval_server.folder.manifest import read_manifest
 
-    loaded = Encoder.open(read_manifest(args.index).dense.encoder, device=args.device)
+    model = Encoder.open(read_manifest(args.index).dense.encoder, device=args.device)
     questions = json.loads(args.questions.read_text(encoding="utf-8"))
-    np.save(args.vectors, loaded.encode_queries(questions))
-    return loaded.encode_queries, list(batches(questions, args.batch))
+    np.save(args.vectors, model.encode_queries(questions))
+    return model.encode_queries, list(batches(questions, args.batch))
 
 
-def search(args: argparse.Namespace) -> tuple[Callable[[Any], object], list[Any]]:
+def search(args: argparse.Namespace) -> Stage:
     """Return the function that searches for a batch with our code, and the batches of vectors."""
     from retrieval_server.folder.manifest import FAISS_INDEX, read_manifest
     from retrieval_server.search.dense import DenseBackend
@@ -53,17 +57,17 @@ def search(args: argparse.Namespace) -> tuple[Callable[[Any], object], list[Any]
     manifest = read_manifest(args.index)
     backend = DenseBackend(args.index / FAISS_INDEX, manifest.dense, manifest.count, None)
     vectors = list(batches(np.load(args.vectors), args.batch))
-    return (lambda some: backend.find(some, args.topk)), vectors
+    return (lambda batch: backend.find(batch, args.topk)), vectors
 
 
-def bare(args: argparse.Namespace) -> tuple[Callable[[Any], object], list[Any]]:
+def faiss_search(args: argparse.Namespace) -> Stage:
     """Return the function that searches for a batch with FAISS alone, and the batches of vectors."""
     import faiss
 
     from retrieval_server.folder.manifest import FAISS_INDEX
 
     index = faiss.read_index(str(args.index / FAISS_INDEX))
-    return (lambda some: index.search(some, args.topk)), list(batches(np.load(args.vectors), args.batch))
+    return (lambda batch: index.search(batch, args.topk)), list(batches(np.load(args.vectors), args.batch))
 
 
 def batches(items: Any, size: int) -> Iterator[Any]:
@@ -72,15 +76,15 @@ def batches(items: Any, size: int) -> Iterator[Any]:
         yield items[first : first + size]
 
 
-STAGES = {"encode": encoder, "search": search, "faiss": bare}
+STAGES = {"encode": encoder, "search": search, "faiss": faiss_search}
 
 
-def timed(work: Callable[[Any], object], items: list[Any]) -> list[float]:
+def timed(process: Callable[[Any], object], all_batches: list[Any]) -> list[float]:
     """Process all batches, and return the seconds of each."""
     seconds = []
-    for batch in items:
+    for batch in all_batches:
         started = time.perf_counter()
-        work(batch)
+        process(batch)
         seconds.append(time.perf_counter() - started)
     return seconds
 
@@ -98,11 +102,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--topk", type=int, default=3, help="(default %(default)s)")
     parser.add_argument("--device", help="of the encoder (default: a GPU if torch sees one)")
     args = parser.parse_args(argv)
-    work, items = STAGES[args.stage](args)
-    timed(work, items)
+    stage = STAGES[args.stage](args)
+    timed(*stage)
     print("ready", flush=True)
     for _ in sys.stdin:
-        print(json.dumps(timed(work, items)), flush=True)
+        print(json.dumps(timed(*stage)), flush=True)
     return 0
 
 
