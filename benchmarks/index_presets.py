@@ -41,9 +41,11 @@ from benchmarks.random_vectors import RandomVectors  # noqa: E402
 from rag_r1.runs.markdown import print_table, table_row  # noqa: E402
 
 if TYPE_CHECKING:
+    from retrieval_server.encode.vector_files import VectorFiles
     from retrieval_server.folder.manifest import Manifest
 
 QUESTIONS = _here.parents[1] / "shared" / "data" / "qa" / "hotpotqa.jsonl"
+#: Number of searches of `memory`.
 SEARCHES = 500
 #: Number of random vectors on which the cells of `memory` are trained; their quality does not matter there.
 _TRAINED_ON = 20_000
@@ -66,11 +68,13 @@ def folder_for(work: Path, name: str, manifest: Manifest) -> Path:
     return work / f"{name}-{manifest.corpus.sha256[:16]}-{settings[:16]}"
 
 
-def make_files(name: str, vectors, folder: Path, train_sample: int | None = None) -> None:
+def make_files(
+    name: str, vectors: VectorFiles | RandomVectors, folder: Path, train_sample: int | None = None
+) -> None:
     """Write the index file and the rows of a preset, without text and manifest.
 
-    A finished index is kept, and unfinished rows are continued, so the folder must belong to these vectors
-    only.
+    The index is trained on `train_sample` vectors (None: as many as a build takes). A finished index is kept,
+    and unfinished rows are continued, so the folder must belong to these vectors only.
     """
     from retrieval_server.folder.manifest import FAISS_INDEX, ROWS
     from retrieval_server.indexing.dense_build import write_rows
@@ -114,7 +118,10 @@ class Opened:
 
 
 def measure_recall(args: argparse.Namespace) -> None:
-    """Print the table of recall, with a row for each preset and setting."""
+    """Print the table of recall, with a row for each preset and setting.
+
+    Raises SystemExit if `--index` is not exact, and UserError if it cannot be opened.
+    """
     import faiss
 
     from retrieval_server.encode.cpu_settings import set_mkl_reproducible
@@ -140,17 +147,17 @@ def measure_recall(args: argparse.Namespace) -> None:
     queries = encoder.encode_queries(questions)
     sentences = encoder.encode_queries(faiss_recall.sample_queries(PassageStore(args.index / PASSAGES)))
     exact = [[hit.row for hit in hits] for hits in FlatSearch(whole).find(queries, 10)]
-    raw = folder_for(args.work, "exact", manifest) / "vectors.f32"
-    raw.parent.mkdir(parents=True, exist_ok=True)
-    faiss.rev_swig_ptr(whole.get_xb(), whole.ntotal * whole.d).tofile(raw)
-    vectors = VectorFiles([raw], whole.d)
+    vector_file = folder_for(args.work, "exact", manifest) / "vectors.f32"
+    vector_file.parent.mkdir(parents=True, exist_ok=True)
+    faiss.rev_swig_ptr(whole.get_xb(), whole.ntotal * whole.d).tofile(vector_file)
+    vectors = VectorFiles([vector_file], whole.d)
     print(f"{whole.ntotal} passages of {whole.d} dimensions, {len(questions)} questions")
     print_table(["preset", "nprobe", "candidates", "recall@10", "the same first three"], ())
     for name in compressed():
         preset, folder = PRESETS[name], folder_for(args.work, name, manifest)
         make_files(name, vectors, folder)
         opened = Opened(folder, name, whole.d, mapped=True)
-        cell_total, usual = cells_for(whole.ntotal), preset.rescoring.candidates
+        n_cells, usual = cells_for(whole.ntotal), preset.rescoring.candidates
         table = faiss_recall.measure_recall(
             folder / FAISS_INDEX,
             VectorFiles([folder / ROWS], whole.d, preset.rescoring.rows),
@@ -160,15 +167,15 @@ def measure_recall(args: argparse.Namespace) -> None:
             faiss_recall.RescoringRows(opened.stored, usual),
         )
         built = faiss_recall.choose_default(table.rows, preset.target_recall).nprobe
-        probes = sorted({cell_total, *(n for n in args.nprobe if n < cell_total)})
-        settings = [(built, usual, " (as built)"), *((n, usual, "") for n in probes)]
-        settings += [(cell_total, count, "") for count in args.candidates if count != usual]
+        probes = sorted({n_cells, *(nprobe for nprobe in args.nprobe if nprobe < n_cells)})
+        settings = [(built, usual, " (as built)"), *((nprobe, usual, "") for nprobe in probes)]
+        settings += [(n_cells, count, "") for count in args.candidates if count != usual]
         for nprobe, candidates, note in settings:
             nearest = opened.find(queries, 10, nprobe, candidates)
             pairs = list(zip(nearest, exact, strict=True))
             recall = sum(len(set(ours) & set(best)) for ours, best in pairs) / sum(map(len, exact))
             same = sum(ours[:3] == best[:3] for ours, best in pairs) / len(pairs)
-            cells = [f"{nprobe} of {cell_total}", str(candidates), f"{recall:.2%}", f"{same:.2%}"]
+            cells = [f"{nprobe} of {n_cells}", str(candidates), f"{recall:.2%}", f"{same:.2%}"]
             print(table_row([name + note, *cells]))
 
 
@@ -187,7 +194,7 @@ def resident(mapped_file: str = "") -> int:
     return total
 
 
-def measured_process(args: argparse.Namespace) -> None:
+def measure_in_process(args: argparse.Namespace) -> None:
     """Use a tiny index and then the measured one, in a separate process; print the bytes as JSON."""
     from retrieval_server.encode.malloc import trim_heap
 
@@ -208,11 +215,11 @@ def use_index(args: argparse.Namespace, passages: int) -> tuple[Opened, int]:
     queries = RandomVectors(SEARCHES, args.dimension)[:]
     folder = args.work / f"{args.only}-{passages}x{args.dimension}"
     opened = Opened(folder, args.only, args.dimension, args.mapped)
-    candidates, cell_total = PRESETS[args.only].rescoring.candidates, cells_for(passages)
+    candidates, n_cells = PRESETS[args.only].rescoring.candidates, cells_for(passages)
     peak = 0
     for first in range(0, SEARCHES, 10):
         # The first search uses all cells, so that every page of a mapped index is resident.
-        nprobe = cell_total if first == 0 else min(64, cell_total)
+        nprobe = n_cells if first == 0 else min(64, n_cells)
         opened.find(queries[first : first + 10], 10, nprobe, candidates)
         peak = max(peak, resident(f"{folder.name}/{ROWS}"))
     opened.stored.release()
@@ -236,10 +243,10 @@ def measure_memory(args: argparse.Namespace) -> None:
     head = ["preset", "index", "bytes of memory a vector", "rows on disk, resident at most"]
     print_table(head, (), "llrr")
     for name in names:
-        for way, flags in (("mapped", ["--mapped"]), ("read", [])):
+        for label, flags in (("mapped", ["--mapped"]), ("read", [])):
             output = process("--only", name, *flags)
-            each = output["index"] / args.passages
-            print(table_row([name, way, f"{each:.1f}", f"{output['rows'] / 1e6:.0f} MB"]), flush=True)
+            per_vector = output["index"] / args.passages
+            print(table_row([name, label, f"{per_vector:.1f}", f"{output['rows'] / 1e6:.0f} MB"]), flush=True)
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -250,7 +257,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     commands = parser.add_subparsers(dest="command", required=True)
     recall = commands.add_parser("recall", help="recall and ids against exact search")
     memory = commands.add_parser("memory", help="resident bytes of a vector")
-    process = commands.add_parser("process", help="one measured process of memory")
+    process = commands.add_parser("process", help="the process that `memory` starts and measures")
     recall.add_argument("--index", type=Path, required=True, metavar="DIR", help="an exact dense index")
     recall.add_argument("--questions", type=Path, default=QUESTIONS, help="JSONL with 'question'")
     recall.add_argument("--nprobe", type=int, nargs="*", default=[16, 32, 64], help="(default 16 32 64)")
@@ -262,7 +269,9 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     for command in (memory, process):
         command.add_argument("--passages", type=int, default=1_000_000, help="(default %(default)s)")
         command.add_argument("--dimension", type=int, default=768, help="(default %(default)s)")
-    memory.add_argument("--preset", nargs="*", help="only these (default: balanced and small)")
+    memory.add_argument(
+        "--preset", nargs="*", choices=["balanced", "small"], help="only these (default: both)"
+    )
     process.add_argument("--only", metavar="PRESET", required=True)
     process.add_argument("--mapped", action="store_true")
     args = parser.parse_args(argv)
@@ -276,7 +285,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parse_args(argv)
     from retrieval_server.errors import UserError
 
-    run = {"recall": measure_recall, "memory": measure_memory, "process": measured_process}[args.command]
+    run = {"recall": measure_recall, "memory": measure_memory, "process": measure_in_process}[args.command]
     try:
         run(args)
     except UserError as error:

@@ -8,7 +8,7 @@ process, whose wall and processor seconds and peak resident memory are measured 
 for a quarter of the passages and for all of them, to show that its peak memory does not grow. The server is
 started with the files in the page cache, and then queried until it has sent about 50,000 passages. Resident
 memory is read from /proc/PID/smaps, with the mapping of the text as a separate figure. 5 million passages
-need 12 GB of disk, which are freed at the end unless `--keep` is given. Linux only.
+need 12 GB of disk, which are freed at the end unless `--keep` is given. MB are 2^20 bytes. Linux only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
+from string import ascii_lowercase
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -33,11 +36,13 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.measured_steps import measure, processor_seconds  # noqa: E402
 from rag_r1.runs.markdown import print_table  # noqa: E402
 
+if TYPE_CHECKING:
+    from retrieval_server.folder.manifest import EncoderSection
+
 #: Number of files of the corpus; the first one is the quarter.
 FILES = 4
-WORDS = 100
-TOPK = 100
-QUERIES = 512
+#: Words of a passage, passages of a response, and queries in all.
+WORDS, TOPK, QUERIES = 100, 100, 512
 MB = 2**20
 
 
@@ -46,11 +51,12 @@ def write_corpus(folder: Path, passages: int) -> None:
     folder.mkdir(parents=True)
     draw = random.Random(0)
     words = ["".join(draw.choices("aeioustrnlmdkp", k=draw.randint(2, 9))) for _ in range(30_000)]
-    tens = [" ".join(draw.choices(words, k=10)) for _ in range(50_000)]
-    for number in range(FILES):
-        with (folder / f"{number}.jsonl").open("w", encoding="utf-8") as stream:
-            for row in range(passages * number // FILES, passages * (number + 1) // FILES):
-                text = " ".join(draw.choices(tens, k=WORDS // 10))
+    # Ten words are drawn at once, which is faster.
+    phrases = [" ".join(draw.choices(words, k=10)) for _ in range(50_000)]
+    for index in range(FILES):
+        with (folder / f"{index}.jsonl").open("w", encoding="utf-8") as stream:
+            for row in range(passages * index // FILES, passages * (index + 1) // FILES):
+                text = " ".join(draw.choices(phrases, k=WORDS // 10))
                 stream.write(f'{{"id": "{row}", "contents": "\\"Page {row}\\"\\n{text}"}}\n')
 
 
@@ -61,16 +67,12 @@ def write_encoder(folder: Path, dimension: int) -> None:
     from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
     special = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
-    letters = [
-        *special.values(),
-        *"abcdefghijklmnopqrstuvwxyz",
-        *(f"##{c}" for c in "abcdefghijklmnopqrstuvwxyz"),
-    ]
-    tokenizer = Tokenizer(models.WordPiece({token: i for i, token in enumerate(letters)}, unk_token="[UNK]"))
+    tokens = [*special.values(), *ascii_lowercase, *(f"##{letter}" for letter in ascii_lowercase)]
+    tokenizer = Tokenizer(models.WordPiece({token: i for i, token in enumerate(tokens)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     torch.manual_seed(0)
     config = BertConfig(
-        vocab_size=len(letters),
+        vocab_size=len(tokens),
         hidden_size=dimension,
         num_hidden_layers=1,
         num_attention_heads=2,
@@ -78,31 +80,31 @@ def write_encoder(folder: Path, dimension: int) -> None:
         max_position_embeddings=64,
     )
     BertModel(config).save_pretrained(folder)
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=64, **special).save_pretrained(
-        folder
-    )
+    fast_tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=64, **special)
+    fast_tokenizer.save_pretrained(folder)
 
 
-class RandomVectors:
+class RandomEncoder:
     """An encoder that returns random unit vectors; `section` has the settings of a real one."""
 
-    def __init__(self, section):
+    def __init__(self, section: EncoderSection):
         self.section = section
         self._generator = np.random.default_rng(0)
 
-    def encode_passages(self, passages, batch_size: int = 64) -> np.ndarray:
+    def encode_passages(self, passages: Sequence[str], batch_size: int = 64) -> np.ndarray:
+        """Return a vector for each passage, float32: (passages, dimension)."""
         vectors = self._generator.standard_normal((len(passages), self.section.dimension), dtype=np.float32)
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
 def write_vectors(parts: Path, encoder: Path) -> None:
-    """Do the step between `passages` and `merge`, with random vectors instead of the model's."""
+    """Encode the passages in the folder `parts`, with random vectors instead of the model's."""
     from retrieval_server.encode.encoder import Encoder
     from retrieval_server.encode.options import EncoderOptions
     from retrieval_server.indexing.parts import EncodingPart, encode_part
 
     section = Encoder.create(str(encoder), EncoderOptions(pooling="mean"), "cpu").section
-    encode_part(parts, EncodingPart(1, 1), RandomVectors(section))
+    encode_part(parts, EncodingPart(1, 1), RandomEncoder(section))
 
 
 def resident(pid: int, mapping: str) -> tuple[float, float]:
@@ -110,12 +112,12 @@ def resident(pid: int, mapping: str) -> tuple[float, float]:
     total = mapped = 0
     is_mapping = False
     for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
-        words = line.split()
-        if not words[0].endswith(":"):
-            is_mapping = words[-1].endswith(mapping)
-        elif words[0] == "Rss:":
-            total += int(words[1])
-            mapped += int(words[1]) if is_mapping else 0
+        fields = line.split()
+        if not fields[0].endswith(":"):  # the line of a mapping: its addresses, and its file if it has one
+            is_mapping = fields[-1].endswith(mapping)
+        elif fields[0] == "Rss:":
+            total += int(fields[1])
+            mapped += int(fields[1]) if is_mapping else 0
     return total / 1024, mapped / 1024
 
 
@@ -132,37 +134,30 @@ def ask(url: str, queries: list[str]) -> int:
     """Send the queries, and return the number of passages in the response."""
     body = json.dumps({"queries": queries, "topk": TOPK}).encode()
     request = urllib.request.Request(f"{url}/retrieve", body, {"content-type": "application/json"})
-    with urllib.request.urlopen(request, timeout=600) as answer:
-        return sum(map(len, json.load(answer)["result"]))
+    with urllib.request.urlopen(request, timeout=600) as response:
+        return sum(map(len, json.load(response)["result"]))
 
 
-def serve(index: Path) -> list[str]:
-    """Start the server, query it and stop it; returns the rows of the table."""
+def serve(index: Path) -> list[tuple[str, str]]:
+    """Start the server, query it and stop it; returns the rows of the table. Raises SystemExit if it ends."""
     read_through(index)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
-    command = [
-        sys.executable,
-        "retrieval_server/start_retrieval.py",
-        "--index",
-        str(index),
-        "--port",
-        str(port),
-    ]
-    began = time.perf_counter()
-    process = subprocess.Popen([*command, "--deadline", "600"], cwd=ROOT, stdout=subprocess.DEVNULL)
+    command = [sys.executable, "retrieval_server/start_retrieval.py", "--index", index, "--port", port]
+    started = time.perf_counter()
+    process = subprocess.Popen([*map(str, command), "--deadline", "600"], cwd=ROOT, stdout=subprocess.DEVNULL)
     try:
         while True:
             if process.poll() is not None:
-                raise SystemExit("the server ended")
+                raise SystemExit(f"error: the server ended with status {process.returncode}; see above")
             try:
                 with urllib.request.urlopen(f"{url}/ready", timeout=60):
                     break
             except OSError:
                 time.sleep(0.02)
-        ready = time.perf_counter() - began
+        ready = time.perf_counter() - started
         rows = [
             ("start to ready, files in cache", f"{ready:.1f} s"),
             ("start to ready: processor", f"{processor_seconds(process.pid):.1f} s"),
@@ -197,7 +192,7 @@ def main() -> int:
     parser.add_argument(
         "--work", type=Path, required=True, metavar="DIR", help="work folder; must not exist yet"
     )
-    parser.add_argument("--passages", type=int, default=5_000_000, help="default %(default)s")
+    parser.add_argument("--passages", type=int, default=5_000_000, help="(default %(default)s)")
     parser.add_argument(
         "--dimension", type=int, default=64, help="dimension of the vectors (default %(default)s)"
     )

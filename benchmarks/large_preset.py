@@ -39,7 +39,9 @@ import os
 import random
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -50,25 +52,30 @@ sys.path[:] = [str(ROOT)] + [entry for entry in sys.path if Path(entry).resolve(
 
 from benchmarks.measured_steps import limited, measure, spent_by_children  # noqa: E402
 
+if TYPE_CHECKING:
+    from benchmarks.synthetic_vectors import SyntheticVectors
+    from retrieval_server.folder.manifest import EncoderSection
+
 QUESTIONS = ROOT.parent / "shared" / "data" / "qa" / "hotpotqa.jsonl"
 BUILD = ROOT / "retrieval_server" / "build_index.py"
 SHARD = ROOT / "retrieval_server" / "shard_index.py"
-K = 10
-WORDS = 8
+#: Passages of a search, and words of a passage.
+K, WORDS = 10, 8
 
 
 class Work:
     """The files of a run, and the measurements of its steps so far.
 
-    `of` is the number of encoded parts. `results` has a measurement for each step, by its name.
+    `results` has a measurement for each step, by its name.
     """
 
-    def __init__(self, folder: Path, parts: int):
+    def __init__(self, folder: Path, n_parts: int):
+        """`n_parts` is the number of parts in which the passages are encoded."""
         self.folder = folder
         self.corpus, self.parts = folder / "corpus", folder / "parts"
         self.index, self.shards = folder / "index", folder / "shards"
         self.exact, self.question_file = folder / "exact.npz", folder / "questions.txt"
-        self.of = parts
+        self.n_parts = n_parts
         self._file = folder / "results.json"
         self.results: dict = json.loads(self._file.read_text()) if self._file.exists() else {}
 
@@ -87,14 +94,14 @@ class Work:
         """Return whether a step is recorded as finished."""
         return name in self.results and self.results[name]["done"]
 
-    def step(self, name: str, there: bool, *command: object) -> None:
-        """Run and measure a command, unless its result is `there`.
+    def step(self, name: str, has_result: bool, *command: object) -> None:
+        """Run and measure a command, unless its result exists (`has_result`).
 
         The seconds of failed attempts are added. A result that exists without a record, because this process
-        was killed, is kept and marked as not measured.
+        was killed, is kept and marked as not measured. Raises SystemExit if the command fails.
         """
         earlier = self.results.get(name, {"wall": 0.0, "cpu": 0.0, "peak": 0.0, "done": False})
-        if there:
+        if has_result:
             if not earlier["done"]:
                 self.keep(name, {**earlier, "done": True, "measured": False})
             return
@@ -126,17 +133,18 @@ def write_corpus(folder: Path, passages: int) -> None:
 class SyntheticEncoder:
     """An encoder that returns synthetic vectors; the title of a passage is the row of its vector."""
 
-    def __init__(self, section, vectors):
+    def __init__(self, section: EncoderSection, vectors: SyntheticVectors):
         self.section = section
         self._vectors = vectors
 
-    def encode_passages(self, passages, batch_size: int = 64) -> np.ndarray:
+    def encode_passages(self, passages: Sequence[str], batch_size: int = 64) -> np.ndarray:
+        """Return the vectors of consecutive passages, float32: (passages, dimension)."""
         first = int(passages[0].partition("\n")[0].strip('"'))
         return self._vectors[first : first + len(passages)]
 
 
 def encode(args: argparse.Namespace, work: Work) -> None:
-    """Encode one part of the passages."""
+    """Encode the part `--part` of the passages."""
     from retrieval_server.folder.manifest import read_manifest
     from retrieval_server.indexing.options import BuildOptions
     from retrieval_server.indexing.parts import EncodingPart, encode_part
@@ -145,10 +153,10 @@ def encode(args: argparse.Namespace, work: Work) -> None:
     section = read_manifest(args.real).dense.encoder
     options = BuildOptions(corpus=(), out=work.index, backend="dense", preset=args.preset)
     encoder = SyntheticEncoder(section, synthetic(args))
-    encode_part(work.parts, EncodingPart(args.part, work.of), encoder, kind=row_type(options))
+    encode_part(work.parts, EncodingPart(args.part, work.n_parts), encoder, kind=row_type(options))
 
 
-def synthetic(args: argparse.Namespace):
+def synthetic(args: argparse.Namespace) -> SyntheticVectors:
     """Return the synthetic vectors of the corpus."""
     import faiss
 
@@ -185,9 +193,11 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--parts", type=int, default=4, help="to encode (default %(default)s)")
     parser.add_argument("--shards", type=int, default=2, help="(default %(default)s)")
     parser.add_argument("--queries", type=int, default=500, help="synthetic questions (default %(default)s)")
-    parser.add_argument("--limit-gb", type=float, default=8.0, help="of memory (default %(default)g)")
+    parser.add_argument("--limit-gb", type=float, default=8.0, help="of memory, in GiB (default %(default)g)")
     parser.add_argument("--estimate", type=int, default=20_000_000, help="passages (default %(default)s)")
-    parser.add_argument("--report", action="store_true", help="print what there is so far, and do nothing")
+    parser.add_argument(
+        "--report", action="store_true", help="print the measurements so far, and run nothing"
+    )
     parser.add_argument(
         "--questions", type=Path, default=QUESTIONS, help="JSONL with 'question' and 'supporting_ids'"
     )
@@ -201,7 +211,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         parser.error(f"{args.questions}: no such file; give your questions with --questions FILE")
     if min(args.passages, args.parts, args.shards, args.queries) < 1:
         parser.error("--passages, --parts, --shards and --queries must be at least 1")
-    for name in ("real", "work", "questions"):  # the steps run in another working directory
+    for name in ("real", "work", "questions"):  # absolute, since the steps run in another working directory
         setattr(args, name, getattr(args, name).resolve())
     return args
 
@@ -221,8 +231,8 @@ def run_steps(args: argparse.Namespace, work: Work) -> None:
     work.step("corpus", text.exists() or work.parts.exists(), *arguments, "corpus")
     prepared = (work.parts / "corpus.json").exists()
     work.step("passages", prepared, BUILD, "passages", "--corpus", text, "--parts", work.parts)
-    for part in range(1, work.of + 1):
-        name = f"part {part} of {work.of}"
+    for part in range(1, work.n_parts + 1):
+        name = f"part {part} of {work.n_parts}"
         # A part that was interrupted resumes by itself, so only the record tells whether it is finished.
         work.step(name, work.finished(name), *arguments, "encode", "--part", part)
     merge = (BUILD, "merge", "--parts", work.parts, "--preset", args.preset, "--out", work.index)
@@ -251,11 +261,11 @@ def main(argv: list[str] | None = None) -> int:
     args.work.mkdir(parents=True, exist_ok=True)
     work = Work(args.work, args.parts)
     run = identity(args)
-    if (before := work.results.setdefault("run", run)) != run:
-        other = [name for name in {**run, **before} if run.get(name) != before.get(name)]
-        changes = ", ".join(f"--{name} {before.get(name)} instead of {run.get(name)}" for name in other)
+    if (recorded := work.results.setdefault("run", run)) != run:
+        other = [name for name in {**run, **recorded} if run.get(name) != recorded.get(name)]
+        changes = ", ".join(f"--{name} {recorded.get(name)} instead of {run.get(name)}" for name in other)
         raise SystemExit(
-            f"error: --work {args.work} is of {changes}; give the same, or choose another folder"
+            f"error: --work {args.work} was measured with {changes}: give the same, or choose another folder"
         )
     from benchmarks import large_report, large_search
     from retrieval_server.folder.manifest import read_manifest

@@ -36,16 +36,19 @@ def report(results: dict, index: Path, dimension: int, estimate: int) -> str:
     if index.exists():
         sizes = {path.name: path.stat().st_size for path in sorted(index.iterdir()) if path.is_file()}
         page.table(["", ""], [[f"{name}, on disk", f"{size / MB:,.1f} MB"] for name, size in sizes.items()])
-    _search(page, results, run["passages"])
+    _add_searches(page, results, run["passages"])
+    if served := results.get("serve"):
+        _add_server(page, served)
     if "merge" in results and results["merge"]["done"]:
         if all(result.get("measured", True) for result in steps.values()):
             page.text(_estimate(steps, run, dimension, estimate))
         else:
-            page.text(f"What {estimate:,} passages would take is not told: a step was not measured.")
+            page.text(f"There is no estimate for {estimate:,} passages, since a step was not measured.")
     return str(page)
 
 
 def _step(name: str, result: dict) -> list[str]:
+    """Return the row of a step; it has no figures if the step was not measured."""
     if not result.get("measured", True):
         return [f"{name} (not measured: its result was there without a record)", "", "", ""]
     state = "" if result["done"] else " (not finished)"
@@ -66,45 +69,48 @@ def _settings(result: dict) -> list[str]:
     return [str(result["cells"]), str(result.get("candidates", ""))]
 
 
-def _search(page: Page, results: dict, passages: int) -> None:
-    """Add the table of searches, one row for each way and state of the page cache."""
+def _add_searches(page: Page, results: dict, passages: int) -> None:
+    """Add the table of searches, with a row for each way and state of the page cache, and the memory."""
     rows = []
     if cold := results.get("cold"):
         for state, name in STATES.items():
             if state in cold:
-                part = [f"{cold['recall']:.2%}", *_times(cold[state])]
-                rows.append([f"index, {name}", *_settings(cold), *part])
-    if part := results.get("rows cold"):
+                cells = [f"{cold['recall']:.2%}", *_times(cold[state])]
+                rows.append([f"index, {name}", *_settings(cold), *cells])
+    if dropped := results.get("rows cold"):
         name = "index, rows dropped from the page cache each time"
-        rows.append([name, *_settings(part), "", *_times(part["all"])])
+        rows.append([name, *_settings(dropped), "", *_times(dropped["all"])])
     for way in ("cells", "candidates"):
-        for part in results.get(way, {}).get(way, []):
-            rows.append(["index", *_settings(part), f"{part['recall']:.2%}", *_times(part)])
-    if part := results.get("shards"):
-        name = f"{part['shards']} shards, merged"
-        rows.append([name, "", "", f"{part['recall']:.2%}", *_times(part["all"])])
+        for search in results.get(way, {}).get(way, []):
+            rows.append(["index", *_settings(search), f"{search['recall']:.2%}", *_times(search)])
+    if shards := results.get("shards"):
+        name = f"{shards['shards']} shards, merged"
+        rows.append([name, "", "", f"{shards['recall']:.2%}", *_times(shards["all"])])
     if rows:
         page.table(["searched", "cells", "candidates", "recall@10", "p50 ms", "p95 ms"], rows)
         searches = {way: results[way] for way in WAYS if way in results}
-        held = [f"Limit of memory, {way}: {limit_held(part)}." for way, part in searches.items()]
-        page.text("\n".join(held))
+        limits = [f"Limit of memory, {way}: {limit_held(search)}." for way, search in searches.items()]
+        page.text("\n".join(limits))
     if cold:
         each = cold["resident"] / passages
         page.text(
             f"Memory of the index, mapped and searched: {cold['resident'] / MB:,.1f} MB, {each:.1f} bytes a "
             f"vector; opened in {cold['opened']:.2f} s."
         )
-    if served := results.get("serve"):
-        named = {f"one question, {name}": state for state, name in STATES.items() if state in served}
-        rows = {
-            "start to ready, files cold: wall": f"{served['ready']:.1f} s",
-            "start to ready: processor": f"{served['processor']:.1f} s",
-            **{f"{name}: p50, p95": milliseconds(served[state]) for name, state in named.items()},
-            "resident, with encoder": f"{served['resident']:.0f} MB",
-            "... of which mapped index": f"{served['index resident']:.0f} MB",
-            "limit of memory": limit_held(served),
-        }
-        page.table(["server", ""], rows.items())
+
+
+def _add_server(page: Page, served: dict) -> None:
+    """Add the table of the server, whose questions were sent one by one."""
+    named = {f"one question, {name}": state for state, name in STATES.items() if state in served}
+    rows = {
+        "start to ready, files cold: wall": f"{served['ready']:.1f} s",
+        "start to ready: processor": f"{served['processor']:.1f} s",
+        **{f"{name}: p50, p95": milliseconds(served[state]) for name, state in named.items()},
+        "resident, with encoder": f"{served['resident']:.0f} MB",
+        "... of which mapped index": f"{served['index resident']:.0f} MB",
+        "limit of memory": limit_held(served),
+    }
+    page.table(["server", ""], rows.items())
 
 
 def limit_held(result: dict) -> str:
@@ -127,10 +133,10 @@ def _estimate(steps: dict, run: dict, dimension: int, passages: int) -> str:
     from retrieval_server.indexing.resource_estimate import duration_text, estimate_bytes, size_text
 
     ratio = passages / run["passages"]
-    cells = [cells_for(number) for number in (run["passages"], passages)]
-    adding = ratio * math.log2(2 * cells[1]) / math.log2(2 * cells[0])
-    few, many = (cell * sample_size(cell) for cell in cells)
-    bounds = sorted((adding, many / few))
+    cells, more_cells = cells_for(run["passages"]), cells_for(passages)
+    adding = ratio * math.log2(2 * more_cells) / math.log2(2 * cells)
+    training = more_cells * sample_size(more_cells) / (cells * sample_size(cells))
+    bounds = sorted((adding, training))
 
     def total(clock: str, merging: float) -> str:
         scaled = ((merging if name == "merge" else ratio) * result[clock] for name, result in steps.items())

@@ -21,8 +21,8 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-#: The ways of searching: the index with two states of the page cache, with several numbers of cells and of
-#: candidates, and its shards.
+#: The ways of searching: the index when the page cache has nothing of it, and when it has no rows; the index
+#: with several numbers of cells, and of candidates; and its shards.
 WAYS = ("cold", "rows cold", "cells", "candidates", "shards")
 K = 10
 #: Number of questions that find a cold page cache.
@@ -59,7 +59,9 @@ def recall(rows: list[list[int]], exact: np.ndarray) -> float:
 
 
 def one_by_one(
-    find: Callable[[np.ndarray], list[int]], questions: np.ndarray, before: Callable[[], object] = int
+    find: Callable[[np.ndarray], list[int]],
+    questions: np.ndarray,
+    before: Callable[[], object] = lambda: None,
 ) -> tuple[list[list[int]], list[float]]:
     """Search for one question after another; returns the rows and the seconds of each.
 
@@ -77,15 +79,15 @@ def one_by_one(
 def search(index: Path, shards: Path, exact: Path, way: str) -> dict:
     """Search for the questions in `exact` one by one, without an encoder and without texts.
 
-    `way` is one of WAYS; returns its figures.
+    `way` is one of WAYS; returns its figures: recall, p50 and p95 in milliseconds, and bytes of memory.
     """
     from benchmarks.index_presets import Opened, make_files, resident
     from benchmarks.random_vectors import RandomVectors
     from retrieval_server.encode.malloc import trim_heap
     from retrieval_server.folder.manifest import FAISS_INDEX, ROWS, read_manifest
 
-    with np.load(exact) as kept:
-        questions, rows = kept["queries"], kept["rows"]
+    with np.load(exact) as arrays:
+        questions, rows = arrays["queries"], arrays["rows"]
     if way == "shards":
         return _search_shards(shards, questions, rows)
     if "cold" in way:
@@ -161,32 +163,34 @@ def _search_shards(folder: Path, questions: np.ndarray, rows: np.ndarray) -> dic
 
 
 def serve(index: Path, questions: list[str], encoder: Path | None = None) -> dict:
-    """Start the server, send it questions one by one, and return the figures.
+    """Start the server, send it questions one by one in random order, and return the figures.
 
-    In the beginning its index, and the files of `encoder` if they are given, are not in the page cache.
+    In the beginning its index, and the folder `encoder` if it is given, are not in the page cache. Raises
+    SystemExit if the server ends.
     """
     from benchmarks.large_index import resident
     from benchmarks.measured_steps import ROOT, ending_with, processor_seconds
 
+    questions = list(questions)
     random.Random(0).shuffle(questions)
-    for files in filter(None, (index, encoder)):
-        drop(files)
+    for folder in filter(None, (index, encoder)):
+        drop(folder)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
     script = ROOT / "retrieval_server" / "start_retrieval.py"
     command = [sys.executable, script, "--index", index, "--port", port, "--cache-size", 0]
-    began = time.perf_counter()
+    started = time.perf_counter()
     process = subprocess.Popen(
         [*map(str, command)], cwd=ROOT, stdout=subprocess.DEVNULL, preexec_fn=ending_with(os.getpid())
     )
     try:
         while (status := _ready(url)) is None:
             if process.poll() is not None:
-                raise SystemExit("error: the server ended")
+                raise SystemExit(f"error: the server ended with status {process.returncode}; see above")
             time.sleep(0.05)
-        figures = {"ready": time.perf_counter() - began, "processor": processor_seconds(process.pid)}
+        figures = {"ready": time.perf_counter() - started, "processor": processor_seconds(process.pid)}
         figures["first"] = percentiles([_ask(url, question) for question in questions[:COLD]])
         while status["paged_in"] not in (None, 1.0):
             time.sleep(0.2)
@@ -205,8 +209,8 @@ def serve(index: Path, questions: list[str], encoder: Path | None = None) -> dic
 def _ready(url: str) -> dict | None:
     """Return the response of /ready, or None while the server is not ready."""
     try:
-        with urllib.request.urlopen(f"{url}/ready", timeout=60) as answer:
-            return json.load(answer)
+        with urllib.request.urlopen(f"{url}/ready", timeout=60) as response:
+            return json.load(response)
     except OSError:
         return None
 
@@ -215,7 +219,7 @@ def _ask(url: str, question: str) -> float:
     """Send a question to the server; returns the seconds until the response is complete."""
     body = json.dumps({"queries": [question], "topk": K}).encode()
     request = urllib.request.Request(f"{url}/retrieve", body, {"content-type": "application/json"})
-    began = time.perf_counter()
-    with urllib.request.urlopen(request, timeout=600) as answer:
-        json.load(answer)
-    return time.perf_counter() - began
+    started = time.perf_counter()
+    with urllib.request.urlopen(request, timeout=600) as response:
+        json.load(response)
+    return time.perf_counter() - started

@@ -26,7 +26,7 @@ _LIBC, _PR_SET_PDEATHSIG = ctypes.CDLL(None), 1
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredStep:
     """The measurement of a step."""
 
     name: str
@@ -54,10 +54,10 @@ def ending_with(parent: int) -> Callable[[], None]:
     return request_signal
 
 
-def measure(name: str, *command: object) -> Measured:
-    """Run a command and measure it. Raises SystemExit if it fails."""
+def measure(name: str, *command: object) -> MeasuredStep:
+    """Run a script of this Python with its arguments, and measure it. Raises SystemExit if it fails."""
     print(f"... {name}", file=sys.stderr, flush=True)
-    began = time.perf_counter()
+    started = time.perf_counter()
     process = subprocess.Popen(
         [sys.executable, *map(str, command)],
         cwd=ROOT,
@@ -72,28 +72,28 @@ def measure(name: str, *command: object) -> Measured:
         raise
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0:
-        raise SystemExit(f"{name}: exit status {process.returncode}")
-    wall = time.perf_counter() - began
-    return Measured(name, wall, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
+        raise SystemExit(f"error: {name}: exit status {process.returncode}; see above")
+    wall = time.perf_counter() - started
+    return MeasuredStep(name, wall, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
 
 
 def limited(limit_gb: float, *command: object) -> dict:
-    """Run a command under a limit of memory in GiB, and return the JSON object that it prints.
+    """Run a script under a limit of memory in GiB, and return the JSON object in its last line of output.
 
-    The object also tells whether the limit was in force, and the peak of the group. Raises SystemExit if the
-    command fails.
+    Two keys are added: `limited` says whether the limit was in force, and `peak with page cache` has the most
+    bytes that were used under it (None if that is not known). Raises SystemExit if the script fails.
     """
-    ends = ending_with(os.getpid())
+    end_with_parent = ending_with(os.getpid())
     with memory_limit(int(limit_gb * 2**30)) as limit:
         finished = subprocess.run(
             [sys.executable, *map(str, command)],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             text=True,
-            preexec_fn=lambda: (limit.enter(), ends()),
+            preexec_fn=lambda: (limit.enter(), end_with_parent()),
         )
         if status := finished.returncode:
-            raise SystemExit(f"error: {' '.join(map(str, command[-3:]))}: exit status {status}")
+            raise SystemExit(f"error: {' '.join(map(str, command[-3:]))}: exit status {status}; see above")
         figures = json.loads(finished.stdout.splitlines()[-1])
         return figures | {"limited": limit.folder is not None, "peak with page cache": limit.peak}
 

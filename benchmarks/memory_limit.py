@@ -49,21 +49,24 @@ class MemoryLimit:
 
 @contextmanager
 def memory_limit(size: int) -> Iterator[MemoryLimit]:
-    """Make a group with a limit of `size` bytes; its processes must end before the block does."""
-    for root, limit, peak in _HIERARCHIES:
+    """Make a group with a limit of `size` bytes, for processes that end before the block does.
+
+    If this machine allows no group, the block runs with a MemoryLimit that limits nothing.
+    """
+    for root, limit_file, peak_file in _HIERARCHIES:
         folder = root / f"rag-r1-{os.getpid()}"
         try:
             folder.mkdir()
         except OSError:
             continue
         try:
-            if not (folder / limit).exists():  # no memory controller here, or an ordinary folder
+            if not (folder / limit_file).exists():  # no memory controller here, or an ordinary folder
                 continue
             try:
-                (folder / limit).write_text(str(size), encoding="ascii")
+                (folder / limit_file).write_text(str(size), encoding="ascii")
             except OSError:  # in a container the file may exist and not be writable
                 continue
-            yield MemoryLimit(folder, peak)
+            yield MemoryLimit(folder, peak_file)
             return
         finally:
             _remove(folder)
@@ -71,7 +74,10 @@ def memory_limit(size: int) -> Iterator[MemoryLimit]:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a group, which a process that has just ended may keep busy for a moment."""
+    """Remove a group, which a process that has just ended may keep busy for a moment.
+
+    Raises OSError if it is still busy after _BUSY_S.
+    """
     end = time.monotonic() + _BUSY_S
     while True:
         try:

@@ -1,46 +1,52 @@
-"""Builds an index from a block of random vectors that is repeated as if each repetition were other passages.
+"""Builds an index of a block of random vectors, repeated until the index has a given number of passages.
 
 The index has the size of one with as many different vectors, and search takes as long, but only the block is
-trained and added; codes and rows are copied. size_and_speed.py explains why, and what this does not measure.
+added; codes and rows are copied. size_and_speed.py explains why, and what this does not measure.
 """
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from benchmarks.random_vectors import RandomVectors
 
+if TYPE_CHECKING:
+    import faiss
+
 DIMENSION = 768
+#: Number of vectors that are added at once.
+_ADDED_AT_ONCE = 65_536
 
 
-def make_index(preset: str, passages: int, block: int, folder: Path, many: int) -> float:
+def make_index(preset: str, passages: int, block: int, folder: Path, n_cells: int) -> float:
     """Write the index file and the rows into `folder`; returns the number of vectors added per second.
 
-    `block` is the number of different vectors, and `many` the number of cells.
+    `block` is the number of different vectors.
     """
     import faiss
 
     from retrieval_server.folder.manifest import FAISS_INDEX, ROWS
     from retrieval_server.folder.row_layout import RowLayout
-    from retrieval_server.indexing.faiss_build import make_index as empty
+    from retrieval_server.indexing.faiss_build import make_index as make_empty_index
     from retrieval_server.indexing.presets import PRESETS
     from retrieval_server.search.vectors.faiss_search import widen_cell_search
 
     chosen = PRESETS[preset]
     vectors = RandomVectors(block, DIMENSION)
     layout = RowLayout(DIMENSION, chosen.rescoring.rows)
-    index = empty(chosen.factory_with_cells(many, DIMENSION), DIMENSION)
+    index = make_empty_index(chosen.factory_with_cells(n_cells, DIMENSION), DIMENSION)
     ivf = faiss.extract_index_ivf(index)
-    ivf.quantizer.add(RandomVectors(block + many, DIMENSION)[block:])
+    ivf.quantizer.add(RandomVectors(block + n_cells, DIMENSION)[block:])
     index.train(vectors[:1000])  # trains only the rotation, since the cells already have their centres
     widen_cell_search(index)
-    seconds, step = 0.0, 65_536
+    seconds = 0.0
     with (folder / ROWS).open("wb") as stream:
-        for first in range(0, block, step):
-            drawn = vectors[first : first + step]
+        for first in range(0, block, _ADDED_AT_ONCE):
+            drawn = vectors[first : first + _ADDED_AT_ONCE]
             stream.write(layout.encode(drawn))
             started = time.perf_counter()
             index.add(drawn)
@@ -53,16 +59,17 @@ def make_index(preset: str, passages: int, block: int, folder: Path, many: int) 
 
 def repeat_rows(path: Path, size: int) -> None:
     """Append the contents of a file to it until it has `size` bytes."""
-    whole = path.read_bytes()
+    block = path.read_bytes()
     with path.open("ab") as stream:
-        for first in range(len(whole), size, len(whole)):
-            stream.write(whole[: size - first])
+        for first in range(len(block), size, len(block)):
+            stream.write(block[: size - first])
 
 
-def repeat_codes(index, ivf, block: int, passages: int) -> None:
+def repeat_codes(index: faiss.Index, ivf: faiss.IndexIVF, block: int, passages: int) -> None:
     """Add copies of the cells' codes for the rows from `block` to `passages`.
 
-    A row has the code of the row in the block whose number differs by a multiple of `block`.
+    `ivf` is the part of `index` that has the cells. A row has the code of the row in the block whose number
+    differs by a multiple of `block`.
     """
     import faiss
 
@@ -73,9 +80,9 @@ def repeat_codes(index, ivf, block: int, passages: int) -> None:
             continue
         ids = faiss.rev_swig_ptr(lists.get_ids(cell), size).copy()
         codes = faiss.rev_swig_ptr(lists.get_codes(cell), size * lists.code_size).reshape(size, -1).copy()
-        more = (ids + np.arange(block, passages + block, block)[:, None]).ravel()
-        within = more < passages
-        copies = np.tile(codes, (len(more) // size, 1))[within]
-        more = more[within]
-        lists.add_entries(cell, len(more), faiss.swig_ptr(more), faiss.swig_ptr(copies))
+        new_ids = (ids + np.arange(block, passages + block, block)[:, None]).ravel()
+        within = new_ids < passages
+        copies = np.tile(codes, (len(new_ids) // size, 1))[within]
+        new_ids = new_ids[within]
+        lists.add_entries(cell, len(new_ids), faiss.swig_ptr(new_ids), faiss.swig_ptr(copies))
     ivf.ntotal = index.ntotal = passages

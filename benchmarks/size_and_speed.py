@@ -44,6 +44,7 @@ from benchmarks.large_preset import QUESTIONS, K, Work  # noqa: E402
 from benchmarks.measured_steps import limited, measure  # noqa: E402
 from benchmarks.repeated_block import DIMENSION, make_index  # noqa: E402
 
+#: Number of different vectors, by default.
 BLOCK = 1_000_000
 #: Number of questions for the searches without a server.
 ASKED = 500
@@ -60,20 +61,18 @@ def write_encoder(folder: Path, questions: list[str], layers: int = 12) -> None:
     from retrieval_server.encode.model_folder import resolve_model
 
     torch.manual_seed(0)
-    bare = folder.with_name(folder.name + ".bert")
-    BertModel(BertConfig(num_hidden_layers=layers)).save_pretrained(bare)
-    AutoTokenizer.from_pretrained(resolve_model("minilm")[1]).save_pretrained(bare)
-    transformer = Transformer(str(bare))
-    modules = [transformer, Pooling(DIMENSION, pooling_mode="mean")]
-    mean = (
-        SentenceTransformer(modules=modules, device="cpu").encode(questions, convert_to_tensor=True).mean(0)
-    )
+    bert = folder.with_name(folder.name + ".bert")
+    BertModel(BertConfig(num_hidden_layers=layers)).save_pretrained(bert)
+    AutoTokenizer.from_pretrained(resolve_model("minilm")[1]).save_pretrained(bert)
+    modules = [Transformer(str(bert)), Pooling(DIMENSION, pooling_mode="mean")]
+    plain = SentenceTransformer(modules=modules, device="cpu")
+    mean = plain.encode(questions, convert_to_tensor=True).mean(0)
     centred = Dense(DIMENSION, DIMENSION, activation_function=torch.nn.Identity())
     with torch.no_grad():
         centred.linear.weight.copy_(torch.eye(DIMENSION))
         centred.linear.bias.copy_(-mean)
     SentenceTransformer(modules=[*modules, centred], device="cpu").save(str(folder.with_suffix(".part")))
-    shutil.rmtree(bare)
+    shutil.rmtree(bert)
     folder.with_suffix(".part").rename(folder)
 
 
@@ -108,17 +107,17 @@ def build(args: argparse.Namespace, work: Work) -> None:
     encoder = work.folder / "encoder"
     if not encoder.exists():
         write_encoder(encoder, work.questions(), args.layers)
-    many, preset = args.cells or cells_for(args.passages), PRESETS[args.preset]
+    n_cells, preset = args.cells or cells_for(args.passages), PRESETS[args.preset]
     with work_folder(work.index) as folder:
         corpus = CorpusSection(source="invented", sha256=write_passages(folder / PASSAGES, args.passages))
-        rate = make_index(args.preset, args.passages, min(args.block, args.passages), folder, many)
+        rate = make_index(args.preset, args.passages, min(args.block, args.passages), folder, n_cells)
         section = DenseSection(
             encoder=Encoder.create(str(encoder), EncoderOptions(), "cpu").section,
             metric="inner_product",
-            factory=preset.factory_with_cells(many, DIMENSION),
+            factory=preset.factory_with_cells(n_cells, DIMENSION),
             preset=args.preset,
             rescoring=preset.rescoring,
-            search=SearchSection(nprobe=min(args.nprobe, many)),
+            search=SearchSection(nprobe=min(args.nprobe, n_cells)),
         )
         manifest = Manifest(
             format_version=FORMAT_VERSION,
@@ -175,7 +174,7 @@ def report(args: argparse.Namespace, results: dict) -> str:
     alone = {name: milliseconds(cold[state]) for state, name in STATES.items()}
     alone["rows dropped from the page cache each time"] = milliseconds(rows["all"])
     served_times = {name: milliseconds(served[state]) for state, name in STATES.items() if state in served}
-    more = {
+    figures = {
         "added in a second, by the clock": f"{index['rate']:,.0f} vectors",
         "memory of the index, mapped and searched": f"{cold['resident'] / args.passages:.1f} bytes a vector",
         **{f"search alone, {name}: p50, p95": value for name, value in alone.items()},
@@ -187,7 +186,7 @@ def report(args: argparse.Namespace, results: dict) -> str:
         "server, ... of which mapped index": f"{served['index resident']:,.0f} MB",
         "server, limit of memory": limit_held(served),
     }
-    return str(Page().text(text).table(["", ""], [*sizes.items(), *more.items()]))
+    return str(Page().text(text).table(["", ""], [*sizes.items(), *figures.items()]))
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -202,7 +201,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--cells", type=int, help="of the index (default: as many as the preset has)")
     parser.add_argument("--nprobe", type=int, default=128, help="cells searched (default %(default)s)")
     parser.add_argument("--layers", type=int, default=12, help="of the encoder (default %(default)s)")
-    parser.add_argument("--limit-gb", type=float, default=8.0, help="of memory (default %(default)g)")
+    parser.add_argument("--limit-gb", type=float, default=8.0, help="of memory, in GiB (default %(default)g)")
     parser.add_argument("--questions", type=Path, default=QUESTIONS, help="JSONL with 'question'")
     parser.add_argument("--remove", action="store_true", help="remove the index at the end")
     parser.add_argument("--step", choices=["build", "search", "serve"], help=argparse.SUPPRESS)
@@ -231,18 +230,19 @@ def main(argv: list[str] | None = None) -> int:
         }
         steps[args.step]()
         return 0
-    named = ("passages", "preset", "block", "cells", "nprobe", "layers", "limit_gb")
-    settings = {name: getattr(args, name) for name in named}
-    if (before := work.results.setdefault("run", settings)) != settings:
-        raise SystemExit(f"error: --work {args.work} is of {before}; give the same, or choose another folder")
+    names = ("passages", "preset", "block", "cells", "nprobe", "layers", "limit_gb")
+    settings = {name: getattr(args, name) for name in names}
+    if (recorded := work.results.setdefault("run", settings)) != settings:
+        raise SystemExit(
+            f"error: --work {args.work} was measured with {recorded}: give the same, or choose another folder"
+        )
     work.keep("run", settings)
     lines = args.questions.read_text(encoding="utf-8").splitlines()
     questions = [json.loads(line)["question"] for line in lines if line.strip()]
     work.question_file.write_text("\n".join(questions) + "\n", encoding="utf-8")
     arguments = [Path(__file__).resolve(), "--work", args.work, "--questions", args.questions]
-    arguments += [
-        word for name in named if settings[name] for word in (f"--{name.replace('_', '-')}", settings[name])
-    ]
+    for name in filter(settings.get, names):  # --cells may be missing
+        arguments += [f"--{name.replace('_', '-')}", settings[name]]
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is downloaded
     if not work.index.exists() and not {*WAYS, "serve"} <= work.results.keys():
         measure("build", *arguments, "--step", "build")

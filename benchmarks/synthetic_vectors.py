@@ -36,6 +36,7 @@ import numpy as np
 
 #: Number of rows that are drawn with one seed.
 BLOCK = 16_384
+# The constants of the text above.
 NEIGHBOURS = 32
 KEPT = 0.6
 SPREAD = 0.5
@@ -100,7 +101,7 @@ class SyntheticVectors:
         return self._rows
 
     def __getitem__(self, rows: slice) -> np.ndarray:
-        """Return the vectors of a slice of step 1: (rows, dimension)."""
+        """Return the vectors of a slice: (rows, dimension). Raises IndexError for another step than 1."""
         start, stop, step = rows.indices(len(self))
         if step != 1:
             raise IndexError("vectors are drawn in slices of step 1")
@@ -155,9 +156,9 @@ def neighbourhoods(vectors: np.ndarray) -> np.ndarray:
 
 
 def synthetic_questions(
-    vectors: SyntheticVectors, real: RealVectors, many: int, seed: int = 0
+    vectors: SyntheticVectors, real: RealVectors, count: int, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return `many` questions (many, d), and for each the row of the synthetic passage that it belongs to.
+    """Return `count` questions (count, d), and for each the row of the synthetic passage that it belongs to.
 
     The rows are in up to eight blocks, spread over the corpus. There are fewer questions if these blocks have
     too few passages with questions.
@@ -171,16 +172,16 @@ def synthetic_questions(
     chosen = np.unique(np.linspace(0, blocks - 1, min(8, blocks)).astype(int)).tolist()
     questions, rows = [], []
     for number, block in enumerate(chosen):
-        quota = (number + 1) * many // len(chosen)
+        quota = (number + 1) * count // len(chosen)
         first = block * BLOCK
         parents = vectors.parents(block)[: len(vectors) - first]
         children = vectors[first : first + len(parents)]
-        for place in generator.permutation(np.flatnonzero(np.isin(parents, list(answers)))).tolist():
+        for index in generator.permutation(np.flatnonzero(np.isin(parents, list(answers)))).tolist():
             if len(questions) == quota:
                 break
-            parent = int(parents[place])
+            parent = int(parents[index])
             question = real.questions[generator.choice(answers[parent])]
-            questions.append(question + MOVED * (children[place] - real.passages[parent]))
-            rows.append(first + place)
+            questions.append(question + MOVED * (children[index] - real.passages[parent]))
+            rows.append(first + index)
     moved = np.array(questions, np.float32).reshape(-1, vectors.dimension)
     return moved / np.linalg.norm(moved, axis=1, keepdims=True), np.array(rows, np.int64)

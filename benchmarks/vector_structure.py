@@ -44,7 +44,7 @@ RANKS = (1, 10, 100)
 ASKED, _ASKED_OF_LARGE = 1000, 200
 
 
-def nearest(vectors, questions: np.ndarray, k: int) -> np.ndarray:
+def nearest(vectors: np.ndarray | SyntheticVectors, questions: np.ndarray, k: int) -> np.ndarray:
     """Return the `k` highest similarities of each question (m, d) to `vectors`, best first: (m, k)."""
     from retrieval_server.indexing.faiss_recall import exact_best
 
@@ -108,7 +108,9 @@ OF_PASSAGES = (
 )
 
 
-def of_questions(vectors, questions: np.ndarray, to_gold: np.ndarray) -> list[float]:
+def of_questions(
+    vectors: np.ndarray | SyntheticVectors, questions: np.ndarray, to_gold: np.ndarray
+) -> list[float]:
     """Return the figures of questions, in the order of OF_QUESTIONS.
 
     `to_gold` has the similarities of the questions to the passages that answer them.
@@ -159,16 +161,16 @@ def table(names: tuple[str, ...], columns: list[list[float]], head: list[str]) -
 
 
 def compare(real: RealVectors, passages: list[int]) -> None:
-    """Print the three tables."""
+    """Print the three tables; `passages` are the sizes of the larger corpora."""
     count = len(real.passages)
     synthetic = SyntheticVectors(real.passages, count)
     columns = [of_passages(real.passages), of_passages(synthetic[:])]
     heads = [f"real, {count:,}", f"synthetic, {count:,}"]
     order = np.random.default_rng(0).permutation(count)
     for share in (4, 16):
-        few = real.passages[order[: count // share]]
-        columns.append(of_passages(SyntheticVectors(few, count)[:]))
-        heads.append(f"synthetic, from {len(few):,} real")
+        sample = real.passages[order[: count // share]]
+        columns.append(of_passages(SyntheticVectors(sample, count)[:]))
+        heads.append(f"synthetic, from {len(sample):,} real")
     print(table(OF_PASSAGES, columns, heads), end="\n\n", flush=True)
     pairs = [(question, row) for question, gold in enumerate(real.gold) for row in gold]
     to_gold = [real.questions[question] @ real.passages[row] for question, row in pairs]
@@ -182,14 +184,14 @@ def compare(real: RealVectors, passages: list[int]) -> None:
 
     def large_rows() -> Iterator[list[str]]:
         """Yield a row of the table for each number of passages."""
-        for many in passages:
-            large = SyntheticVectors(real.passages, many)
+        for size in passages:
+            large = SyntheticVectors(real.passages, size)
             similarities = nearest(large, large[:_ASKED_OF_LARGE], RANKS[-1] + 1)[:, 1:]
             pairs = [
-                (similarities[:, rank - 1].mean(), expected(count, first, dimension, many, rank))
+                (similarities[:, rank - 1].mean(), expected(count, first, dimension, size, rank))
                 for rank in RANKS
             ]
-            yield [f"{many:,}", *(f"{value:.3f}" for pair in pairs for value in pair)]
+            yield [f"{size:,}", *(f"{value:.3f}" for pair in pairs for value in pair)]
 
     head = ["passages", "1st", "expected", "10th", "expected", "100th", "expected"]
     markdown.print_table(head, large_rows(), "r" * len(head))
@@ -204,7 +206,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--questions", type=Path, default=QUESTIONS, help="JSONL with 'question' and 'supporting_ids'"
     )
-    parser.add_argument("--passages", type=int, nargs="*", default=[100_000], help="(default %(default)s)")
+    parser.add_argument("--passages", type=int, nargs="*", default=[100_000], help="(default 100000)")
     args = parser.parse_args(argv)
     if not args.questions.is_file():
         parser.error(f"{args.questions}: no such file; give your questions with --questions FILE")

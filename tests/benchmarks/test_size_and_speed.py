@@ -20,7 +20,7 @@ from .conftest import run_script, write_jsonl
 @pytest.mark.slow
 @pytest.mark.parametrize("passages", [500, 1300])
 def test_each_passage_is_in_the_index_once_and_has_the_row_of_its_original(tmp_path, passages):
-    make_index("small", passages, block=500, folder=tmp_path, many=8)
+    make_index("small", passages, block=500, folder=tmp_path, n_cells=8)
     opened = Opened(tmp_path, "small", DIMENSION, mapped=True)
     assert opened.cells == 8 and opened.index.ntotal == passages
     vectors = RandomVectors(500, DIMENSION)[:]
