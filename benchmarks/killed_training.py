@@ -1,4 +1,8 @@
-"""Kills a training with SIGKILL, and compares its checkpoints with those of another, tensor by tensor."""
+"""Kills a training with SIGKILL, and compares checkpoints tensor by tensor.
+
+resumed_training.py and the phase `resume` of gpu.py use it, to show whether a resumed training equals an
+undisturbed one.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +21,12 @@ from rag_r1.system.child_processes import SESSION, end, start
 def run_and_kill(
     command: Sequence[str], log: Path, is_done: Callable[[], bool], variables: Mapping[str, str]
 ) -> None:
-    """Start a command with further environment variables, and kill it with all of its children, as when a
-    machine is lost, once `is_done` says so.
+    """Start a command, and kill it with all of its children, as when a machine is lost, once `is_done`.
 
-    Raises RuntimeError if the command ends before that.
+    `variables` are added to its environment. Raises RuntimeError if the command ends before that.
     """
     environment = {**os.environ, **variables}
-    environment.pop("RAY_ADDRESS", None)
+    environment.pop("RAY_ADDRESS", None)  # the training must start its own Ray, which is killed with it
     with log.open("w") as file:
         process = start(command, file, environment)
         try:
@@ -42,8 +45,11 @@ def run_and_kill(
 
 
 def tensors(checkpoint: Path, kind: str) -> dict[str, Any]:
-    """Load the tensors of a checkpoint of one process, by name: `model` for the weights, `optim` for the
-    optimizer's state."""
+    """Load the tensors of a checkpoint of one process, by name.
+
+    `kind` is `model` for the weights, or `optim` for the optimizer's state. Raises ValueError if the
+    checkpoint has no such file, or several.
+    """
     import torch
     import torch.distributed.tensor  # the class of the tensors that FSDP2 saves
 
@@ -61,24 +67,24 @@ def tensors(checkpoint: Path, kind: str) -> dict[str, Any]:
     return by_name
 
 
-def compared(
-    one: Mapping[str, Any], two: Mapping[str, Any], before: Mapping[str, Any] | None = None
+def compare(
+    original: Mapping[str, Any], other: Mapping[str, Any], before: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return how many tensors are equal to the bit, and the largest difference.
+    """Compare two sets of tensors with the same names.
 
+    Returns the number of `tensors`, how many of them are `equal` to the bit, and the `largest` difference.
     With `before`, the common origin of both, the result also has the norm of the difference as a share of the
-    norm of the change.
+    norm of the original's change, `of_change`, which is None if there is no change.
     """
     import torch
 
-    equal = sum(torch.equal(value, two[name]) for name, value in one.items())
-    gaps = {name: (value.double() - two[name].double()) for name, value in one.items()}
-    figures: dict[str, Any] = {"tensors": len(one), "equal": equal}
+    equal = sum(torch.equal(value, other[name]) for name, value in original.items())
+    gaps = {name: (value.double() - other[name].double()) for name, value in original.items()}
+    figures: dict[str, Any] = {"tensors": len(original), "equal": equal}
     figures["largest"] = max(float(gap.abs().max()) for gap in gaps.values())
     if before is not None:
-        change = sum(
-            float((value.double() - before[name].double()).square().sum()) for name, value in one.items()
-        )
+        changes = (value.double() - before[name].double() for name, value in original.items())
+        change = sum(float(difference.square().sum()) for difference in changes)
         distance = sum(float(gap.square().sum()) for gap in gaps.values())
         figures["of_change"] = (distance / change) ** 0.5 if change else None
     return figures

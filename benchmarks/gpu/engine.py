@@ -30,15 +30,16 @@ from rag_r1.training.composition import compose_recipe
 
 #: The parts of a training step.
 PARTS = ("forward and backward", "optimizer step")
-#: Returns a context manager for a part of a step, such as a meter.
-Around = Callable[[str], AbstractContextManager]
+#: Returns a context manager, such as a meter, in which a part of a step runs; the argument is one of PARTS.
+PartContext = Callable[[str], AbstractContextManager]
 
 
 def compose(plan: Plan, recipe: str, model: Path, *overrides: str) -> DictConfig:
     """Compose a recipe for this machine with a model. Raises RunError if that fails."""
-    data = ["data.train_files=none", "data.val_files=none", "rag_r1.retriever.url=http://127.0.0.1:1"]
-    names = [plan.platform, f"actor_rollout_ref.model.path='{model}'", "trainer.n_gpus_per_node=1"]
-    return compose_recipe(Recipe.find(recipe), [*names, *data, *overrides])
+    # A recipe requires these values, which the engine alone does not use.
+    unused = ["data.train_files=none", "data.val_files=none", "rag_r1.retriever.url=http://127.0.0.1:1"]
+    used = [plan.platform, f"actor_rollout_ref.model.path='{model}'", "trainer.n_gpus_per_node=1"]
+    return compose_recipe(Recipe.find(recipe), [*used, *unused, *overrides])
 
 
 class LoneEngine:
@@ -61,17 +62,20 @@ class LoneEngine:
         self.engine.initialize()
 
     def step(
-        self, rows: Sequence[torch.Tensor], tokens: int, around: Around = lambda part: nullcontext()
+        self,
+        rows: Sequence[torch.Tensor],
+        tokens: int,
+        context_of: PartContext = lambda part: nullcontext(),
     ) -> float:
-        """Make a training step in micro batches of `tokens`, and return the norm of the gradients.
+        """Make a training step in micro batches of at most `tokens`, and return the norm of the gradients.
 
-        Each of its two parts (PARTS) runs in a block of `around`.
+        Each of its two parts runs in the block of its `context_of`.
         """
         with self.engine.train_mode():
             self.engine.optimizer_zero_grad()
-            with around(PARTS[0]):
+            with context_of(PARTS[0]):
                 self.engine.forward_backward_batch(self._batch(rows, tokens), _loss)
-            with around(PARTS[1]):
+            with context_of(PARTS[1]):
                 return self.engine.optimizer_step()
 
     def log_probs(self, rows: Sequence[torch.Tensor], tokens: int) -> list[torch.Tensor]:

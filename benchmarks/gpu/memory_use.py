@@ -24,7 +24,7 @@ from rag_r1.system.gpu_driver import gpu_memory_used
 class Sampler:
     """Reads a number repeatedly in a thread during a block.
 
-    `values` has pairs of the seconds since the begin of the block and the number.
+    `values` has pairs of the seconds since the beginning of the block and the number.
     """
 
     def __init__(self, read: Callable[[], float], every_s: float):
@@ -127,8 +127,9 @@ class TrainingMeter(Sampler):
         """Return the bytes in use; on a GPU, those of the last reading if nvidia-smi does not answer."""
         if not self._on_gpu:
             return _resident_of_children()
-        used = gpu_memory_used()
-        return used if used is not None else self.values[-1][1] if self.values else 0.0
+        if (used := gpu_memory_used()) is not None:
+            return used
+        return self.values[-1][1] if self.values else 0.0
 
     @property
     def timeline(self) -> list[tuple[int, float]]:

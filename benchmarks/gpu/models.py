@@ -17,7 +17,17 @@ from rag_r1.runs.errors import RunError
 from rag_r1.training.preflight.memory.shape import SHAPES, ModelShape
 
 PROTOCOL = "rag_r1_mq"
-_TINY = ModelShape("tiny", 2, 64, 128, 4, 2, SHAPES["demo"].vocabulary, tied=True, head_dim=16)
+_TINY = ModelShape(
+    "tiny",
+    layers=2,
+    hidden_size=64,
+    intermediate_size=128,
+    heads=4,
+    kv_heads=2,
+    vocabulary=SHAPES["demo"].vocabulary,
+    tied=True,
+    head_dim=16,
+)
 _TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -27,7 +37,7 @@ _TOKENIZER_FILES = (
 
 
 def shape_for(size: str) -> ModelShape:
-    """Return the shape of a size, such as `7B`."""
+    """Return the shape of a size, such as `7B`. Raises KeyError for an unknown size."""
     return _TINY if size == _TINY.name else SHAPES[size]
 
 
@@ -36,8 +46,8 @@ def check_models(plan: Plan, sizes: set[str]) -> None:
     missing = sorted(size for size in sizes if not _exists(plan, size))
     if missing and not plan.random_weights:
         raise RunError(
-            f"{plan.models} has no model {' and none '.join(missing)}: put a model's folder of that name "
-            "there, or give --random-weights"
+            f"{plan.models} has no model {', '.join(missing)}: put a model's folder of that name there, or "
+            "give --random-weights"
         )
 
 

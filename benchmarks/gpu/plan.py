@@ -31,7 +31,7 @@ class Plan:
     random_weights: bool = False
     #: The model of recipes/real_small; None if it is made by pip.
     small_model: Path | None = None
-    #: HotpotQA's passages for recipes/real_small.
+    #: HotpotQA's passages for recipes/real_small; not needed with `small_data`.
     corpus: Path | None = None
     #: The data of recipes/real_small, if its README's commands were run before.
     small_data: Path | None = None
@@ -40,7 +40,10 @@ class Plan:
 
     @classmethod
     def of(cls, out: Path, models: Path | None = None, **values: Any) -> Plan:
-        """Make a plan for this machine, with absolute paths; by default the models are in OUT/models."""
+        """Make a plan for this machine, with absolute paths; by default the models are in OUT/models.
+
+        `values` are further fields of the plan.
+        """
         gpu = {} if values.get("miniature") else {"gpu_bytes": gpu_memory() or _GPU}
         paths = {key: value.resolve() for key, value in values.items() if isinstance(value, Path)}
         return cls(out.resolve(), (models or out / "models").resolve(), **{**gpu, **values, **paths})

@@ -41,12 +41,12 @@ def section(plan: Plan, phases: Iterable[str] = PHASES) -> str:
 def write_section(path: Path, text: str) -> None:
     """Replace the section in a page.
 
-    Raises RunError if the page lacks the two marks, and OSError if it cannot be read or written.
+    Raises RunError unless the page has the two marks once, and OSError if it cannot be read or written.
     """
     page = path.read_text(encoding="utf-8")
     marked = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
     if len(marked.findall(page)) != 1:
-        raise RunError(f"{path} has no section for the cells: put {BEGIN} and {END} where it belongs")
+        raise RunError(f"{path} needs one section for the cells: put {BEGIN} and {END} there, once")
     write_text(path, marked.sub(lambda _: f"{BEGIN}\n\n{text}\n\n{END}", page))
 
 

@@ -85,8 +85,7 @@ def _measure(phase: str, plan: Plan, store: CellStore, cells: Sequence[Cell], de
     except RunError:
         print(f"{phase}: failed; see {log}", flush=True)
     finally:
-        stop_leftovers(
-            plan.out
-        )  # Ray's processes outlive a training by seconds, and would disturb the next cell
+        # Ray's processes outlive a training by seconds, and would disturb the next cell.
+        stop_leftovers(plan.out)
     if missing := [cell for cell in cells if store.read(cell) is None]:
         store.fail(missing[0], log)

@@ -20,7 +20,9 @@ from rag_r1.system.gpu_driver import gpu_memory_used
 _WAIT_S = 300.0
 
 
-def generation(model: Path, log: Path, prompts: Sequence[Sequence[int]], options: Sequence[str]) -> dict:
+def generation(
+    model: Path, log: Path, prompts: Sequence[Sequence[int]], options: Sequence[str]
+) -> dict[str, Any]:
     """Return the seconds until a server is ready, its tokens per second, and the used bytes of the GPU.
 
     All prompts are generated at once.
@@ -38,7 +40,7 @@ def generation(model: Path, log: Path, prompts: Sequence[Sequence[int]], options
         }
 
 
-def sleep(model: Path, log: Path, prompts: Sequence[Sequence[int]], options: Sequence[str]) -> dict:
+def sleep(model: Path, log: Path, prompts: Sequence[Sequence[int]], options: Sequence[str]) -> dict[str, Any]:
     """Return the seconds of a sleep of level 1 (weights in host memory) and of waking up.
 
     The result also has the used bytes of the GPU, awake and asleep, and says whether the server generates the

@@ -27,8 +27,10 @@ from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 from rag_r1.training.metrics_files import MetricsFile
 
 #: Prefixes of the metrics that are kept for each step.
-_KEPT = ("timing_s/", "perf/", "training/rollout_probs_diff", "search/score", "search/searches", "actor/grad")
-_KEPT += ("search/logprob_gap", "actor/pg_loss", "actor/lr", "response_length/mean")
+_KEPT = (
+    *("timing_s/", "perf/", "training/rollout_probs_diff", "search/score", "search/searches", "actor/grad"),
+    *("search/logprob_gap", "actor/pg_loss", "actor/lr", "response_length/mean"),
+)
 #: Seconds after which a hanging training is ended; the minutes of a phase usually end before.
 _AT_MOST_S = 3600.0
 #: Overrides for few processes, since each takes seconds to start.
@@ -111,7 +113,7 @@ def run_training(plan: Plan, cell: Cell, folder: Path) -> dict[str, Any]:
 
 
 def metrics_by_step(metrics: Path) -> dict[str, dict[str, float]]:
-    """Return the metrics of each step that are kept."""
+    """Return the metrics by step: those with a prefix in _KEPT, and the held-out exact match."""
     steps: dict[str, dict[str, float]] = {}
     for step, values in MetricsFile(metrics).new_lines():
         kept = {
@@ -129,11 +131,12 @@ def step_median(figures: Mapping[str, Any], name: str) -> float | None:
     return median(values) if values else None
 
 
-#: The columns of a training's row in a table, and the metrics in them.
+#: The columns of a training's row in a table.
 HEAD = ("training", "steps", "a step, s", "generating", "log-probs", "reference", "update", "weights to vLLM",
         "tokens/s", "peak, GB", "difference of probability, mean", "largest",
         "of log-prob, largest")  # fmt: skip
-_METRICS = ("step", "gen", "old_log_prob", "ref", "update_actor", "update_weights")
+#: The times in the columns from `a step, s` to `weights to vLLM`.
+_TIMES = ("step", "gen", "old_log_prob", "ref", "update_actor", "update_weights")
 
 
 def training_row(name: str, figures: Mapping[str, Any]) -> list[object]:
@@ -147,7 +150,7 @@ def training_row(name: str, figures: Mapping[str, Any]) -> list[object]:
     return [
         name,
         sum("timing_s/step" in step for step in figures["steps"].values()),
-        *(cell_of(f"timing_s/{metric}") for metric in _METRICS),
+        *(cell_of(f"timing_s/{metric}") for metric in _TIMES),
         cell_of("perf/throughput", 0),
         f"{figures['peak'] / 1e9:.1f}",
         *(cell_of(metric, 6) for metric in gaps),

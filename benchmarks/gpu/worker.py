@@ -19,7 +19,7 @@ from rag_r1.system.child_processes import exit_on_sigterm
 
 
 def main(plan: Plan, phase: str, names: Sequence[str]) -> None:
-    """Measure these cells, in this order."""
+    """Measure the cells with these names, in the order of their phase."""
     store, module = CellStore(plan.out), PHASES[phase]
     cells = [cell for cell in cells_of(module, plan) if cell.name in names]
     started = time.monotonic()

@@ -18,8 +18,10 @@ from benchmarks.gpu.plan import Plan
 
 TITLE = "Memory of a step, veRL's engine alone"
 _RECIPES = {"lora": "hardware/one_gpu_80_grpo", "full": "rag_r1/grpo"}
+#: Sizes of models, and of micro batches in tokens.
 _SIZES, _TOKENS = ("1.5B", "3B", "7B"), (4096, 10_240, 20_480)
-_TINY = ("tiny",), (64, 256)
+#: The same for the miniature.
+_TINY_SIZES, _TINY_TOKENS = ("tiny",), (64, 256)
 #: (what is trained, whether it is offloaded) in the miniature.
 _TINY_KINDS = (("lora", True), ("full", False))
 #: Bytes of a parameter in 32 bits, with its gradient and Adam's two moments.
@@ -33,7 +35,7 @@ def groups(plan: Plan) -> list[list[Cell]]:
 
     Full training is left out if weights, gradients and moments alone exceed the memory of the GPU.
     """
-    models, tokens = _TINY if plan.miniature else (_SIZES, _TOKENS)
+    models, tokens = (_TINY_SIZES, _TINY_TOKENS) if plan.miniature else (_SIZES, _TOKENS)
     kinds = _TINY_KINDS if plan.miniature else tuple(product(_RECIPES, (True, False)))
     return [
         [_cell(size, trained, offload, count) for count in tokens]
@@ -66,7 +68,7 @@ def overrides(settings: dict[str, Any]) -> list[str]:
 
 
 def measure(plan: Plan, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
-    """Yield the peaks by phase, each with its estimate, in bytes."""
+    """Yield each cell's peaks by phase and their estimates, in bytes, and the seconds and tokens of a step."""
     from benchmarks.gpu.engine import PARTS, LoneEngine, compose, random_rows
     from benchmarks.gpu.memory_use import PhaseMeter
 
@@ -74,16 +76,16 @@ def measure(plan: Plan, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
     shape, folder = shape_for(first["size"]), model_folder(plan, first["size"])
     recipe, trains_adapters = _RECIPES[first["trained"]], first["trained"] == "lora"
     config = compose(plan, recipe, folder, *overrides(first))
-    row = int(config.data.max_prompt_length + config.data.max_response_length)
+    longest = int(config.data.max_prompt_length + config.data.max_response_length)
     with meter.phase("load"):
         engine = LoneEngine(config)
     engine.step(random_rows(2, 64, shape.vocabulary), 64)
     for cell in cells:
         tokens = cell.settings["tokens"]
         config = compose(plan, recipe, folder, *overrides(cell.settings))
-        length = min(tokens, row)
-        rows = random_rows(2 * tokens // length, length, shape.vocabulary)
-        engine.step(rows, tokens, meter.phase)
+        length = min(tokens, longest)
+        token_rows = random_rows(2 * tokens // length, length, shape.vocabulary)
+        engine.step(token_rows, tokens, meter.phase)
         with meter.phase("gather"):
             engine.gather(trains_adapters=trains_adapters)
         with meter.phase("waiting"):
@@ -91,7 +93,7 @@ def measure(plan: Plan, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
         estimate = estimate_of(config, shape, plan.gpu_bytes)
         peaks = meter.peaks
         phases = {name: peaks[name] | _compare(estimate[name], peaks[name]["used"]) for name in PHASES}
-        yield {"phases": phases, "step_s": meter.seconds(*PARTS), "step_tokens": sum(map(len, rows))}
+        yield {"phases": phases, "step_s": meter.seconds(*PARTS), "step_tokens": sum(map(len, token_rows))}
 
 
 def _compare(estimate: float, used: float) -> dict[str, float | None]:

@@ -34,9 +34,10 @@ _TRAINING = (
     "trainer.save_freq=-1",
     "trainer.resume_mode=disable",
     "trainer.total_training_steps=3",
+    # By default veRL checks only every two seconds whether a batch is ready.
     "++trainer.v1.sampler.sampler_kwargs.poll_interval=0.1",
 )
-#: Number of steps of an engine; the first is not counted.
+#: Number of steps of an engine; the first is not counted, since it makes the optimizer's moments.
 _STEPS = 4
 HEAD = ("cell", "figures")
 

@@ -8,6 +8,7 @@ demo's GRPO with two steps, and a validation before and after them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ def measure(plan: Plan, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
 
 
 def _data(plan: Plan, folder: Path) -> dict[str, Any]:
-    """Make everything that needs no GPU, unless it exists."""
+    """Make everything that needs no GPU, unless it exists; there are no figures."""
     names = ("corpus.jsonl", "index", "questions", "traces", "sft", "rl")
     corpus, index, questions, traces, sft_data, rl_data = (
         _data_folder(plan, folder) / name for name in names
@@ -161,7 +162,8 @@ def _eval(plan: Plan, folder: Path) -> dict[str, Any]:
     return {"report": read_json_object(out / "report.json")["figures"]}
 
 
-def _search(data: Path, folder: Path) -> Any:
+def _search(data: Path, folder: Path) -> AbstractContextManager[str]:
+    """Return a context manager that runs the retrieval server and yields its URL."""
     return retrieval_process(data / "index", folder / "server.log")
 
 

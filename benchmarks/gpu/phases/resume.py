@@ -19,14 +19,15 @@ from benchmarks.gpu import trainings
 from benchmarks.gpu.cells import Cell
 from benchmarks.gpu.models import check_models, model_folder, shape_for
 from benchmarks.gpu.plan import Plan
-from benchmarks.killed_training import compared, run_and_kill, tensors
+from benchmarks.killed_training import compare, run_and_kill, tensors
 from rag_r1.inference.model_folders import TRACKER
 from rag_r1.io.atomic_files import move_into_place, write_text
 from rag_r1.training.checkpoint_steps import last_whole_step
 
 TITLE = "Kill and resume"
 _RECIPES = {"lora": "hardware/one_gpu_24_grpo", "nf4": "hardware/one_gpu_24_nf4", "full": "rag_r1/grpo"}
-_SAVED = "actor_rollout_ref.actor.checkpoint.{}_contents=[model,optimizer,extra]"
+#: Override for what a checkpoint has when it is saved, and when it is loaded.
+_CONTENTS = "actor_rollout_ref.actor.checkpoint.{}_contents=[model,optimizer,extra]"
 _TRAINING = (
     *trainings.SMALL,
     "trainer.total_training_steps=3",
@@ -75,8 +76,8 @@ def _engine(plan: Plan, folder: Path, kind: str, length: int) -> dict[str, Any]:
     from benchmarks.gpu.engine import LoneEngine, compose, random_rows
 
     size, checkpoint = _size(plan), str(folder / "checkpoints")
-    saved = [_SAVED.format(way) for way in ("save", "load")]
-    config = compose(plan, _RECIPES[kind], model_folder(plan, size), *saved)
+    contents = [_CONTENTS.format(direction) for direction in ("save", "load")]
+    config = compose(plan, _RECIPES[kind], model_folder(plan, size), *contents)
     token_rows = random_rows(2, length, shape_for(size).vocabulary)
     original = LoneEngine(config)
     original.step(token_rows, length)
@@ -87,10 +88,9 @@ def _engine(plan: Plan, folder: Path, kind: str, length: int) -> dict[str, Any]:
     del original
     resumed = LoneEngine(config)
     resumed.engine.load_checkpoint(checkpoint, del_local_after_load=False)
-    loaded = resumed.trained()
+    loaded = compare(before, resumed.trained())
     resumed_norm = resumed.step(token_rows, length)
-    state = compared(before, loaded)
-    return {"loaded": state, "norms": [norm, resumed_norm], **compared(after, resumed.trained(), before)}
+    return {"loaded": loaded, "norms": [norm, resumed_norm], **compare(after, resumed.trained(), before)}
 
 
 def _training(plan: Plan, cell: Cell, folder: Path) -> dict[str, Any]:
@@ -101,18 +101,18 @@ def _training(plan: Plan, cell: Cell, folder: Path) -> dict[str, Any]:
     with trainings.training_command(plan, cell, folder) as command:
         _train_and_kill(command, folder, 2)
         killed = trainings.metrics_by_step(metrics)
-        original = folder / "straight"
-        move_into_place(checkpoints / "global_step_2", original)
-        for later in checkpoints.glob("global_step_3"):
-            shutil.rmtree(later)
+        killed_checkpoint = folder / "straight"
+        move_into_place(checkpoints / "global_step_2", killed_checkpoint)
+        shutil.rmtree(checkpoints / "global_step_3", ignore_errors=True)  # it may have been begun
         write_text(checkpoints / TRACKER, "1")
         train(command, folder, 3600)
     resumed = trainings.metrics_by_step(metrics)
-    first, one, two = (
+    before, original, repeated = (
         tensors(path, "model")
-        for path in (checkpoints / "global_step_1", original, checkpoints / "global_step_2")
+        for path in (checkpoints / "global_step_1", killed_checkpoint, checkpoints / "global_step_2")
     )
-    return {"steps": {"killed": killed.get("2"), "resumed": resumed.get("2")}, **compared(one, two, first)}
+    steps = {"killed": killed.get("2"), "resumed": resumed.get("2")}
+    return {"steps": steps, **compare(original, repeated, before)}
 
 
 def _train_and_kill(command: Sequence[str], folder: Path, step: int) -> None:
@@ -130,5 +130,4 @@ def rows(cell: Cell, figures: dict[str, Any]) -> list[list[object]]:
     """Return the row of a cell."""
     share = figures["of_change"]
     of_change = "–" if share is None else f"{share:.1e}"
-    equal = f"{figures['equal']}"
-    return [[cell.label, figures["tensors"], equal, f"{figures['largest']:.1e}", of_change]]
+    return [[cell.label, figures["tensors"], figures["equal"], f"{figures['largest']:.1e}", of_change]]

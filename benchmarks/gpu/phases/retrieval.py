@@ -14,18 +14,21 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.gpu.cells import Cell
 from benchmarks.gpu.made import made_once
 from benchmarks.gpu.plan import Plan
+
+if TYPE_CHECKING:
+    from benchmarks.retrieval_load import Round
 
 TITLE = "Retrieval"
 _BATCHES = (1, 8, 64, 512)
 #: Batches, and number of passages of the server's index, in the miniature.
 _SMALL_BATCHES, _SMALL_CORPUS = (1, 8, 64), 64
 _ENCODERS = ("minilm", "base")
-HEAD = ("cell", "queries/s, one at a time", "8", "64", "512", "GPU")
+HEAD = ("cell", "queries/s, one at a time", *map(str, _BATCHES[1:]), "GPU")
 
 
 def groups(plan: Plan) -> list[list[Cell]]:
@@ -51,9 +54,9 @@ def check(plan: Plan) -> None:
 def measure(plan: Plan, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
     """Yield the queries per second of each cell, by batch size."""
     for cell in cells:
-        kind, _, rest = cell.name.partition("-")
+        kind, _, encoder = cell.name.partition("-")
         if kind == "encoder":
-            yield _encoder(plan, *rest.split("-"), cell.settings["batches"])
+            yield _encoder(plan, *encoder.split("-"), cell.settings["batches"])
         elif kind == "faiss":
             yield _faiss(plan, **cell.settings)
         else:
@@ -85,9 +88,9 @@ def _faiss(plan: Plan, rows: int, dimension: int, batches: Sequence[int]) -> dic
     from retrieval_server.search.vectors.faiss_search import GpuSearch, open_search
     from retrieval_server.search.vectors.gpu import place_on_gpus
 
-    random = np.random.default_rng(0)
-    vectors = random.standard_normal((rows, dimension), dtype=np.float32)
-    queries = random.standard_normal((512, dimension), dtype=np.float32)
+    generator = np.random.default_rng(0)
+    vectors = generator.standard_normal((rows, dimension), dtype=np.float32)
+    queries = generator.standard_normal((512, dimension), dtype=np.float32)
     index = faiss.IndexFlatIP(dimension)
     index.add(vectors)
     options = OpenOptions(gpu="auto" if plan.miniature else "on")
@@ -100,7 +103,7 @@ def _faiss(plan: Plan, rows: int, dimension: int, batches: Sequence[int]) -> dic
 
 
 def _server(plan: Plan, clients: int, seconds: float) -> dict[str, Any]:
-    """Return the queries per second and the median milliseconds of a server with this number of clients."""
+    """Return queries per second, median milliseconds and errors of a server with this number of clients."""
     import torch
 
     from rag_r1.demo.world import demo_data
@@ -127,7 +130,7 @@ def _server(plan: Plan, clients: int, seconds: float) -> dict[str, Any]:
     }
 
 
-async def _load(url: str, questions: Sequence[str], clients: int, seconds: float) -> Any:
+async def _load(url: str, questions: Sequence[str], clients: int, seconds: float) -> Round:
     """Run the clients against the server, and return the round's result."""
     import aiohttp
 

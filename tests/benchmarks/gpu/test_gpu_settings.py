@@ -82,10 +82,10 @@ def test_a_comparison_counts_equal_tensors_and_measures_the_distance_in_shares_o
     before = {"a": torch.zeros(2), "b": torch.zeros(2)}
     one = {"a": torch.tensor([3.0, 4.0]), "b": torch.zeros(2)}
     two = {"a": torch.tensor([3.0, 3.5]), "b": torch.zeros(2)}
-    assert resume.compared(one, two, before) == {
+    assert resume.compare(one, two, before) == {
         "tensors": 2,
         "equal": 1,
         "largest": 0.5,
         "of_change": pytest.approx(0.1),
     }
-    assert resume.compared(before, before, before)["of_change"] is None, "nothing has changed"
+    assert resume.compare(before, before, before)["of_change"] is None, "nothing has changed"
