@@ -130,12 +130,20 @@ class Material:
         """Return limits that do not cut an episode of this many turns."""
         total = turns * self.turn_tokens * 4
         return Budget(
-            turns, False, self.turn_tokens, self.turn_tokens * 2, None, 1, max_response_tokens=total
+            max_turns=turns,
+            final_turn=False,
+            max_turn_tokens=self.turn_tokens,
+            max_query_observation_tokens=self.turn_tokens * 2,
+            min_turn_tokens=1,
+            max_response_tokens=total,
         )
 
 
 async def core(material: Material, turns: int, repeated: float) -> tuple[int, float, float]:
-    """Play one episode in the agent core; returns its tokens, its CPU seconds, and those in the tokenizer."""
+    """Play one episode in the agent core; returns its tokens, its CPU seconds, and those in the tokenizer.
+
+    `repeated` is the share of observations that an earlier episode has already received.
+    """
     codec = TimedCodec(material.codec)
     searches = range(1, turns)
     new_turns = random.Random(0).sample(searches, round(len(searches) * (1 - repeated)))
@@ -155,7 +163,7 @@ async def core(material: Material, turns: int, repeated: float) -> tuple[int, fl
 async def play(
     material: Material, turns: int, codec: TimedCodec, prompt: list[int], services: ScriptedServices
 ) -> int:
-    """Play one episode, make its training row and its record, and return the number of tokens."""
+    """Play one episode, make its training row and its record, and return the number of the row's tokens."""
     episode = Episode(material.protocol, material.budget(turns), services, search_tools(services), codec)
     record = await episode.run("id", "Where?", prompt)
     row = episode.ledger.row()
@@ -218,7 +226,10 @@ async def plugin(material: Material, turns: int) -> tuple[int, float, float]:
 
 
 def repeated_share(steps: Iterable[Sequence[dict[str, Any]]]) -> float:
-    """Return the share of a run's observations that the same step has already seen in another trajectory."""
+    """Return the share of a run's observations that an earlier turn of the same step has already shown.
+
+    `steps` has the records of each step. Without an observation the share is 0.
+    """
     count = repeated = 0
     for records in steps:
         known: set[str] = set()
@@ -238,27 +249,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     add = parser.add_argument
     add("--plugin", action="store_true", help="measure inside veRL's agent loop")
-    add(
-        "--turn-tokens",
-        type=int,
-        default=512,
-        help="tokens per turn, generated and observed (default %(default)s)",
-    )
-    add(
-        "--turns",
-        type=int,
-        nargs="+",
-        default=[2, 4, 8, 16, 32, 64],
-        help="turns per episode (default 2 4 8 16 32 64)",
-    )
+    add("--turn-tokens", type=int, default=512, help="generated and observed in a turn (default %(default)s)")
+    turns = [2, 4, 8, 16, 32, 64]
+    add("--turns", type=int, nargs="+", default=turns, help="turns per episode (default 2 4 8 16 32 64)")
     add("--rounds", type=int, default=15, help="episodes per number of turns (default %(default)s)")
     repeated = parser.add_mutually_exclusive_group()
-    repeated.add_argument(
-        "--repeated", type=float, metavar="SHARE", help="share of repeated observations (default 0)"
-    )
-    repeated.add_argument(
-        "--repeated-as", type=Path, metavar="DIR", help="take the share from these trajectories"
-    )
+    repeated.add_argument("--repeated", type=float, metavar="SHARE", help="of the observations (default 0)")
+    repeated.add_argument("--repeated-as", type=Path, metavar="DIR", help="the share in these trajectories")
     add("--tokenizer", type=Path, metavar="DIR", help="a Hugging Face tokenizer (default: the demo's)")
     args = parser.parse_args(argv)
     if args.repeated_as:
@@ -286,8 +283,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         rounds = [asyncio.run(measure(material, turns)) for _ in range(args.rounds)]
         tokens = rounds[0][0]
         both = statistics.median(seconds for _, seconds, _ in rounds)
-        inside = statistics.median(seconds for _, _, seconds in rounds)
-        loop_ms, tokenizer_ms, both_ms = (1000 * s / turns for s in (both - inside, inside, both))
+        tokenizer_s = statistics.median(seconds for _, _, seconds in rounds)
+        loop_ms, tokenizer_ms, both_ms = (1000 * s / turns for s in (both - tokenizer_s, tokenizer_s, both))
         print(
             f"{tokens:8d} {turns:6d} {loop_ms:13.3f} {tokenizer_ms:10.3f} {both_ms:9.3f} "
             f"{1e6 * both / tokens:9.3f}",

@@ -102,7 +102,10 @@ def _answer(
 
 
 def run_eval(args: EvalArguments, run_setup: RunSetup, out: Path) -> list[str | None]:
-    """Run the command's evaluation, and return its answers in the order of the questions."""
+    """Run the command's evaluation, and return its answers in the order of the questions.
+
+    Raises SystemExit if it fails.
+    """
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         status = asyncio.run(run_condition(args, run_setup, agent_condition(run_setup.setup), out))
     if status:
@@ -160,27 +163,27 @@ def measure(args: argparse.Namespace, folder: Path) -> list[float]:
             overrides=[*LIMITS, "rag_r1.retriever.cache_size=0"],
         )
         run_setup = prepare_evaluation(arguments)
-        few = replace(run_setup.questions, rows=run_setup.questions.rows[:16])
+        few_questions = replace(run_setup.questions, rows=run_setup.questions.rows[:16])
         run_serial(rows[:4], run_setup, engine, retriever)
-        run_eval(arguments, replace(run_setup, questions=few), folder / "warm-up")
+        run_eval(arguments, replace(run_setup, questions=few_questions), folder / "warm-up")
         heads = ("serial s", "a second", "eval s", "a second", "whole s")
         print(f"{'':8} {' '.join(f'{head:>9}' for head in heads)} {'ratio':>7} {'same':>9}")
-        for number in range(1, args.rounds + 1):
+        for round_number in range(1, args.rounds + 1):
             seconds, answers = {}, {}
-            for name in ("serial", "eval") if number % 2 else ("eval", "serial"):
+            for name in ("serial", "eval") if round_number % 2 else ("eval", "serial"):
                 forget_prefixes(engine)
                 started = time.time()
                 if name == "serial":
                     answers[name] = run_serial(rows, run_setup, engine, retriever)
                     seconds[name] = time.time() - started
                 else:
-                    answers[name] = run_eval(arguments, run_setup, folder / f"round{number}")
+                    answers[name] = run_eval(arguments, run_setup, folder / f"round{round_number}")
                     seconds["whole"] = time.time() - started
-                    seconds[name] = records_written_at(folder / f"round{number}") - started
+                    seconds[name] = records_written_at(folder / f"round{round_number}") - started
             ratios.append(seconds["serial"] / seconds["eval"])
             same = sum(a == b for a, b in zip(answers["serial"], answers["eval"], strict=True))
             print(
-                f"round {number:<2} {seconds['serial']:9.2f} {len(rows) / seconds['serial']:9.2f} "
+                f"round {round_number:<2} {seconds['serial']:9.2f} {len(rows) / seconds['serial']:9.2f} "
                 f"{seconds['eval']:9.2f} {len(rows) / seconds['eval']:9.2f} {seconds['whole']:9.2f} "
                 f"{ratios[-1]:6.2f}x {same:4} of {len(rows)}",
                 flush=True,
@@ -195,7 +198,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     add = parser.add_argument
     add("--questions", type=int, default=500, help="questions of a round (default %(default)s)")
-    add("--rounds", type=int, default=3, help="(default %(default)s)")
+    add("--rounds", type=int, default=3, help="of both arms (default %(default)s)")
     add("--in-flight", type=int, default=256, help="questions at a time in eval (default %(default)s)")
     add("--slots", type=int, default=64, help="sequences that vLLM decodes at once (default %(default)s)")
     add("--no-prefix-cache", action="store_true", help="vLLM reads the whole context in each turn")

@@ -8,7 +8,7 @@ rollout.py uses it for its part `vllm`.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,10 @@ from rag_r1.demo.policy import policy_path, prompt_ids
 from rag_r1.demo.world import Question, demo_protocol
 from rag_r1.protocols import Protocol, control_tokens
 
+#: The most tokens of an episode.
 CONTEXT = 512
 
-# The same values as in recipes/platform/cpu.yaml, which gives the reasons.
+#: The same values as in recipes/platform/cpu.yaml, which gives the reasons.
 _CPU = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -57,32 +58,37 @@ class VllmEngine:
         return Generation(list(last.outputs[0].token_ids))
 
 
-class RealEngine:
-    """Makes the jobs of a run on the shared AsyncLLM."""
+class JobFactory:
+    """Makes the jobs of each run on the shared AsyncLLM."""
 
     def __init__(self, llm: Any, protocol: Protocol, tokenizer: Any):
         self.llm, self.protocol, self.tokenizer = llm, protocol, tokenizer
         self.codec = TokenizerCodec(tokenizer, cache_size=0)  # otherwise all runs but the first would profit
         self.runs = 0
 
-    def jobs(self, questions: Sequence[Question], temperature: float, pauses: Sequence[Any]) -> list[Job]:
-        """Return a job for each question; `pauses` return the durations of its searches."""
+    def jobs(
+        self, questions: Sequence[Question], temperature: float, pauses: Sequence[Callable[[], float]]
+    ) -> list[Job]:
+        """Return a job for each question; `pauses` has a function that returns its searches' durations."""
         self.runs += 1
         return [
             Job(
                 question.id,
                 question.text,
                 prompt_ids(self.tokenizer, self.protocol, self.protocol.messages(question.text)),
-                VllmEngine(self.llm, f"{self.runs}-{number}", number, temperature),
+                VllmEngine(self.llm, f"{self.runs}-{index}", index, temperature),
                 pause,
             )
-            for number, (question, pause) in enumerate(zip(questions, pauses, strict=True))
+            for index, (question, pause) in enumerate(zip(questions, pauses, strict=True))
         ]
 
 
 @asynccontextmanager
-async def real_engine(policy: Path | None, protocol_name: str, slots: int) -> AsyncIterator[RealEngine]:
-    """Start vLLM with at most `slots` sequences per batch; `policy` None means the committed warm start."""
+async def real_engine(policy: Path | None, protocol_name: str, slots: int) -> AsyncIterator[JobFactory]:
+    """Start vLLM with at most `slots` sequences per batch, and stop it at the end of the block.
+
+    `policy` is a folder; None means the committed warm start.
+    """
     for name, value in _CPU.items():
         os.environ.setdefault(name, value)
     from transformers import AutoTokenizer
@@ -106,6 +112,6 @@ async def real_engine(policy: Path | None, protocol_name: str, slots: int) -> As
         )
     )
     try:
-        yield RealEngine(llm, protocol, tokenizer)
+        yield JobFactory(llm, protocol, tokenizer)
     finally:
         llm.shutdown()

@@ -52,8 +52,13 @@ HEADER = (
 )
 
 
-def row(label: str, outcome: Outcome, speed: float, critical: float | None, base_s: float) -> dict[str, Any]:
-    """Print one row of a table, and return it as data."""
+def print_row(
+    label: str, outcome: Outcome, speed: float, critical: float | None, base_s: float
+) -> dict[str, Any]:
+    """Print one row of a table, and return it as data.
+
+    `critical` is in seconds of the load, and `base_s`, the wall time of the first schedule, in real seconds.
+    """
     wall = outcome.wall_s * speed
     data = {
         "label": label,
@@ -68,10 +73,10 @@ def row(label: str, outcome: Outcome, speed: float, critical: float | None, base
         "tokens": sum(r.generated_tokens + r.observed_tokens for r in outcome.records),
         "failed_searches": outcome.failed_searches,
     }
-    text = f"{critical:8.1f}" if critical else f"{'-':>8}"
+    least = f"{critical:8.1f}" if critical else f"{'-':>8}"
     failed = f"   {outcome.failed_searches} searches failed" if outcome.failed_searches else ""
     print(
-        f"{label:<26} {outcome.name:<9} {wall:8.2f} {text} {outcome.busy:6.1%} {data['ratio']:5.2f}x "
+        f"{label:<26} {outcome.name:<9} {wall:8.2f} {least} {outcome.busy:6.1%} {data['ratio']:5.2f}x "
         f"{data['cpu_ms_a_turn']:12.3f}{failed}",
         flush=True,
     )
@@ -91,11 +96,11 @@ def simulated(args: argparse.Namespace, bench: Bench, url: str) -> list[dict[str
         plans = draw(load_of(args, sigma), bench.queries)
         for slots in args.slots:
             label = f"sigma {sigma:g}, {slots or 'unlimited'} slots"
-            base = None
+            base_s = None
             for name in args.schedules:
                 outcome, critical = bench.run(name, plans, client, args.speed, slots or None)
-                base = base or outcome.wall_s
-                rows.append(row(label, outcome, args.speed, critical, base))
+                base_s = base_s or outcome.wall_s
+                rows.append(print_row(label, outcome, args.speed, critical, base_s))
     return rows
 
 
@@ -107,32 +112,39 @@ def scale(args: argparse.Namespace, bench: Bench, world: World) -> list[dict[str
     load = load_of(args, args.sigma[0])
     loads = {f"{n} trajectories": replace(load, trajectories=n) for n in args.scale_trajectories}
     for turns in args.scale_turns:
-        many = replace(load, trajectories=64, least_turns=turns, most_turns=turns)
-        loads[f"64 trajectories x {turns} turns"] = many
+        with_turns = replace(load, trajectories=64, least_turns=turns, most_turns=turns)
+        loads[f"64 trajectories x {turns} turns"] = with_turns
     rows = []
     for label, scaled_load in loads.items():
-        plans, base = draw(scaled_load, bench.queries), None
+        plans, base_s = draw(scaled_load, bench.queries), None
         for name in [name for name in args.schedules if name != "serial"]:
             outcome, critical = bench.run(
                 name, plans, lambda: SomeDocuments(documents, TOPK), args.speed, None, args.capacity
             )
-            base = base or outcome.wall_s
-            rows.append(row(label, outcome, args.speed, critical, base))
+            base_s = base_s or outcome.wall_s
+            rows.append(print_row(label, outcome, args.speed, critical, base_s))
     return rows
 
 
 def vllm(args: argparse.Namespace, world: World, url: str) -> list[dict[str, Any]]:
-    """Measure all schedules with vLLM, in several rounds."""
+    """Measure all schedules with vLLM, in several rounds.
+
+    A row also has the number of texts that are the `same` as in the first run.
+    """
     from real_engine import CONTEXT, real_engine
 
     questions = make_questions(world, args.questions, seed=args.seed, kinds=("bridge",))
     budget = Budget(**{**vars(BUDGET), "max_response_tokens": CONTEXT - 64})
-    plans = draw(Load(len(questions), 8, 8, 0, 0, args.search_s, args.search_sigma, args.seed), ["-"])
+    # Only the durations of searches are drawn, more than an episode can have.
+    load = replace(
+        load_of(args, sigma=0), trajectories=len(questions), least_turns=8, most_turns=8, decode_s=0
+    )
+    plans = draw(load, queries=["-"])
     slots = args.slots[-1] or args.questions
     rows: list[dict[str, Any]] = []
 
     async def main() -> None:
-        async with real_engine(args.policy, PROTOCOL, slots) as engine:
+        async with real_engine(args.policy, PROTOCOL, slots) as factory:
             print(
                 f"\nvLLM, {slots} slots, retrieval server at {url}: {len(questions)} two-hop questions, "
                 f"temperature {args.temperature:g}, search {args.search_s:g} s or the server's own\n{HEADER}"
@@ -140,22 +152,22 @@ def vllm(args: argparse.Namespace, world: World, url: str) -> list[dict[str, Any
 
             async def run(name: str, count: int, speed: float = 1.0) -> Outcome:
                 pauses = [iter([turn.search_s / speed for turn in plan]).__next__ for plan in plans[:count]]
-                jobs = engine.jobs(questions[:count], args.temperature, pauses)
+                jobs = factory.jobs(questions[:count], args.temperature, pauses)
                 async with closing(client_of(url)()) as searcher:
-                    return await play(name, jobs, searcher, engine.protocol, budget, engine.codec, slots)
+                    return await play(name, jobs, searcher, factory.protocol, budget, factory.codec, slots)
 
             await run("async", min(16, len(questions)))  # warms up
-            first: dict[str, str] = {}
-            for number in range(args.rounds):
-                base, alone = None, await run("async", len(questions), speed=math.inf)
+            first_texts: dict[str, str] = {}
+            for round_number in range(1, args.rounds + 1):
+                base_s, without_pauses = None, await run("async", len(questions), speed=math.inf)
                 for name in args.schedules:
                     outcome = await run(name, len(questions))
-                    base = base or outcome.wall_s
-                    critical = max(alone.wall_s, *outcome.search_wait_s)
+                    base_s = base_s or outcome.wall_s
+                    critical = max(without_pauses.wall_s, *outcome.search_wait_s)
                     texts = {record.id: record.generated_text for record in outcome.records}
-                    first = first or texts
-                    same = sum(first[id_] == text for id_, text in texts.items())
-                    entry = row(f"round {number + 1}", outcome, 1.0, critical, base)
+                    first_texts = first_texts or texts
+                    same = sum(first_texts[id_] == text for id_, text in texts.items())
+                    entry = print_row(f"round {round_number}", outcome, 1.0, critical, base_s)
                     print(
                         f"{'':<26}   {outcome.turns} turns, {entry['tokens']} tokens, "
                         f"{dict(outcome.statuses)}; {same} of {len(texts)} as in the first run"
@@ -168,8 +180,16 @@ def vllm(args: argparse.Namespace, world: World, url: str) -> list[dict[str, Any
 
 def load_of(args: argparse.Namespace, sigma: float) -> Load:
     """Return the parameters of the load for this sigma of the decoding times."""
-    turns = args.turns
-    return Load(args.trajectories, *turns, args.decode_s, sigma, args.search_s, args.search_sigma, args.seed)
+    return Load(
+        trajectories=args.trajectories,
+        least_turns=args.turns[0],
+        most_turns=args.turns[1],
+        decode_s=args.decode_s,
+        sigma=sigma,
+        search_s=args.search_s,
+        search_sigma=args.search_sigma,
+        seed=args.seed,
+    )
 
 
 def client_of(url: str) -> Callable[[], RetrievalClient]:
@@ -204,13 +224,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("part", nargs="?", default="simulated", choices=PARTS, help="(default %(default)s)")
-    add(
-        "--schedules",
-        nargs="+",
-        default=list(NAMES),
-        choices=NAMES,
-        help="the first is the baseline of `ratio`",
-    )
+    add("--schedules", nargs="+", default=list(NAMES), choices=NAMES, help="the first is `ratio`'s baseline")
     add("--trajectories", type=int, default=256, help="trajectories in the batch (default %(default)s)")
     add(
         "--turns",
@@ -221,20 +235,8 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         help="turns per trajectory (default 1 4)",
     )
     add("--decode-s", type=float, default=2.0, help="mean seconds of a turn's decoding (default %(default)s)")
-    add(
-        "--sigma",
-        type=float,
-        nargs="+",
-        default=[0.6, 1.0],
-        help="sigma of the decoding times (default 0.6 1.0)",
-    )
-    add(
-        "--slots",
-        type=int,
-        nargs="+",
-        default=[0, 64],
-        help="slots of the engine; 0: unlimited (default 0 64)",
-    )
+    add("--sigma", type=float, nargs="+", default=[0.6, 1.0], help="of the decoding times (default 0.6 1.0)")
+    add("--slots", type=int, nargs="+", default=[0, 64], help="of the engine; 0: unlimited (default 0 64)")
     add("--search-s", type=float, default=0.15, help="mean seconds of a search (default %(default)s)")
     add("--search-sigma", type=float, default=0.0, help="sigma of the search times (default 0: all equal)")
     add(

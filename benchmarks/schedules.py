@@ -52,8 +52,10 @@ class Meter:
 class Barrier:
     """Releases all waiting trajectories when all running ones have arrived."""
 
-    def __init__(self, players: int):
-        self.players, self.waiting = players, []
+    def __init__(self, running: int):
+        """`running` is the number of trajectories that run."""
+        self.running = running
+        self.waiting: list[asyncio.Future] = []
 
     async def arrive(self) -> None:
         """Wait until all others have arrived."""
@@ -64,11 +66,11 @@ class Barrier:
 
     def leave(self) -> None:
         """Stop waiting for a trajectory that has ended."""
-        self.players -= 1
+        self.running -= 1
         self._release()
 
     def _release(self) -> None:
-        if len(self.waiting) >= self.players:
+        if len(self.waiting) >= self.running:
             waiting, self.waiting = self.waiting, []
             for future in waiting:
                 future.set_result(None)
@@ -172,14 +174,17 @@ class Outcome:
 
     @property
     def turns(self) -> int:
+        """The number of turns of all trajectories."""
         return sum(len(record.turns) for record in self.records)
 
     @property
-    def statuses(self) -> Counter:
+    def statuses(self) -> Counter[str]:
+        """Status at the end -> number of trajectories."""
         return Counter(record.status for record in self.records)
 
     @property
     def failed_searches(self) -> int:
+        """The number of searches that failed."""
         return sum(record.n_tool_failures for record in self.records)
 
 
@@ -210,7 +215,7 @@ async def play(
     """Play all jobs under the schedule `name`, and return the result.
 
     `slots` is the number of the engine's slots (None: one for each job); `capacity` limits the number of
-    concurrent searches.
+    concurrent searches (None: no limit), which is 1 in the schedule `serial`.
     """
     barrier = None if name == "async" else Barrier(len(jobs))
     shared = OneRequest(searcher) if name == "lockstep" else searcher
@@ -229,14 +234,14 @@ async def play(
                 barrier.leave()
 
     gc.collect()  # the garbage of the previous run must not be collected during this one
-    started, cpu = time.perf_counter(), time.process_time()
+    started, cpu_started = time.perf_counter(), time.process_time()
     records = await asyncio.gather(*map(play_job, jobs, paced))
     wall = time.perf_counter() - started
     return Outcome(
         name,
         wall,
         meter.slot_s / (meter.slots * wall),
-        time.process_time() - cpu,
-        [searcher.waited_s for searcher in paced],
+        time.process_time() - cpu_started,
+        [job_searcher.waited_s for job_searcher in paced],
         records,
     )

@@ -72,11 +72,13 @@ def draw(load: Load, queries: Sequence[str]) -> list[list[TurnDraw]]:
     """Draw the turns of every trajectory; all queries differ, so that no cache can answer one."""
     rng = random.Random(load.seed)
     plans = []
-    for number in range(load.trajectories):
+    for trajectory in range(load.trajectories):
         turns = rng.randint(load.least_turns, load.most_turns)
         plan = []
         for turn in range(turns):
-            query = f"{queries[rng.randrange(len(queries))]} {number}-{turn}" if turn < turns - 1 else None
+            query = (
+                f"{queries[rng.randrange(len(queries))]} {trajectory}-{turn}" if turn < turns - 1 else None
+            )
             times = (
                 _log_normal(rng, load.decode_s, load.sigma),
                 _log_normal(rng, load.search_s, load.search_sigma),
@@ -92,7 +94,7 @@ def _log_normal(rng: random.Random, mean: float, sigma: float) -> float:
 
 
 class SimulatedEngine:
-    """The engine of one trajectory; all engines of a run share `slots`.
+    """The engine of one trajectory; all engines of a run share `slots` (None: no limit).
 
     `own_s` is the sum of the simulated seconds without waiting for a slot.
     """
@@ -153,17 +155,20 @@ def make_jobs(
     speed: float,
     slots: int | None,
 ) -> list[Job]:
-    """Return a job for each plan; they share the engine's slots. Call it in the event loop, once per run."""
+    """Return a job for each plan; they share the engine's `slots` (None: no limit).
+
+    It must be called in the event loop, once for each run, since the jobs are used up.
+    """
     shared = asyncio.Semaphore(slots) if slots else None
     return [
         Job(
-            f"simulated-{number}",
+            f"simulated-{index}",
             "Where?",
             prompt_ids,
             SimulatedEngine(plan, protocol, codec, rates, speed, shared),
             iter([turn.search_s / speed for turn in plan]).__next__,
         )
-        for number, plan in enumerate(plans)
+        for index, plan in enumerate(plans)
     ]
 
 
@@ -201,12 +206,12 @@ class Bench:
         self,
         name: str,
         plans: Sequence[Sequence[TurnDraw]],
-        searcher: Callable[[], Any],
+        make_searcher: Callable[[], Any],
         speed: float,
         slots: int | None = None,
         capacity: int | None = None,
     ) -> tuple[Outcome, float]:
-        """Play the plans under the schedule `name`.
+        """Play the plans under the schedule `name`; `make_searcher` is called in the event loop.
 
         Returns its outcome, and the simulated seconds of the longest trajectory on its own. Raises SystemExit
         if a trajectory was not played as drawn.
@@ -215,8 +220,8 @@ class Bench:
 
         async def main() -> tuple[Outcome, float]:
             jobs = make_jobs(plans, self.prompt_ids, self.protocol, self.codec, self.rates, speed, slots)
-            async with closing(searcher()) as search:
-                outcome = await play(name, jobs, search, self.protocol, budget, self.codec, slots, capacity)
+            async with closing(make_searcher()) as searcher:
+                outcome = await play(name, jobs, searcher, self.protocol, budget, self.codec, slots, capacity)
             seconds = (
                 job.engine.own_s + waited * speed
                 for job, waited in zip(jobs, outcome.search_wait_s, strict=True)

@@ -68,7 +68,7 @@ def overrides(settings: dict[str, Any]) -> list[str]:
 
 
 def measure(plan: Plan, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
-    """Yield each cell's peaks by phase and their estimates, in bytes, and the seconds and tokens of a step."""
+    """Yield each cell's peaks by phase and their estimates, in bytes, and seconds and tokens of a step."""
     from benchmarks.gpu.engine import PARTS, LoneEngine, compose, random_rows
     from benchmarks.gpu.memory_use import PhaseMeter
 
