@@ -13,7 +13,8 @@ trained here.
                  disk to score candidates have a separate column
     same first   share of the queries for which exact search returns the same first passage; the queries are
                  those that the agent sent with the exact index
-    recall@3     share of exact search's first three passages that are among the first three, for these too
+    recall@3     share of exact search's first three passages that are among the first three, for the same
+                 queries
     found        share of the needed passages that the agent was shown, in its run with this index
     EM, searches of the held-out questions
 
@@ -51,7 +52,9 @@ INDEXES = {
     "PQ4": ("--factory", "PQ4"),
     "PQ2": ("--factory", "PQ2"),
 }
+#: The file of an index's figures, which is written last.
 _FINISHED = "index.json"
+#: Queries of a request, and passages that are compared.
 _BATCH, _K = 32, 3
 
 
@@ -72,7 +75,11 @@ class Loop:
 
 
 def measure_index(loop: Loop, name: str, folder: Path, policy_url: str) -> None:
-    """Build one index and let the agent answer with it, unless that is finished."""
+    """Build one index and let the agent answer with it, unless that is finished.
+
+    `folder` is that of the index; the folder of the exact index is beside it, and must be finished before.
+    Raises SystemExit if the evaluation fails.
+    """
     if (folder / _FINISHED).exists():
         return
     print(f"{folder.parent.name}: {name}", flush=True)
@@ -118,15 +125,15 @@ def first_passages(url: str, queries: Sequence[str]) -> list[list[str]]:
     """Return the ids of the first _K passages for each query."""
     results: list[list[str]] = []
     for start in range(0, len(queries), _BATCH):
-        content = {"queries": list(queries[start : start + _BATCH]), "topk": _K, "return_scores": True}
-        body = json.dumps(content).encode()
+        batch = {"queries": list(queries[start : start + _BATCH]), "topk": _K, "return_scores": True}
+        body = json.dumps(batch).encode()
         request = urllib.request.Request(f"{url}/retrieve", body, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            results += [[hit["document"]["id"] for hit in hits] for hits in json.load(answer)["result"]]
+        with urllib.request.urlopen(request, timeout=60) as response:
+            results += [[hit["document"]["id"] for hit in hits] for hits in json.load(response)["result"]]
     return results
 
 
-def figures(folder: Path) -> dict[str, Any]:
+def read_figures(folder: Path) -> dict[str, Any]:
     """Return the figures of an index, including its agreement with the exact index beside it."""
     report = json.loads((folder / "run" / "report.json").read_text(encoding="utf-8"))["figures"]
     figures = json.loads((folder / _FINISHED).read_text(encoding="utf-8"))
@@ -145,7 +152,9 @@ def table(out: Path, seeds: Sequence[int]) -> str:
     columns = (("same", 2), ("recall", 2), ("found", 2), ("em", 3), ("searches", 2))
     rows = []
     for name in INDEXES:
-        by_seed = [figures(out / f"seed{seed}" / name) for seed in seeds if _done(out, seed, name)]
+        by_seed = [
+            read_figures(out / f"seed{seed}" / name) for seed in seeds if _is_finished(out, seed, name)
+        ]
         if by_seed:
             row = [name, f"{by_seed[0]['memory']:.0f}", f"{by_seed[0]['disk']:.0f}"]
             row += [_cell([seed_figures[key] for seed_figures in by_seed], digits) for key, digits in columns]
@@ -169,7 +178,7 @@ def _cell(values: Sequence[Any], digits: int) -> str:
     return " ".join(f"{value:.{digits}f}" for value in plain)
 
 
-def _done(out: Path, seed: int, name: str) -> bool:
+def _is_finished(out: Path, seed: int, name: str) -> bool:
     return (out / f"seed{seed}" / name / _FINISHED).exists()
 
 
@@ -181,13 +190,15 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--loops", type=Path, required=True, metavar="DIR", help="--out of the miniature")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="(default 0 1 2)")
     parser.add_argument("--indexes", nargs="+", choices=INDEXES, default=list(INDEXES), help="(default: all)")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="folder of the indexes and the table"
+    )
     args = parser.parse_args(argv)
     from rag_r1.inference.vllm_server import vllm_server
 
     for seed in args.seeds:
         folder = args.out / f"seed{seed}"
-        names = [name for name in ("exact", *args.indexes) if not _done(args.out, seed, name)]
+        names = [name for name in ("exact", *args.indexes) if not _is_finished(args.out, seed, name)]
         if not names:
             continue
         loop = Loop(args.loops / f"seed{seed}")

@@ -39,6 +39,7 @@ from rag_r1.corpus.reader import Corpus, Passage  # noqa: E402
 from rag_r1.corpus.scan import ScanTargets, scan_corpus  # noqa: E402
 from rag_r1.corpus.title_index import TitleIndex  # noqa: E402
 from rag_r1.runs.markdown import print_table  # noqa: E402
+from rag_r1.tools.retrieval.local_server import build_index, retrieval_process  # noqa: E402
 
 #: Rules (verdict.py) by which evidence flags a question.
 FLAGS = ("ids_missing", "titles_missing", "titles_similar")
@@ -85,17 +86,22 @@ class Setting:
 
 
 def prepare(corpus: Path, questions: Path, work: Path, n_deleted: int, seed: int) -> Setting:
-    """Draw the passages to delete, and write the corpora into the folder `work`."""
+    """Draw the passages to delete, and write the corpora into the folder `work`.
+
+    Raises SystemExit if the questions have fewer supporting passages than `n_deleted`.
+    """
     rows = [json.loads(line) for line in questions.open(encoding="utf-8")]
-    gold_ids = sorted({passage_id for row in rows for passage_id in row["supporting_ids"]})
-    deleted_ids = set(random.Random(seed).sample(gold_ids, n_deleted))
+    gold_ids = {passage_id for row in rows for passage_id in row["supporting_ids"]}
+    if n_deleted > len(gold_ids):
+        raise SystemExit(f"error: --deleted {n_deleted}: {questions} has {len(gold_ids)} supporting passages")
+    deleted_ids = set(random.Random(seed).sample(sorted(gold_ids), n_deleted))
     passages = [row for row, _ in Corpus([corpus]).rows(progress=False) if isinstance(row, Passage)]
     work.mkdir(parents=True, exist_ok=True)
     kept = [passage for passage in passages if passage.id not in deleted_ids]
     deleted = [passage for passage in passages if passage.id in deleted_ids]
     corpora = {"whole": passages, "cut": kept, "deleted": deleted}
     paths = [write(work / f"{name}.jsonl", (p.row() for p in subset)) for name, subset in corpora.items()]
-    titles = {str(passage.id): passage.title or "" for passage in passages if passage.id in set(gold_ids)}
+    titles = {str(passage.id): passage.title or "" for passage in passages if passage.id in gold_ids}
     affected = {row["id"] for row in rows if deleted_ids & set(row["supporting_ids"])}
     return Setting(*paths, rows, titles, affected)
 
@@ -108,13 +114,15 @@ def write(path: Path, rows: Iterable[dict[str, Any]]) -> Path:
 
 
 def run_check(
-    work: Path, name: str, corpus: Path, rows: Iterable[dict[str, Any]], **more: Any
+    work: Path, name: str, corpus: Path, rows: Iterable[dict[str, Any]], **options: Any
 ) -> CheckResult:
-    """Run one check with its files in `work`/`name`; `more` are further arguments of the command."""
+    """Run one check with its files in `work`/`name`; `options` are further fields of CheckArguments."""
     out = work / name.replace(" ", "_").replace(",", "")
     out.mkdir(parents=True, exist_ok=True)
     data = write(out / "questions.jsonl", rows)
-    return check_corpus(CheckArguments(questions=[data], corpus=[corpus], out=out, no_progress=True, **more))
+    return check_corpus(
+        CheckArguments(questions=[data], corpus=[corpus], out=out, no_progress=True, **options)
+    )
 
 
 def without_evidence(row: dict[str, Any]) -> dict[str, Any]:
@@ -124,13 +132,11 @@ def without_evidence(row: dict[str, Any]) -> dict[str, Any]:
 
 def with_titles(setting: Setting, spelling: Callable[[str], str]) -> list[dict[str, Any]]:
     """Return the questions with titles in a spelling, instead of supporting ids."""
-    return [
-        {
-            **without_evidence(row),
-            "supporting_titles": [spelling(setting.titles[id_]) for id_ in row["supporting_ids"]],
-        }
-        for row in setting.questions
-    ]
+    rows = []
+    for row in setting.questions:
+        titles = [spelling(setting.titles[passage_id]) for passage_id in row["supporting_ids"]]
+        rows.append({**without_evidence(row), "supporting_titles": titles})
+    return rows
 
 
 def evidence_rows(setting: Setting, work: Path) -> list[tuple[str, int, int, int]]:
@@ -140,12 +146,14 @@ def evidence_rows(setting: Setting, work: Path) -> list[tuple[str, int, int, int
     flagged).
     """
     redirects = work / "redirects.tsv"
-    names = {title: f"Former name {number}" for number, title in enumerate(sorted(setting.titles.values()))}
-    redirects.write_text("".join(f"{name}\t{title}\n" for title, name in names.items()), encoding="utf-8")
+    titles = sorted(setting.titles.values())
+    former_names = {title: f"Former name {index}" for index, title in enumerate(titles)}
+    lines = (f"{name}\t{title}\n" for title, name in former_names.items())
+    redirects.write_text("".join(lines), encoding="utf-8")
     checks = {"ids": run_check(work, "ids", setting.cut, setting.questions)}
     for name, spelling in SPELLINGS.items():
         checks[f"titles: {name}"] = run_check(work, name, setting.cut, with_titles(setting, spelling))
-    renamed = with_titles(setting, names.__getitem__)
+    renamed = with_titles(setting, former_names.__getitem__)
     checks["titles: redirects"] = run_check(work, "redirects", setting.cut, renamed, redirects=redirects)
     rows = []
     for name, check in checks.items():
@@ -176,8 +184,6 @@ def string_rows(setting: Setting, check: CheckResult) -> list[tuple[str, int, fl
 
 def with_server(corpus: Path, work: Path, name: str, use: Callable[[str], CheckResult]) -> CheckResult:
     """Build a BM25 index of the corpus, serve it, and return the result of `use` for the server's URL."""
-    from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
-
     index = work / "indexes" / name
     if not index.exists():
         build_index(corpus, index, "--backend", "bm25")
@@ -195,9 +201,9 @@ def recall_table(
     """
     checks: dict[str, CheckResult] = {}
 
-    def check(name: str, corpus: Path, url: str, **more: Any) -> CheckResult:
+    def check(name: str, corpus: Path, url: str, **options: Any) -> CheckResult:
         rows = setting.questions
-        checks[name] = run_check(work, f"of {name}", corpus, rows, bm25_url=url, topk=k, **more)
+        checks[name] = run_check(work, f"of {name}", corpus, rows, bm25_url=url, topk=k, **options)
         return checks[name]
 
     def check_cut(url: str) -> CheckResult:
@@ -237,15 +243,18 @@ def invent(path: Path, n: int, words: list[str]) -> Path:
     draw = random.Random(n)
 
     def rows() -> Iterator[dict[str, Any]]:
-        for number in range(n):
+        for index in range(n):
             text = " ".join(draw.choices(words, k=100))
-            yield {"id": str(number), "contents": f'"Page {number // 3}"\n{text}'}
+            yield {"id": str(index), "contents": f'"Page {index // 3}"\n{text}'}
 
     return write(path, rows())
 
 
 def measure_check(setting: Setting, work: Path, n: int) -> tuple[float, float, float]:
-    """Run the command on n invented passages; returns size in GB, processor seconds, and peak resident MB."""
+    """Run the command on n invented passages; returns size in GB, processor seconds, and peak resident MB.
+
+    Raises RuntimeError if the command fails.
+    """
     words = sorted({word for title in setting.titles.values() for word in title.split()})
     corpus = invent(work / f"invented_{n}.jsonl", n, words)
     data = write(work / "invented_questions.jsonl", setting.questions)
@@ -255,7 +264,7 @@ def measure_check(setting: Setting, work: Path, n: int) -> tuple[float, float, f
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)  # wait4 has reaped the process
     if status:
-        raise RuntimeError(f"the check of {corpus} failed")
+        raise RuntimeError(f"the check of {corpus} ended with status {process.returncode}; see above")
     size = corpus.stat().st_size / 1e9
     corpus.unlink()
     return size, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024
@@ -266,8 +275,8 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--corpus", type=Path, required=True, metavar="FILE")
-    parser.add_argument("--questions", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--corpus", type=Path, required=True, metavar="FILE", help="the whole corpus")
+    parser.add_argument("--questions", type=Path, required=True, metavar="FILE", help="see above")
     parser.add_argument("--work", type=Path, required=True, metavar="DIR", help="folder for what is made")
     parser.add_argument("--deleted", type=int, default=300, help="passages to delete (default %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the draw (default %(default)s)")
@@ -275,14 +284,14 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--no-server", action="store_true", help="only what needs no retrieval server")
     parser.add_argument("--invented", type=int, nargs="+", default=[], metavar="N", help="see above")
     args = parser.parse_args(argv)
+    if args.deleted < 1:
+        parser.error("--deleted must be 1 or more")
     args.work = args.work.resolve()
     setting = prepare(args.corpus, args.questions, args.work, args.deleted, args.seed)
     n_affected = len(setting.affected)
     print(f"{len(setting.questions)} questions, {n_affected} affected by {args.deleted} deleted passages\n")
-    rows = (
-        (name, f"{count} ({count / n_affected:.1%})", *others)
-        for name, count, *others in evidence_rows(setting, args.work)
-    )
+    found = evidence_rows(setting, args.work)
+    rows = ((name, f"{count} ({count / n_affected:.1%})", *others) for name, count, *others in found)
     head = ["evidence", "affected, found", "of these by a similar title only", "others, flagged"]
     print_table(head, rows)
     if not args.no_server:
@@ -297,10 +306,8 @@ def main(argv: list[str] | None = None) -> int:
     print(f"\n{passages_per_second(setting, args.work):,.0f} passages scanned in a second of processor time")
     if args.invented:
         print()
-        measurements = ((n, *measure_check(setting, args.work, n)) for n in args.invented)
-        rows = (
-            (f"{n:,}", f"{size:.2f} GB", f"{s:,.1f}", f"{peak:,.0f} MB") for n, size, s, peak in measurements
-        )
+        measured = ((n, *measure_check(setting, args.work, n)) for n in args.invented)
+        rows = ((f"{n:,}", f"{size:.2f} GB", f"{s:,.1f}", f"{mb:,.0f} MB") for n, size, s, mb in measured)
         print_table(["invented passages", "size", "processor s", "peak resident"], rows, "rrrr")
     return 0
 

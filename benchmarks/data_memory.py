@@ -3,9 +3,10 @@
     python benchmarks/data_memory.py --rows 1000 100000 1000000
 
 The files are invented, in HotpotQA's layout (one JSON array, every row with its paragraphs). One row in a
-hundred repeats an earlier one, and one in two hundred is also in the validation set, which has a twentieth of
-the rows. The table has the size of both files, the time, and the peak resident memory of the process. This
-includes the libraries; a first line with few rows shows how much these need.
+hundred repeats the one before it. The validation set has a twentieth of the number of rows; in the first
+twentieth of the training rows, one in two hundred has a question of the validation set. The table has the
+size of both files, the time, and the peak resident memory of the process. This includes the libraries; a
+first line with few rows shows how much these need.
 """
 
 from __future__ import annotations
@@ -74,7 +75,8 @@ def write_array(path: Path, rows: Iterator[dict[str, Any]]) -> None:
 def measure(rows: int, similarity: float, folder: Path) -> dict[str, float]:
     """Build a set of `rows` training rows, and return its figures.
 
-    These are the size of the files and the peak memory in MB, the seconds, and the number of rows written.
+    These are the `megabytes` of the files, the `seconds`, the `peak` of resident memory in MB, and the number
+    of rows `written`. Raises SystemExit if the build fails.
     """
     train, validation, out = folder / "train.json", folder / "dev.json", folder / "out"
     write_array(train, train_rows(rows))
@@ -89,6 +91,7 @@ def measure(rows: int, similarity: float, folder: Path) -> dict[str, float]:
     )
     error = process.stderr.read()
     _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)  # wait4 has reaped the process
     if status:
         raise SystemExit(f"error: {' '.join(command)} failed:\n{error}")
     summary = json.loads((out / "data_summary.json").read_text(encoding="utf-8"))
@@ -106,17 +109,22 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--rows", type=int, nargs="+", default=[1000, 100_000], help="sizes of the training file"
+        "--rows", type=int, nargs="+", default=[1000, 100_000], help="of train (default 1000 100000)"
     )
-    parser.add_argument("--near-duplicates", type=float, default=0.8, help="as in rag-r1 data; 0: no search")
+    parser.add_argument(
+        "--near-duplicates",
+        type=float,
+        default=0.8,
+        help="as in rag-r1 data; 0: no search (default %(default)s)",
+    )
     args = parser.parse_args()
 
     def rows() -> Iterator[list[str]]:
         for count in args.rows:
             with tempfile.TemporaryDirectory() as folder:
                 figures = measure(count, args.near_duplicates, Path(folder))
-            whole = [f"{figures[name]:.0f}" for name in ("megabytes", "seconds", "peak")]
-            yield [f"{count:,}", *whole[:2], f"{figures['written']:,}", whole[2]]
+            size, seconds, peak = (f"{figures[name]:.0f}" for name in ("megabytes", "seconds", "peak"))
+            yield [f"{count:,}", size, seconds, f"{figures['written']:,}", peak]
 
     print_table(["rows", "files, MB", "seconds", "rows written", "peak memory, MB"], rows(), "rrrrr")
 

@@ -40,16 +40,16 @@ def run(recipe: str, seed: int, folder: Path, overrides: Sequence[str]) -> dict[
     return json.loads(finished.read_text())
 
 
-def drawn(count: int, folder: Path) -> list[int]:
-    """Return `count` random seeds, beginning with those already saved in the folder."""
-    kept = folder / "seeds.json"
-    seeds = json.loads(kept.read_text()) if kept.exists() else []
+def draw_seeds(count: int, folder: Path) -> list[int]:
+    """Return `count` random seeds, beginning with those already saved in the folder, and save them."""
+    saved = folder / "seeds.json"
+    seeds = json.loads(saved.read_text()) if saved.exists() else []
     while len(seeds) < count:
         seed = secrets.randbelow(1_000_000)
         if seed not in seeds:
             seeds.append(seed)
     folder.mkdir(parents=True, exist_ok=True)
-    kept.write_text(json.dumps(seeds) + "\n")
+    saved.write_text(json.dumps(seeds) + "\n")
     return seeds[:count]
 
 
@@ -66,7 +66,7 @@ def row(results: dict[str, Any]) -> list[str]:
 
 
 def header(results: dict[str, Any]) -> list[str]:
-    """Return the names of the table's columns."""
+    """Return the names of the table's columns; all runs have the same."""
     kinds = [key for key in next(iter(results["held_out"].values())) if key.startswith("EM ")]
     return ["recipe", "seed", *kinds, "rise", "searches", "turns", "steps", "minutes"]
 
@@ -77,9 +77,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--recipes", nargs="+", default=["grpo", "ppo_sq", "ppo_mq"], help="demo recipes")
-    seeds = parser.add_mutually_exclusive_group()
-    seeds.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    seeds.add_argument("--random", type=int, metavar="COUNT", help="draw this many seeds at random instead")
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], help="(default 0 1 2)")
+    choice.add_argument("--random", type=int, metavar="COUNT", help="draw this many seeds at random instead")
     parser.add_argument(
         "--out", type=Path, default=ROOT / "outputs" / "demo_seeds", help="output folder of the runs"
     )
@@ -87,7 +87,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         "--set", nargs="*", default=[], metavar="key=value", help="Hydra overrides of every run"
     )
     args = parser.parse_args(argv)
-    seeds = args.seeds if args.random is None else drawn(args.random, args.out)
+    if args.random is not None and args.random < 1:
+        parser.error("--random must be 1 or more")
+    seeds = args.seeds if args.random is None else draw_seeds(args.random, args.out)
     runs = [run(recipe, seed, args.out, args.set) for recipe in args.recipes for seed in seeds]
     print(f"\n{platform.machine()}, {platform.processor() or 'CPU'}, {date.today()}\n")
     head = header(runs[0])

@@ -45,7 +45,8 @@ Features = dict[str, Any]
 #: Computes the states of the last layer, a tensor (texts, tokens, width).
 Way = Callable[[Features], Any]
 #: The way with which all others are compared.
-_FIRST = "torch float32"
+_REFERENCE = "torch float32"
+#: Lengths to which texts are padded or cut.
 _QUESTION_TOKENS, _PASSAGE_TOKENS = 24, 128
 _SMALL_BATCH = 8
 #: Batch -> how often it is computed in a round.
@@ -58,8 +59,8 @@ class Command(Options):
     questions: Annotated[Path, Flag("JSONL", metavar="FILE")]
     corpus: Annotated[Path, Flag(".jsonl.gz with id and contents", metavar="FILE")]
     encoder: Annotated[str, Flag("a model folder, or minilm", metavar="NAME_OR_PATH")] = "minilm"
-    threads: Annotated[AtLeastOne, Flag("of the encoder")] = 1
-    rounds: Annotated[AtLeastOne, Flag("in which all ways take turns")] = 5
+    threads: Annotated[AtLeastOne, Flag("threads of the encoder")] = 1
+    rounds: Annotated[AtLeastOne, Flag("rounds in which all ways take turns")] = 5
 
 
 def torch_ways(model: Any) -> dict[str, Way]:
@@ -91,7 +92,7 @@ def torch_ways(model: Any) -> dict[str, Way]:
 
     whole_batch = torch.ao.quantization.quantize_dynamic(copy.deepcopy(model), dtype=torch.qint8)
     return {
-        _FIRST: way(model),
+        _REFERENCE: way(model),
         "torch quantize_dynamic, a scale for the batch": way(whole_batch),
         "torch _int_mm, a scale for each token": way(replace(copy.deepcopy(model))),
     }
@@ -192,7 +193,7 @@ def onnx_ways(model: Any, features: Features, folder: Path, threads: int) -> dic
 
 
 def load(name: str) -> Any:
-    """Load the encoder in torch."""
+    """Load a SentenceTransformer in torch, from a model folder or by the name of a package's model."""
     from sentence_transformers import SentenceTransformer
     from transformers.utils.logging import disable_progress_bar
 
@@ -205,22 +206,22 @@ def load(name: str) -> Any:
 def compare(ways: dict[str, Way], batches: dict[str, Features], rounds: int) -> list[str]:
     """Measure all ways, and return a table in Markdown with a line for each."""
     times: dict[tuple[str, str], list[float]] = {}
-    for number in range(rounds + 1):  # the first one warms up
+    for round_number in range(rounds + 1):  # round 0 warms up
         for size, features in batches.items():
             for name, way in ways.items():
                 started = time.process_time()
                 for _ in range(_REPEATS[size]):
                     way(features)
-                if number:
+                if round_number:
                     times.setdefault((size, name), []).append(time.process_time() - started)
     questions = batches["64 questions"]
-    expected = mean_states(ways[_FIRST], questions)
+    expected = mean_states(ways[_REFERENCE], questions)
     rows = []
     for name, way in ways.items():
         cells = []
         for size in batches:
-            pairs = zip(times[size, _FIRST], times[size, name], strict=True)
-            cells.append(f"{statistics.median(first / this for first, this in pairs):.2f}")
+            pairs = zip(times[size, _REFERENCE], times[size, name], strict=True)
+            cells.append(f"{statistics.median(reference / this for reference, this in pairs):.2f}")
         cosines = (mean_states(way, questions) * expected).sum(1)
         moved = moved_by_others(way, batches["8 questions"])
         cells += [f"{cosines.mean():.5f} ({cosines.min():.5f})", f"{moved:.3g}"]
@@ -260,8 +261,8 @@ def main(argv: list[str] | None = None) -> int:
     model = encoder[0].model.eval()
 
     def features(texts: list[str], tokens: int) -> Features:
-        fixed = {"padding": "max_length", "truncation": True, "max_length": tokens, "return_tensors": "pt"}
-        return dict(encoder.tokenizer(texts, **fixed))
+        options = {"padding": "max_length", "truncation": True, "max_length": tokens, "return_tensors": "pt"}
+        return dict(encoder.tokenizer(texts, **options))
 
     batches = {
         "one question": features(questions[:1], _QUESTION_TOKENS),
@@ -272,12 +273,12 @@ def main(argv: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder, torch.inference_mode(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch deprecates this quantisation and this export
         ways = torch_ways(model)
-        for library, more in (
+        for library, further_ways in (
             ("OpenVINO", lambda: openvino_ways(command, Path(folder))),
             ("ONNX Runtime", lambda: onnx_ways(model, batches["8 questions"], Path(folder), command.threads)),
         ):
             try:
-                ways |= more()
+                ways |= further_ways()
             except ImportError as error:
                 print(f"without {library}: {error}")
         print("\n".join(compare(ways, batches, command.rounds)))

@@ -27,7 +27,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 # This folder has its own retrieval_server.py: look for packages in the project's root instead.
 _here = Path(__file__).resolve().parent
@@ -40,14 +40,18 @@ from retrieval_server.command_line import parse  # noqa: E402
 from retrieval_server.encode.cpu_settings import set_mkl_reproducible  # noqa: E402
 from retrieval_server.options import AtLeastOne, Flag, Options  # noqa: E402
 
+if TYPE_CHECKING:
+    from retrieval_server.encode.encoder import Encoder
+
 #: Name -> data type and runtime (None: torch); all others are compared with the first.
-_KINDS = {
+_ENCODERS = {
     "torch float32": ("float32", None),
     "OpenVINO float32": ("float32", "openvino"),
     "OpenVINO bfloat16": ("bfloat16", "openvino"),
     "OpenVINO int8": ("int8", "openvino"),
 }
 _KS = (1, 3, 5, 10)
+#: Number of questions that `recall` encodes at once.
 _BATCH = 64
 
 
@@ -57,18 +61,18 @@ class Command(Options):
     what: Annotated[Literal["speed", "recall"], Flag("what to measure", positional=True)] = "speed"
     questions: Annotated[Path, Flag("JSONL", metavar="FILE")]
     corpus: Annotated[Path, Flag(".jsonl.gz with id and contents", metavar="FILE")]
-    passages: Annotated[AtLeastOne | None, Flag("cut the corpus to so many", metavar="N")] = None
+    passages: Annotated[AtLeastOne | None, Flag("cut the corpus to so many passages", metavar="N")] = None
     index: Annotated[
         Path | None, Flag("recall: an index of --corpus, with --factory Flat", metavar="DIR")
     ] = None
     encoder: Annotated[str, Flag("a model folder, or minilm", metavar="NAME_OR_PATH")] = "minilm"
-    threads: Annotated[AtLeastOne, Flag("of the encoder")] = 1
-    rounds: Annotated[AtLeastOne, Flag("speed: rounds")] = 7
+    threads: Annotated[AtLeastOne, Flag("threads of the encoder")] = 1
+    rounds: Annotated[AtLeastOne, Flag("speed: rounds in which all encoders take turns")] = 7
     encoder_cache: Annotated[Path | None, Flag("where conversions are kept", metavar="DIR")] = None
 
 
-def load(command: Command) -> dict[str, object]:
-    """Load an encoder of each kind that this machine supports; the others are reported and left out."""
+def load(command: Command) -> dict[str, Encoder]:
+    """Load each encoder that this machine supports, by name; the others are reported and left out."""
     import torch
 
     from retrieval_server.encode.encoder import Encoder
@@ -76,8 +80,8 @@ def load(command: Command) -> dict[str, object]:
     from retrieval_server.errors import UserError
 
     torch.set_num_threads(command.threads)
-    loaded: dict[str, object] = {}
-    for name, (dtype, runtime) in _KINDS.items():
+    loaded: dict[str, Encoder] = {}
+    for name, (dtype, runtime) in _ENCODERS.items():
         cache = command.encoder_cache if runtime == "openvino" else None
         openvino = openvino_options(dtype, runtime, "cpu", cache, command.threads)
         try:
@@ -90,22 +94,22 @@ def load(command: Command) -> dict[str, object]:
     return loaded
 
 
-def speed(encoders: dict[str, object], questions: list[str], passages: list[str], rounds: int) -> None:
+def speed(encoders: dict[str, Encoder], questions: list[str], passages: list[str], rounds: int) -> None:
     """Print the milliseconds per text of each encoder, and torch's time divided by its time."""
-    works: dict[str, tuple[int, Callable]] = {
-        "one question": (16, lambda encoder: [encoder.encode_queries([text]) for text in questions[:16]]),
-        "8 questions": (64, lambda encoder: in_batches(encoder, questions[:64], 8)),
-        "64 questions": (128, lambda encoder: in_batches(encoder, questions[:128], 64)),
-        "32 passages": (32, lambda encoder: encoder.encode_passages(passages[:32], 32)),
+    works: dict[str, tuple[list[str], Callable[[Encoder, list[str]], object]]] = {
+        "one question": (questions[:16], lambda encoder, texts: in_batches(encoder, texts, 1)),
+        "8 questions": (questions[:64], lambda encoder, texts: in_batches(encoder, texts, 8)),
+        "64 questions": (questions[:128], lambda encoder, texts: in_batches(encoder, texts, 64)),
+        "32 passages": (passages[:32], lambda encoder, texts: encoder.encode_passages(texts, 32)),
     }
     times: dict[tuple[str, str], list[float]] = {}
-    for number in range(rounds + 1):  # the first one warms up
+    for round_number in range(rounds + 1):  # round 0 warms up
         for size, (texts, work) in works.items():
             for name, encoder in encoders.items():
                 started = time.process_time()
-                work(encoder)
-                if number:
-                    spent = 1000 * (time.process_time() - started) / texts
+                work(encoder, texts)
+                if round_number:
+                    spent = 1000 * (time.process_time() - started) / len(texts)
                     times.setdefault((size, name), []).append(spent)
     rows = []
     for size in works:
@@ -118,13 +122,16 @@ def speed(encoders: dict[str, object], questions: list[str], passages: list[str]
     print_table(["", *encoders], rows)
 
 
-def in_batches(encoder, texts: list[str], size: int) -> np.ndarray:
+def in_batches(encoder: Encoder, texts: list[str], size: int) -> np.ndarray:
     """Encode texts as queries, `size` at a time: (texts, dimensions)."""
     return np.concatenate([encoder.encode_queries(texts[i : i + size]) for i in range(0, len(texts), size)])
 
 
 def first_ids(queries: np.ndarray, passages: np.ndarray) -> np.ndarray:
-    """Return the rows of the ten best passages of each query, best first, by exact search in float64."""
+    """Return the rows of the ten best passages of each query, best first, by exact search in float64.
+
+    The result has the shape (queries, 10).
+    """
     scores = queries.astype(np.float64) @ passages.astype(np.float64).T
     return np.argsort(-scores, axis=1, kind="stable")[:, : max(_KS)]
 
@@ -139,8 +146,13 @@ def vectors_of(index: Path, corpus: dict[str, str]) -> np.ndarray:
     return open_index(index / FAISS_INDEX).reconstruct_batch([rows[key] for key in corpus])
 
 
-def recall(encoders: dict[str, object], rows: list[dict], corpus: dict[str, str], index: Path | None) -> None:
-    """Print the recall of each encoder, and how many questions get the same ids as with the first encoder."""
+def recall(
+    encoders: dict[str, Encoder], rows: list[dict], corpus: dict[str, str], index: Path | None
+) -> None:
+    """Print the recall of each encoder, and how many questions get the same ids as with the first encoder.
+
+    `rows` are questions with `supporting_ids`, and `corpus` has the contents of the passages by id.
+    """
     ids, questions = list(corpus), [row["question"] for row in rows]
     golds = [{ids.index(key) for key in row["supporting_ids"]} for row in rows]
     query_vectors, alone, stored = {}, {}, {}
@@ -156,7 +168,7 @@ def recall(encoders: dict[str, object], rows: list[dict], corpus: dict[str, str]
     reference = first_ids(query_vectors[first], stored[first])
     columns = [*(f"recall@{k}" for k in _KS), "the same first 3", "ids that change with the batch"]
     print(f"{len(questions)} questions, {len(corpus)} passages")
-    rows = []
+    table_rows = []
     pairs = [(encoder_name, encoder_name) for encoder_name in stored] + [
         (encoder_name, first) for encoder_name in encoders if encoder_name != first
     ]
@@ -169,8 +181,8 @@ def recall(encoders: dict[str, object], rows: list[dict], corpus: dict[str, str]
         same = (nearest[:, :3] == reference[:, :3]).all(axis=1).mean()
         changed = (nearest != first_ids(alone[of_questions], stored[of_passages])).any(axis=1).sum()
         cells = [*(f"{share:.1%}" for share in shares), f"{same:.1%}", f"{changed} of {len(questions)}"]
-        rows.append([of_questions, of_passages, *cells])
-    print_table(["questions in", "passages in", *columns], rows, "ll" + "r" * len(columns))
+        table_rows.append([of_questions, of_passages, *cells])
+    print_table(["questions in", "passages in", *columns], table_rows, "ll" + "r" * len(columns))
 
 
 def main(argv: list[str] | None = None) -> int:

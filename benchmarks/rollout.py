@@ -73,10 +73,10 @@ def print_row(
         "tokens": sum(r.generated_tokens + r.observed_tokens for r in outcome.records),
         "failed_searches": outcome.failed_searches,
     }
-    least = f"{critical:8.1f}" if critical else f"{'-':>8}"
+    bound = f"{critical:8.1f}" if critical else f"{'-':>8}"
     failed = f"   {outcome.failed_searches} searches failed" if outcome.failed_searches else ""
     print(
-        f"{label:<26} {outcome.name:<9} {wall:8.2f} {least} {outcome.busy:6.1%} {data['ratio']:5.2f}x "
+        f"{label:<26} {outcome.name:<9} {wall:8.2f} {bound} {outcome.busy:6.1%} {data['ratio']:5.2f}x "
         f"{data['cpu_ms_a_turn']:12.3f}{failed}",
         flush=True,
     )

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from benchmarks import compressed_answers
-from benchmarks.compressed_answers import Loop, figures, queries_of, table
+from benchmarks.compressed_answers import Loop, queries_of, read_figures, table
 
 
 def index(folder, results, em, rows=None):
@@ -28,9 +28,9 @@ def out(tmp_path):
 
 
 def test_an_index_is_compared_with_exact_search_of_the_same_queries(out):
-    figures_ = figures(out / "seed0" / "PQ4")
-    assert figures_["same"] == 0.5 and figures_["recall"] == pytest.approx(4 / 6)
-    assert figures(out / "seed0" / "exact")["same"] == 1.0
+    figures = read_figures(out / "seed0" / "PQ4")
+    assert figures["same"] == 0.5 and figures["recall"] == pytest.approx(4 / 6)
+    assert read_figures(out / "seed0" / "exact")["same"] == 1.0
 
 
 def test_the_table_has_a_row_for_each_index_that_is_there_and_a_figure_for_each_seed(out):

@@ -21,11 +21,11 @@ RESULTS = {
 
 
 def test_random_seeds_differ_and_are_kept_for_a_run_that_goes_on(tmp_path):
-    first = demo_seeds.drawn(3, tmp_path / "runs")
+    first = demo_seeds.draw_seeds(3, tmp_path / "runs")
     assert len(set(first)) == 3
-    assert demo_seeds.drawn(5, tmp_path / "runs")[:3] == first
-    assert demo_seeds.drawn(2, tmp_path / "runs") == first[:2]
-    assert demo_seeds.drawn(3, tmp_path / "other") != first
+    assert demo_seeds.draw_seeds(5, tmp_path / "runs")[:3] == first
+    assert demo_seeds.draw_seeds(2, tmp_path / "runs") == first[:2]
+    assert demo_seeds.draw_seeds(3, tmp_path / "other") != first
 
 
 def test_the_table_is_made_from_finished_runs_without_a_training(tmp_path, capsys):
