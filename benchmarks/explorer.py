@@ -8,7 +8,7 @@ searches that return five of the question's thirty passages, about 18 kB a recor
 user would, first without a cache and then with one. Over HTTP it measures wall-clock and processor time for
 reading the records, the first page, filters by columns, free text, a query that the client abandons, and the
 time until an appended record appears, as well as the peak memory of the process. It prints JSON, and removes
-its files unless --keep is given.
+the records and the cache unless --keep is given. Linux only.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -42,10 +42,11 @@ _GROUP, _STEP = 5, 500
 #: Number of base passages, words of each, and different words.
 _PASSAGES, _WORDS, _VOCABULARY = 20_000, 120, 30_000
 #: Number of passages that belong to one question only.
-_FOUND = 30
+_OWN_PASSAGES = 30
 _SYLLABLES = "ba be bo da del en fa gar hal in ka lo mar mi na or pe qua ra ser ti tor ul va wen za".split()
 #: The requests of the page when it opens.
 _FIRST_PAGE = ("overview", "trajectories?limit=100", "histogram?column=score", "histogram?column=step")
+#: Requests with filters by columns.
 FILTERS = (
     "trajectories?right=false&cause=retrieved_and_misread&limit=100",
     "trajectories?step_min=50&step_max=60&sort=score&order=desc&limit=100",
@@ -54,8 +55,9 @@ FILTERS = (
     "causes?step_min=20",
     "charts?run=grpo",
 )
-#: Texts that occur in no, in one and in most trajectories.
+#: Texts that occur in no, in one (the record _MARKED) and in most trajectories.
 TEXTS = ("no such words anywhere", "marker of one record", "the")
+_MARKED = 777
 
 
 def main() -> None:
@@ -63,37 +65,42 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--records", type=int, default=100_000)
+    parser.add_argument("--records", type=int, default=100_000, help="trajectories (default %(default)s)")
     parser.add_argument("--work", type=Path, required=True, help="folder for the run and the cache")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5, help="of each request (default %(default)s)")
     parser.add_argument("--keep", action="store_true", help="leave the files")
     args = parser.parse_args()
-    run = args.work / "grpo"
+    run, cache = args.work / "grpo", args.work / "cache"
+    if existing := [str(path) for path in (run, cache) if path.exists()]:
+        parser.error(f"--work {args.work}: remove {' and '.join(existing)} of an earlier run")
     try:
         written = write_training(run, args.records)
         print(json.dumps(measure(args.work, run, written, args.rounds), indent=2))
     finally:
         if not args.keep:
-            shutil.rmtree(args.work, ignore_errors=True)
+            for folder in (run, cache):
+                shutil.rmtree(folder, ignore_errors=True)
+            with suppress(OSError):  # other files in it are not removed
+                args.work.rmdir()
 
 
 def write_training(run: Path, records: int) -> dict[str, float]:
-    """Write the records of a training, and return their number and size in megabytes."""
+    """Write the records of a training, and return the number of `records` and their size in `megabytes`."""
     draw = random.Random(0)
     words = ["".join(draw.choices(_SYLLABLES, k=draw.randint(1, 4))) for _ in range(_VOCABULARY)]
     weights = list(accumulate(1 / (rank + 3) for rank in range(_VOCABULARY)))
     common = ["the", "of", "in", "and", "was", "a"]
     passages = []
-    for number in range(_PASSAGES):
+    for index in range(_PASSAGES):
         text = draw.choices(words, cum_weights=weights, k=_WORDS)
         text[::4] = draw.choices(common, k=len(text[::4]))
-        title = f"{words[number % _VOCABULARY].title()} {words[-1 - number % 977].title()}"
-        passages.append(Document(str(number), f'"{title}"\n{" ".join(text).capitalize()}.', draw.random()))
+        title = f"{words[index % _VOCABULARY].title()} {words[-1 - index % 977].title()}"
+        passages.append(Document(str(index), f'"{title}"\n{" ".join(text).capitalize()}.', draw.random()))
     dump = TrajectoryDump(str(run / "trajectories"))
     for number in range(records):
         step, question = number // _STEP + 1, number // _GROUP
         if number % _GROUP == 0:
-            own_passages = [_rotated(draw.choice(passages), question, i) for i in range(_FOUND)]
+            own_passages = [_rotated(draw.choice(passages), question, i) for i in range(_OWN_PASSAGES)]
         record = _trajectory(draw, number, question, own_passages)
         gold = own_passages[0].title.strip('"')
         dump.write(
@@ -103,28 +110,28 @@ def write_training(run: Path, records: int) -> dict[str, float]:
     return {"records": records, "megabytes": round(size / 1e6, 1)}
 
 
-def _rotated(passage: Document, question: int, place: int) -> Document:
-    """Return a passage with the same words in rotated order, with its own id."""
+def _rotated(passage: Document, question: int, index: int) -> Document:
+    """Return a passage with the same words in rotated order; `index` is its number among the question's."""
     words = passage.text.split()
-    cut = (question * 7 + place) % len(words)
-    text = f"{passage.title}\n{' '.join([*words[cut:], f'({question}.{place})', *words[:cut]])}"
-    return Document(f"{passage.id}-{question}-{place}", text, passage.score)
+    cut = (question * 7 + index) % len(words)
+    text = f"{passage.title}\n{' '.join([*words[cut:], f'({question}.{index})', *words[:cut]])}"
+    return Document(f"{passage.id}-{question}-{index}", text, passage.score)
 
 
 def _trajectory(draw: random.Random, number: int, question: int, passages: list[Document]) -> Trajectory:
     """Return an invented trajectory with two to five searches over the passages."""
     gold = passages[0].title.strip('"')
     turns, found = [], draw.random() < 0.6
-    for place in range(draw.randint(2, 5)):
+    for turn in range(draw.randint(2, 5)):
         shown = draw.choices(passages, k=5)
-        if found and place == 1:
+        if found and turn == 1:
             shown[2] = passages[0]
         query = f"{gold} {draw.choice(passages).title}"
         thought = draw.choice(passages).text[:400]
         text = f"<think> {thought} </think>\n<search> {query} </search>"
         turns.append(Turn.searched(text, [query], [shown], generated_tokens=90, observed_tokens=900))
     answer = gold if found and draw.random() < 0.6 else draw.choice(passages).title.strip('"')
-    thought = "marker of one record" if number == 777 else draw.choice(passages).text[:300]
+    thought = TEXTS[1] if number == _MARKED else draw.choice(passages).text[:300]
     turns.append(
         Turn(f"<think> {thought} </think>\n<answer> {answer} </answer>", "answer", generated_tokens=60)
     )
@@ -146,14 +153,14 @@ def _trajectory(draw: random.Random, number: int, question: int, passages: list[
 
 def measure(work: Path, run: Path, written: dict[str, float], rounds: int) -> dict[str, Any]:
     """Measure the view without a cache, and then with one; returns the figures."""
-    with view(work, run) as (client, process, begun):
+    with view(work, run) as (client, process, started):
         _wait(lambda: _get(client, "trajectories?limit=0")["total"] == written["records"], 1800)
-        build_s, build_memory = time.perf_counter() - begun, _peak_mb(process)
+        build_s, build_memory = time.perf_counter() - started, _peak_mb(process)
         build_processor_s = _processor_s(process)
-    with view(work, run) as (client, process, begun):
+    with view(work, run) as (client, process, started):
         for path in _FIRST_PAGE:
             _get(client, path)
-        started_s, started_processor_s = time.perf_counter() - begun, _processor_s(process)
+        started_s, started_processor_s = time.perf_counter() - started, _processor_s(process)
         result = {
             **written,
             "cache_megabytes": round(sum(f.stat().st_size for f in work.rglob("*.duckdb")) / 1e6, 1),
@@ -178,34 +185,38 @@ def measure(work: Path, run: Path, written: dict[str, float], rounds: int) -> di
 
 @contextmanager
 def view(work: Path, run: Path) -> Iterator[tuple[httpx.Client, subprocess.Popen, float]]:
-    """Run the command in a process; yields a client for it, the process, and the time of its start."""
+    """Run the command in a process; yields a client for it, the process, and the time of its start.
+
+    The time is one of `time.perf_counter`.
+    """
     environment = {**os.environ, "XDG_CACHE_HOME": str(work / "cache")}
-    words = [sys.executable, "-m", "rag_r1.cli", "view", str(run), "--port", "0"]
-    begun = time.perf_counter()
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as process:
+    command = [sys.executable, "-m", "rag_r1.cli", "view", str(run), "--port", "0"]
+    started = time.perf_counter()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         try:
             assert process.stdout is not None
             url = process.stdout.readline().split()[-1]
             with httpx.Client(base_url=url, timeout=600, trust_env=False) as client:
-                yield client, process, begun
+                yield client, process, started
         finally:
             process.terminate()
             process.wait(60)
 
 
 def _get(client: httpx.Client, path: str) -> Any:
+    """Return the response to a request of the page. Raises httpx.HTTPError if it fails."""
     response = client.get(f"/api/{path}")
     response.raise_for_status()
     return response.json()
 
 
-def _seconds(rounds: int, work: Any) -> dict[str, float]:
+def _seconds(rounds: int, work: Callable[[], object]) -> dict[str, float]:
     """Return the median and the longest time of several rounds, in seconds."""
     times = []
     for _ in range(rounds):
-        begun = time.perf_counter()
+        started = time.perf_counter()
         work()
-        times.append(time.perf_counter() - begun)
+        times.append(time.perf_counter() - started)
     return {"median": round(statistics.median(times), 3), "most": round(max(times), 3)}
 
 
@@ -219,33 +230,32 @@ def _text(client: httpx.Client, process: subprocess.Popen, text: str, rounds: in
 
 def _give_up(client: httpx.Client) -> float:
     """Return the seconds of a filter right after text searches that the client abandoned."""
-    for number in range(4):
-        try:
-            client.get(f"/api/trajectories?text=given+up+{number}", timeout=0.05)
-        except httpx.ReadTimeout:
-            continue
-    begun = time.perf_counter()
+    for index in range(4):
+        with suppress(httpx.ReadTimeout):
+            client.get(f"/api/trajectories?text=given+up+{index}", timeout=0.05)
+    started = time.perf_counter()
     _get(client, FILTERS[0])
-    return time.perf_counter() - begun
+    return time.perf_counter() - started
 
 
-def _append(client: httpx.Client, run: Path, number: int) -> float:
+def _append(client: httpx.Client, run: Path, index: int) -> float:
     """Append a record to the last file, and return the seconds until it appears in the responses."""
-    name = f"appended-{number}"
+    record_id = f"appended-{index}"
     file = max((run / "trajectories" / "train").glob("*.jsonl"))
     line = json.loads(file.read_bytes().splitlines()[0])
     with file.open("ab") as records:
-        records.write((json.dumps({**line, "id": name}) + "\n").encode())
-    begun = time.perf_counter()
-    _wait(lambda: _get(client, f"trajectories?id={name}&limit=1")["total"] == 1, 60)
-    return time.perf_counter() - begun
+        records.write((json.dumps({**line, "id": record_id}) + "\n").encode())
+    started = time.perf_counter()
+    _wait(lambda: _get(client, f"trajectories?id={record_id}&limit=1")["total"] == 1, 60)
+    return time.perf_counter() - started
 
 
-def _wait(holds: Any, seconds: float) -> None:
+def _wait(condition: Callable[[], bool], seconds: float) -> None:
+    """Wait until a condition holds. Raises TimeoutError if it does not within `seconds`."""
     end = time.perf_counter() + seconds
-    while not holds():
+    while not condition():
         if time.perf_counter() > end:
-            raise TimeoutError("it took too long")
+            raise TimeoutError(f"the explorer does not show the records after {seconds:g} s")
         time.sleep(0.05)
 
 

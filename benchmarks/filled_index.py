@@ -21,13 +21,15 @@ from tqdm import tqdm
 _here = Path(__file__).resolve().parent
 sys.path[:] = [str(_here.parent)] + [entry for entry in sys.path if Path(entry).resolve() != _here]
 
+#: Number of passages that are added at once.
 _BLOCK = 8192
 
 
 def fill(source: Path, out: Path, passages: int, progress: bool = True) -> None:
     """Write the index folder `out` with `passages` passages, the first of which are those of `source`.
 
-    Raises SystemExit if `source` is not a dense Flat index with normalised vectors, or has more passages.
+    Raises SystemExit if `source` is not a dense Flat index with normalised vectors, or has more passages, and
+    UserError if `source` cannot be read or `out` exists.
     """
     import faiss
 
@@ -56,10 +58,10 @@ def fill(source: Path, out: Path, passages: int, progress: bool = True) -> None:
                 writer.add(passage, writer.count + 1)
             while writer.count < passages:
                 bar.update(writer.count - bar.n)
-                number = min(_BLOCK, passages - writer.count)
-                block = vectors.standard_normal((number, index.d), dtype=np.float32)
+                count = min(_BLOCK, passages - writer.count)
+                block = vectors.standard_normal((count, index.d), dtype=np.float32)
                 index.add(block / np.linalg.norm(block, axis=1, keepdims=True))
-                for row in range(writer.count, writer.count + number):
+                for row in range(writer.count, writer.count + count):
                     text = f'"Filler {row}"\n{" ".join(draw.choices(words, k=100))}'
                     writer.add(Passage(f"filler-{row}", text), row + 1)
             bar.update(writer.count - bar.n)

@@ -86,17 +86,9 @@ def _train(fault: str, seed: int, out: Path, overrides: Sequence[str]) -> str:
     loops = out / "agent_loops.yaml"
     loops.write_text("- {name: search_agent, _target_: benchmarks.guard_faults.UnmaskedAgentLoop}\n")
     with retrieval_process(out / "index", out / "server.log") as url:
-        command = [
-            sys.executable,
-            "-m",
-            "rag_r1.cli",
-            "train",
-            "--recipe",
-            "demo/grpo",
-            "--supervise",
-            *OVERRIDES,
-        ]
+        command = [sys.executable, "-m", "rag_r1.cli", "train", "--recipe", "demo/grpo", "--supervise"]
         command += [
+            *OVERRIDES,
             f"data.train_files={out / 'data' / 'train.parquet'}",
             f"data.val_files={out / 'data' / 'val.parquet'}",
             f"data.seed={seed}",
@@ -108,7 +100,7 @@ def _train(fault: str, seed: int, out: Path, overrides: Sequence[str]) -> str:
         ]
         environment = {
             "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-            "VERL_ENGINE_VENDOR": "faulty",
+            "VERL_ENGINE_VENDOR": "faulty",  # chooses FaultyLMHead of guard_faults.py
             "GUARD_FAULT": str(flag),
         }
         try:
@@ -116,9 +108,8 @@ def _train(fault: str, seed: int, out: Path, overrides: Sequence[str]) -> str:
             run_and_wait(command, log=out / "train.log", environment=environment, watch=watch)
         except RunError:
             lines = (out / "train.log").read_text(errors="replace").splitlines()
-            return next(
-                (line for line in reversed(lines) if line.startswith("error: ")), "ended without a message"
-            )
+            errors = [line for line in lines if line.startswith("error: ")]
+            return errors[-1] if errors else "ended without a message"
     return ""
 
 
@@ -144,7 +135,11 @@ def _fault_planter(fault: str, run_folder: Path, flag: Path) -> Callable[[], Non
 
 
 def _summary(fault: str, seed: int, out: Path) -> dict[str, Any]:
-    """Summarise a training: when its fault was planted and flagged, and the shares of right answers."""
+    """Summarise a training: when its fault was planted and flagged, and the shares of right answers.
+
+    The shares are the `best` and the `last_before` the first attempt was flagged, the one `at_flag`, and the
+    `final` one of the last attempt. A figure that does not exist is None.
+    """
     run_folder = out / "run"
     attempts = Attempts(run_folder).all
     first = History()
@@ -174,18 +169,9 @@ def _summary(fault: str, seed: int, out: Path) -> dict[str, Any]:
     }
 
 
-HEAD = [
-    "fault",
-    "seed",
-    "acts after",
-    "flagged",
-    "cause",
-    "held out: best",
-    "before",
-    "then",
-    "attempts",
-    "at the end",
-]
+#: The columns of a training's row; the shares of right held-out answers are those of `_summary`.
+HEAD = ["fault", "seed", "acts after", "flagged", "cause"]
+HEAD += ["held out: best", "before", "then", "attempts", "at the end"]
 
 
 def row(result: dict[str, Any]) -> list[object]:
@@ -198,6 +184,7 @@ def row(result: dict[str, Any]) -> list[object]:
 
 def replay_row(run_folder: Path) -> list[object]:
     """Return the row of a run without a fault: its last step, and the signs and the band that it shows."""
+    # The rewards, the batch and the KL of recipes/demo/grpo.
     facts = TrainingFacts({"em": 1.0, "turn_cost": -0.05}, questions=16, is_first_kl_zero=True)
     guard = Guard(GuardOptions(), facts)
     band, signs = BandCheck.of_recipe(Recipe.find("demo/grpo")), []
@@ -210,10 +197,10 @@ def replay_row(run_folder: Path) -> list[object]:
 
 
 def chance_row(questions: int, agreeing: int, runs: int) -> list[object]:
-    """Return in how many of `runs` simulated trainings a sign appears by chance.
+    """Return the row with the number of simulated trainings, of `runs`, in which a sign appears by chance.
 
-    There is a count for each of four shares of right answers. A step has `questions` questions with eight
-    answers each, which are right or wrong in groups of `agreeing`.
+    It has `questions`, `agreeing`, and a count for each of four shares of right answers. A step has
+    `questions` questions with eight answers each, which are right or wrong in groups of `agreeing`.
     """
     independent, counts = questions * 8 // agreeing, []
     for share in (0.1, 0.3, 0.5, 0.8):
@@ -232,11 +219,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--faults", nargs="+", choices=[*TRANSIENT, *PERMANENT])
-    what.add_argument("--replay", nargs="+", type=Path, metavar="RUN", help="folders of finished demo runs")
-    what.add_argument("--chance", type=int, metavar="RUNS", help="trainings of each kind that learn nothing")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    choice = parser.add_mutually_exclusive_group(required=True)
+    choice.add_argument("--faults", nargs="+", choices=[*TRANSIENT, *PERMANENT], help="faults to plant")
+    choice.add_argument("--replay", nargs="+", type=Path, metavar="RUN", help="folders of finished demo runs")
+    choice.add_argument(
+        "--chance", type=int, metavar="RUNS", help="trainings of each kind that learn nothing"
+    )
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0], help="of the trainings (default 0)")
     parser.add_argument("--out", type=Path, default=ROOT / "outputs" / "guard", help="folder of the runs")
     parser.add_argument("--set", nargs="*", default=[], metavar="key=value", help="overrides of every run")
     args = parser.parse_args(argv)

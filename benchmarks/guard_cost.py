@@ -20,6 +20,7 @@ from typing import Any
 
 from transformers import AutoTokenizer
 
+from rag_r1.agent import Trajectory
 from rag_r1.agent.records import records_by_step, trajectory_of
 from rag_r1.agent.tokens.ledger import Span
 from rag_r1.agent.tokens.signals import group_signals, part_logprobs, signals
@@ -50,33 +51,38 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     tokenizer, protocol = AutoTokenizer.from_pretrained(policy_path("rag_r1_mq")), demo_protocol("rag_r1_mq")
     folder = args.run / "trajectories" / "train"
-    records = {step: list(map(trajectory_of, of_step)) for step, of_step in records_by_step(folder).items()}
+    records = [trajectory_of(record) for step in records_by_step(folder).values() for record in step]
     files = earlier_files(args.run) or [args.run / "metrics.jsonl"]
     lines = [line for file in files for line in MetricsFile(file).new_lines()]
     seconds = sum(metrics.get("timing_s/step", 0.0) for _, metrics in lines)
+    if not records or not seconds:
+        parser.error(
+            f"{args.run}: there are no trajectories/train, or no metrics of steps; give a finished run"
+        )
 
-    def spans_of(record: Any) -> list[Span]:
+    def spans_of(record: Trajectory) -> list[Span]:
+        """Return the turns as generated spans; the records have no log-probs, so these are invented."""
         ids = [tokenizer.encode(turn.text, add_special_tokens=False) for turn in record.turns]
         return [Span(tuple(tokens), True, i, (-0.1,) * len(tokens)) for i, tokens in enumerate(ids)]
 
-    trajectories = [(record, spans_of(record)) for of_step in records.values() for record in of_step]
+    trajectories = [(record, spans_of(record)) for record in records]
     groups: dict[str, list[float]] = defaultdict(list)
-    for record, _ in trajectories:
+    for record in records:
         groups[record.id.rpartition("#")[0]].append(record.rewards.get("score") or 0.0)
     guard, band = Guard(GuardOptions()), BandCheck.of_recipe(Recipe.find("demo/grpo"))
     assert band is not None
     costs = {
         "log-probs by part": lambda: [
-            part_logprobs(r.turns, s, protocol, tokenizer.decode) for r, s in trajectories
+            part_logprobs(record.turns, spans, protocol, tokenizer.decode) for record, spans in trajectories
         ],
         "signals": lambda: [
-            (signals(r, lambda documents: 0.5), exact_match(r.answer, ["x"])) for r, _ in trajectories
+            (signals(record, lambda documents: 0.5), exact_match(record.answer, ["x"])) for record in records
         ],
         "groups": lambda: group_signals(groups),
         "guard and band": lambda: [(guard.see(*line), band.see(*line)) for line in lines],
     }
     used = {name: cpu_seconds(work) for name, work in costs.items()}
-    steps = max(1, len(lines))
+    steps = len(lines)
     rows = [[name, f"{1000 * cpu / steps:.1f}", f"{cpu / seconds:.3%}"] for name, cpu in used.items()]
     total = sum(used.values())
     rows.append(["all", f"{1000 * total / steps:.1f}", f"{total / seconds:.3%}"])

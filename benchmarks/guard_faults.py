@@ -18,7 +18,7 @@ from rag_r1.plugin.agent_loop import SearchAgentLoop
 from rag_r1.plugin.cpu.engines import CPUEngineWithLMHead
 
 #: Factor of the learning rate while that fault is active.
-TIMES = 30.0
+RATE_FACTOR = 30.0
 
 
 def active_fault() -> str:
@@ -33,12 +33,12 @@ def active_fault() -> str:
 class FaultyLMHead(CPUEngineWithLMHead):
     """The engine for the CPU, with a fault while one is active."""
 
-    #: The weights that were sent to the rollout engine last.
-    _sent: list | None = None
+    #: The names and weights that were sent to the rollout engine last.
+    _sent: list[tuple[str, Any]] | None = None
 
     def optimizer_step(self) -> Any:
-        """Make a step, with a learning rate that is TIMES as large while that fault is active."""
-        factor = TIMES if active_fault() == "learning_rate" else 1.0
+        """Make a step, with a learning rate that is RATE_FACTOR times as large while that fault is active."""
+        factor = RATE_FACTOR if active_fault() == "learning_rate" else 1.0
         rates = [group["lr"] for group in self.optimizer.param_groups]
         for group in self.optimizer.param_groups:
             group["lr"] *= factor
@@ -67,5 +67,5 @@ class UnmaskedAgentLoop(SearchAgentLoop):
 
 
 def searches(trajectory: Any, golds: list[str]) -> float:
-    """Reward term: the number of queries of a trajectory, whatever its answer is."""
+    """Return the number of queries of a trajectory, whatever its answer is; this is a reward term."""
     return float(trajectory.n_searches)

@@ -9,6 +9,7 @@ installer finds it empty, and the second finds the downloads of the first. `--py
 configuration of pip and uv, so that only the Python Package Index is used. `--demo` adds a run of `bash
 train_grpo.sh` in a fresh clone of the last commit, with empty caches, and measures the time until its picture
 is written. All files are removed afterwards. The seconds include downloads through this machine's network.
+Linux only.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ def environment(work: Path, pypi_only: bool, **more: str) -> dict[str, str]:
     hidden = {"VIRTUAL_ENV", "PYTHONPATH", "VENV", "RAG_R1_INSTALLER"}
     if pypi_only:
         hidden |= {name for name in os.environ if name.startswith(("PIP_", "UV_")) and name != "PIP_CERT"}
-        more["PIP_CONFIG_FILE"] = os.devnull
+        more |= {"PIP_CONFIG_FILE": os.devnull, "UV_NO_CONFIG": "1"}
     kept = {name: value for name, value in os.environ.items() if name not in hidden}
     caches = {"UV_CACHE_DIR": str(work / "uv-cache"), "PIP_CACHE_DIR": str(work / "pip-cache")}
     return {**kept, **caches, "RAG_R1_PLATFORM": "cpu", **more}
 
 
 def run(command: list[str], folder: Path, variables: dict[str, str]) -> tuple[float, str]:
-    """Run a command; returns its seconds and its output. Ends the benchmark if the command fails."""
+    """Run a command; returns its seconds and its output. Raises SystemExit if it fails."""
     started = time.perf_counter()
     finished = subprocess.run(
         command, cwd=folder, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -76,20 +77,26 @@ def torch_version(output: str) -> str:
     return match[1] if match else "?"
 
 
-def installation(work: Path, installer: str, cached: str, pypi_only: bool) -> str:
-    """Make, measure and remove an environment; returns its row in the table."""
+def installation(work: Path, installer: str, cache: str, pypi_only: bool) -> str:
+    """Make, measure and remove an environment; returns its row in the table.
+
+    `cache` is `empty` or `filled`, as the table says.
+    """
     venv = work / "venv"
     variables = environment(work, pypi_only, VENV=str(venv), RAG_R1_INSTALLER=installer)
     seconds, output = run(["bash", str(ROOT / "scripts" / "setup_env.sh")], work, variables)
     match = re.search(rf"into {re.escape(str(venv))} with (\w+)", output)
     used = match[1] if match else "?"
-    row = f"| {used} | {cached} | {torch_version(output)} | {seconds:.0f} | {size(venv):.1f} |"
+    row = f"| {used} | {cache} | {torch_version(output)} | {seconds:.0f} | {size(venv):.1f} |"
     shutil.rmtree(venv)
     return row
 
 
 def demo(work: Path, pypi_only: bool) -> str:
-    """Run the demo from a fresh clone with empty caches to its picture; returns its row in the table."""
+    """Run the demo from a fresh clone with empty caches to its picture; returns its row in the table.
+
+    Raises SystemExit if it fails or makes no picture.
+    """
     clone = work / "clone"
     started = time.perf_counter()
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
@@ -108,8 +115,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--installers", nargs="*", default=["uv", "pip"], choices=["uv", "pip"])
-    parser.add_argument("--pypi-only", action="store_true", help="hide pip's configuration")
+    parser.add_argument(
+        "--installers", nargs="*", default=["uv", "pip"], choices=["uv", "pip"], help="(default both)"
+    )
+    parser.add_argument("--pypi-only", action="store_true", help="hide the configuration of pip and uv")
     parser.add_argument("--demo", action="store_true", help="also the demo, from nothing to its picture")
     parser.add_argument(
         "--work", type=Path, help="where there is space for 20 GB (default: a temporary folder)"
@@ -121,10 +130,10 @@ def main() -> None:
         if options.installers:
             print("\n| installer | cache | torch | seconds | GB on disk |\n|---|---|---|---|---|", flush=True)
         for installer in options.installers:
-            for cached in ("empty", "filled"):
-                print(installation(work, installer, cached, options.pypi_only), flush=True)
-            for cache in ("uv-cache", "pip-cache"):
-                shutil.rmtree(work / cache, ignore_errors=True)
+            for cache in ("empty", "filled"):
+                print(installation(work, installer, cache, options.pypi_only), flush=True)
+            for folder in ("uv-cache", "pip-cache"):
+                shutil.rmtree(work / folder, ignore_errors=True)
         if options.demo:
             print("\n| torch | installation, s | demo, s | together, s |\n|---|---|---|---|", flush=True)
             print(demo(work, options.pypi_only), flush=True)

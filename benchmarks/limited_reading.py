@@ -3,9 +3,9 @@
     python benchmarks/limited_reading.py            # 10,000 files
     python benchmarks/limited_reading.py --files 2000 --rounds 3
 
-Both read the same files with the same code (rag_r1/sandbox/documents.py), in turns, after a round that is not
-timed. The script prints the seconds of each round, and the ratios of the medians of seconds and of processor
-time of all processes. The time includes the start of the workers.
+Workers and process read the same files with the same code (rag_r1/sandbox/documents.py), in turns, after a
+round that is not timed. The script prints the seconds of each round, and the ratios of the medians of seconds
+and of processor time of all processes. The time includes the start of the workers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import resource
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -30,24 +29,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--files", type=int, default=10_000)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--files", type=int, default=10_000, help="files to read (default %(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="timed rounds (default %(default)s)")
     args = parser.parse_args()
     limited = (parsers.file_workers.start, parsers.batch_workers.try_start)
     with tempfile.TemporaryDirectory() as folder:
         print(f"{args.files:,} files: {_write(Path(folder) / 'docs', args.files)}")
         seconds: dict[str, list[float]] = {"in this process": [], "in workers": []}
         processor: dict[str, list[float]] = {name: [] for name in seconds}
-        for number in range(args.rounds + 1):
+        for round_number in range(args.rounds + 1):  # round 0 is not timed
             for name, start in (("in this process", (_LocalJob, _LocalJob)), ("in workers", limited)):
                 parsers.file_workers.start, parsers.batch_workers.try_start = start  # type: ignore[assignment, method-assign]
                 started, spent = time.perf_counter(), _processor_s()
-                corpus = index_folder(Path(folder, "docs"), Path(folder, f"{name}-{number}"), progress=False)
+                out = Path(folder) / f"{name}-{round_number}"
+                corpus = index_folder(Path(folder) / "docs", out, progress=False)
                 took = time.perf_counter() - started
-                if number:
+                if round_number:
                     seconds[name].append(took)
                     processor[name].append(_processor_s() - spent)
-                    print(f"round {number}, {name}: {took:.2f} s, {corpus.stat().st_size:,} bytes of corpus")
+                    size = corpus.stat().st_size
+                    print(f"round {round_number}, {name}: {took:.2f} s, {size:,} bytes of corpus")
     for unit, measured in (("seconds", seconds), ("seconds of processor time", processor)):
         local, workers = (statistics.median(times) for times in measured.values())
         print(f"median {unit}: {local:.2f} -> {workers:.2f}: {workers / local:.2f} x")
@@ -58,7 +59,7 @@ def _processor_s() -> float:
 
     The workers are among them, since they end when a folder has been read.
     """
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
@@ -66,6 +67,7 @@ class _LocalJob:
     """A job with the interface of a worker's, which runs in this process when its result is requested."""
 
     def __init__(self, job: str, arguments: list, limits: object):
+        """`job` is `module:function`, with a function of rag_r1/sandbox/documents.py; `limits` are not used."""
         self._job, self._arguments = getattr(documents, job.partition(":")[2]), arguments
 
     def result(self) -> list:
@@ -79,19 +81,19 @@ def _write(folder: Path, files: int) -> str:
     """Write text, Markdown, HTML and PDF files of 40 to 400 words, and return their numbers as a text."""
     folder.mkdir()
     counts = dict.fromkeys((".txt", ".md", ".html", ".pdf"), 0)
-    for number in range(files):
-        ending = list(counts)[number % 4]
+    for index in range(files):
+        ending = list(counts)[index % 4]
         counts[ending] += 1
-        text = " ".join(_WORDS[(number + i) % len(_WORDS)] for i in range(40 + number % 361))
+        text = " ".join(_WORDS[(index + i) % len(_WORDS)] for i in range(40 + index % 361))
         lines = [text[i : i + 90] for i in range(0, len(text), 90)]
-        path = folder / f"{number:06}{ending}"
+        path = folder / f"{index:06}{ending}"
         if ending == ".pdf":
             path.write_bytes(_pdf(lines))
         elif ending == ".html":
-            title = f"<!doctype html><html><head><title>Page {number}</title></head><body><h1>Tides</h1>"
-            path.write_text(title + "".join(f"<p>{line}</p>\n" for line in lines) + "</body></html>")
+            head = f"<!doctype html><html><head><title>Page {index}</title></head><body><h1>Tides</h1>"
+            path.write_text(head + "".join(f"<p>{line}</p>\n" for line in lines) + "</body></html>")
         else:
-            path.write_text((f"# Note {number}\n\n" if ending == ".md" else "") + "\n".join(lines))
+            path.write_text((f"# Note {index}\n\n" if ending == ".md" else "") + "\n".join(lines))
     return ", ".join(f"{count:,} {ending}" for ending, count in counts.items())
 
 
@@ -115,4 +117,4 @@ def _pdf(lines: list[str]) -> bytes:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -39,14 +39,17 @@ class Command(Options):
     opening: OpenOptions = OpenOptions()
 
     @model_validator(mode="after")
-    def _one_of_both(self) -> Command:
+    def _index_or_pid(self) -> Command:
         if (self.index is None) == (self.pid is None):
             raise ValueError("give either --index DIR or --pid PID")
         return self
 
 
 def use(command: Command) -> dict[str, int]:
-    """Open the index and search it, alone and in a batch; returns the encoder's threads in each case."""
+    """Open the index and search for one question and for a batch; returns the threads of torch in each case.
+
+    The result is empty if torch is not loaded. Raises UserError if the index cannot be opened.
+    """
     from retrieval_server.encode.cpu_settings import set_mkl_reproducible, set_passive_wait
 
     set_passive_wait()
@@ -58,13 +61,13 @@ def use(command: Command) -> dict[str, int]:
     threads = {}
 
     def work() -> None:
-        for number in (1, _BATCH):
-            prepared = source.prepare([f"What is number {i}?" for i in range(number)])
-            source.find(prepared, [3] * number)
-            if "torch" in sys.modules:
+        for label, size in (("one query", 1), ("a batch", _BATCH)):
+            prepared = source.prepare([f"What is number {i}?" for i in range(size)])
+            source.find(prepared, [3] * size)
+            if "torch" in sys.modules:  # a BM25 index does not load it
                 import torch
 
-                threads[f"torch, {'one query' if number == 1 else 'a batch'}"] = torch.get_num_threads()
+                threads[f"torch, {label}"] = torch.get_num_threads()
 
     with ThreadPoolExecutor(1) as stage:
         stage.submit(work).result()
@@ -73,12 +76,12 @@ def use(command: Command) -> dict[str, int]:
 
 def report(threads: dict[str, int]) -> None:
     """Print the numbers of threads of the libraries in this process."""
-    for name, number in sorted(threads.items()):
-        print(f"{name}: {number} threads")
+    for name, count in sorted(threads.items()):
+        print(f"{name}: {count} threads")
     try:
         from threadpoolctl import threadpool_info
     except ImportError:
-        print("threadpoolctl is not installed: no settings of each runtime")
+        print("threadpoolctl is not installed (pip install threadpoolctl): no settings of each runtime")
         return
     for library in threadpool_info():
         print(f"{library['user_api']} {library['num_threads']} threads: {library['filepath']}")
