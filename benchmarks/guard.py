@@ -170,8 +170,18 @@ def _summary(fault: str, seed: int, out: Path) -> dict[str, Any]:
 
 
 #: The columns of a training's row; the shares of right held-out answers are those of `_summary`.
-HEAD = ["fault", "seed", "acts after", "flagged", "cause"]
-HEAD += ["held out: best", "before", "then", "attempts", "at the end"]
+HEAD = [
+    "fault",
+    "seed",
+    "acts after",
+    "flagged",
+    "cause",
+    "held out: best",
+    "before",
+    "then",
+    "attempts",
+    "at the end",
+]
 
 
 def row(result: dict[str, Any]) -> list[object]:

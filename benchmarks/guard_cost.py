@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         )
 
     def spans_of(record: Trajectory) -> list[Span]:
-        """Return the turns as generated spans; the records have no log-probs, so these are invented."""
+        """Return the turns as spans, with invented log-probs, since records have none of single tokens."""
         ids = [tokenizer.encode(turn.text, add_special_tokens=False) for turn in record.turns]
         return [Span(tuple(tokens), True, i, (-0.1,) * len(tokens)) for i, tokens in enumerate(ids)]
 

@@ -67,7 +67,7 @@ class _LocalJob:
     """A job with the interface of a worker's, which runs in this process when its result is requested."""
 
     def __init__(self, job: str, arguments: list, limits: object):
-        """`job` is `module:function`, with a function of rag_r1/sandbox/documents.py; `limits` are not used."""
+        """`job` is `module:function`, of rag_r1/sandbox/documents.py; `limits` are not used."""
         self._job, self._arguments = getattr(documents, job.partition(":")[2]), arguments
 
     def result(self) -> list:

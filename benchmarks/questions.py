@@ -46,7 +46,7 @@ ALL_LATE = LATE | THIRD
 REFUSED_BAR, LATE_BAR = 0.95, 0.85
 #: Largest share of good questions that may be lost.
 LOST_BAR = 0.05
-#: Prices of a million prompt tokens and completion tokens.
+#: Role -> prices of a million prompt tokens and of a million completion tokens.
 PRICES = {"teacher": (0.4, 1.2), "reader": (0.05, 0.15)}
 
 
@@ -63,6 +63,7 @@ class Planted:
 
     @property
     def is_good(self) -> bool:
+        """Whether the question has no fault."""
         return self.fault == "good"
 
     @property
@@ -72,8 +73,11 @@ class Planted:
 
 
 def read_planted(rows: Sequence[dict[str, str]], log: Path, out: Path) -> list[Planted]:
-    """Return the drafts with their faults and verdicts; seeds for which the teacher has no question are
-    left out."""
+    """Return the drafts with their faults and verdicts.
+
+    `rows` is the corpus, `log` the teacher's log, and `out` the folder of the run. Seeds for which the
+    teacher has no question are left out.
+    """
     texts = {row["id"]: row["contents"] for row in rows}
     entries = {}
     for line in log.read_text().splitlines():
@@ -86,9 +90,9 @@ def read_planted(rows: Sequence[dict[str, str]], log: Path, out: Path) -> list[P
         named = tuple(texts[name] for name in seed["passages"])
         entry = entries.get((seed["kind"], named)) or next(
             (  # a question that was kept although it names fewer passages than its seed has
-                entry
-                for entry in entries.values()
-                if entry["question"] == seed.get("question", "") and set(named) < set(entry["passages"])
+                logged
+                for logged in entries.values()
+                if logged["question"] == seed.get("question", "") and set(named) < set(logged["passages"])
             ),
             None,
         )
@@ -104,18 +108,18 @@ def read_planted(rows: Sequence[dict[str, str]], log: Path, out: Path) -> list[P
         judged.append(Planted(fault, right_reasons, seed.get("reason")))
         wordings.append(entry["question"])
     # If several questions have the same meaning, one is good and the others repeat it.
-    for places in by_question.values():
-        refused = [place for place in places if judged[place].reason in DUPLICATES]
-        kept = [place for place in places if judged[place].reason is None]
-        for place in [*refused, *kept][: max(0, len(refused) + len(kept) - 1)]:
-            is_literal = sum(wordings[place] == wordings[other] for other in places) > 1
+    for indices in by_question.values():
+        refused = [index for index in indices if judged[index].reason in DUPLICATES]
+        kept = [index for index in indices if judged[index].reason is None]
+        for index in [*refused, *kept][: max(0, len(refused) + len(kept) - 1)]:
+            is_literal = sum(wordings[index] == wordings[other] for other in indices) > 1
             fault = "duplicate" if is_literal else "paraphrase"
-            judged[place] = Planted(fault, DUPLICATES, judged[place].reason)
+            judged[index] = Planted(fault, DUPLICATES, judged[index].reason)
     return judged
 
 
 def outcomes(out: Path) -> Iterator[dict[str, Any]]:
-    """Yield every seed that was kept or refused."""
+    """Yield every seed that was kept or refused; a refused one has a `reason`."""
     for name in ("questions.jsonl", "refused.jsonl"):
         for line in (out / name).read_text().splitlines():
             seed = json.loads(line)
@@ -211,17 +215,22 @@ def print_card(work: Path, judged: Sequence[Planted]) -> bool:
 
 
 def main() -> int:
-    """Run the benchmark and print its table; returns 0 if all bars are reached and the card is right."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    """Run the benchmark and print its table.
+
+    Returns 0 if all bars are reached and the card is right, 1 if not, and the command's status if it fails.
+    """
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
         "--work", type=Path, required=True, help="folder for the corpus, the logs and the run"
     )
-    parser.add_argument("--people", type=int, default=300)
-    parser.add_argument("--places", type=int, default=60)
+    parser.add_argument("--people", type=int, default=300, help="of the world (default %(default)s)")
+    parser.add_argument("--places", type=int, default=60, help="of the world (default %(default)s)")
     parser.add_argument(
         "--errors", type=float, default=0.03, help="share of the reader's replies that are wrong"
     )
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="of world and run (default %(default)s)")
     parser.add_argument(
         "--late",
         nargs="?",

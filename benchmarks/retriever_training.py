@@ -50,8 +50,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--corpus", type=Path, required=True, metavar="FILE")
     parser.add_argument("--questions", type=Path, required=True, metavar="FILE")
-    parser.add_argument("--work", type=Path, required=True, metavar="DIR", help="everything that is made")
-    parser.add_argument("--splits", type=int, default=5, help="default %(default)s")
+    parser.add_argument(
+        "--work", type=Path, required=True, metavar="DIR", help="folder for everything that is made"
+    )
+    parser.add_argument("--splits", type=int, default=5, help="(default %(default)s)")
     parser.add_argument(
         "--first-split",
         type=int,
@@ -79,11 +81,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows = [json.loads(line) for line in lines]
     questions = [row for row in rows if row["supporting_ids"]]
     args.work.mkdir(parents=True, exist_ok=True)
-    made_of = settings(args)
+    made_from = settings(args)
     numbers = range(args.first_split, args.first_split + args.splits)
     for number in numbers:  # before the first is trained
-        refuse_others(args.work / f"split{number}", made_of)
-    results = {number: split(number, questions, args, made_of) for number in numbers}
+        refuse_others(args.work / f"split{number}", made_from)
+    results = {number: run_split(number, questions, args, made_from) for number in numbers}
     print("\n".join(table(results, args.k)))
     return 0
 
@@ -94,56 +96,62 @@ def settings(args: argparse.Namespace) -> dict[str, Any]:
 
     files = {name: sha256_of_file(getattr(args, name)) for name in ("corpus", "questions", "recipe")}
     base = str(args.base_index.resolve()) if args.base_index else None
-    same = {name: getattr(args, name) for name in ("encoder", "device", "dtype", "options")}
-    return {**files, **same, "k": sorted(args.k), "base_index": base}
+    values = {name: getattr(args, name) for name in ("encoder", "device", "dtype", "options")}
+    return {**files, **values, "k": sorted(args.k), "base_index": base}
 
 
-def refuse_others(folder: Path, made_of: Mapping[str, Any]) -> None:
-    """End the process if the files of a split were made with other or unknown settings."""
+def refuse_others(folder: Path, made_from: Mapping[str, Any]) -> None:
+    """Raise SystemExit if the files of a split were made with other or unknown settings."""
     for path in (folder / "settings.json", folder / "result.json"):
         if not path.is_file():
             continue
-        results = json.loads(path.read_text(encoding="utf-8"))
-        recorded = results if path.name == "settings.json" else results.get("settings", {})
-        if other := [name for name in made_of if recorded.get(name) != made_of[name]]:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        recorded = content if path.name == "settings.json" else content.get("settings", {})
+        if other := [name for name in made_from if recorded.get(name) != made_from[name]]:
             raise SystemExit(
-                f"error: {path}: made with other settings ({', '.join(other)}), so its figures are not those "
-                "that are asked for. Choose another --work, or remove this one."
+                f"error: {path}: made with other settings ({', '.join(other)}), so its figures cannot be "
+                "used. Choose another --work, or remove this one."
             )
 
 
-def write(path: Path, results: Mapping[str, Any]) -> None:
-    """Write JSON; the file appears only when it is complete."""
+def write(path: Path, text: str) -> None:
+    """Write a file, which appears only when it is complete."""
     part = path.with_suffix(".part")
-    part.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    part.write_text(text, encoding="utf-8")
     part.replace(path)
 
 
-def split(
-    number: int, questions: Sequence[Mapping[str, Any]], args: argparse.Namespace, made_of: Mapping[str, Any]
+def run_split(
+    number: int,
+    questions: Sequence[Mapping[str, Any]],
+    args: argparse.Namespace,
+    made_from: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the recall of a split, {"untrained": {k: recall}, "trained": ...}, measured or read."""
+    """Return the results of a split, measured or read from its folder.
+
+    They are the recall by k, `untrained` and `trained`, the numbers of `questions` in both halves, and the
+    `settings`.
+    """
     folder = args.work / f"split{number}"
     result = folder / "result.json"
     if result.is_file():
         return json.loads(result.read_text(encoding="utf-8"))
     train, test = halves(questions, number)
     folder.mkdir(exist_ok=True)
-    write(folder / "settings.json", made_of)
-    rows, base = folder / "train.jsonl", args.base_index or index(args, args.work / "untrained", args.encoder)
+    write(folder / "settings.json", json.dumps(made_from, indent=1) + "\n")
+    rows = folder / "train.jsonl"
+    base = args.base_index or ensure_index(args, args.work / "untrained", args.encoder)
     if not rows.is_file():
         lines = training_rows(train, search_results(base, train, args))
-        part = rows.with_suffix(".part")
-        part.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-        part.replace(rows)
+        write(rows, "".join(json.dumps(line) + "\n" for line in lines))
     model = train_model(rows, folder, args)
     measured = {
         "untrained": measure(base, test, args),
-        "trained": measure(index(args, folder / "index", str(model)), test, args),
+        "trained": measure(ensure_index(args, folder / "index", str(model)), test, args),
         "questions": [len(train), len(test)],
-        "settings": made_of,
+        "settings": made_from,
     }
-    write(result, measured)
+    write(result, json.dumps(measured, indent=1) + "\n")
     return measured
 
 
@@ -164,7 +172,7 @@ def training_rows(
     rows = []
     for question, ids in zip(questions, results, strict=True):
         gold = list(dict.fromkeys(question["supporting_ids"]))
-        negatives = [name for name in ids if name not in gold]
+        negatives = [passage_id for passage_id in ids if passage_id not in gold]
         rows += [
             {
                 "dataset": "hotpotqa",
@@ -190,12 +198,12 @@ def search_results(
     from retrieval_server.search.index_source import IndexSource
 
     source = IndexSource.open(folder, device=args.device)
-    answers = source.search([question["question"] for question in questions], count)
+    hits_of_questions = source.search([question["question"] for question in questions], count)
     source.close()
-    return [[hit.passage.id for hit in hits] for hits in answers]
+    return [[hit.passage.id for hit in hits] for hits in hits_of_questions]
 
 
-def index(args: argparse.Namespace, out: Path, encoder: str) -> Path:
+def ensure_index(args: argparse.Namespace, out: Path, encoder: str) -> Path:
     """Build an index of the corpus with this encoder, unless it exists, and return its folder."""
     from retrieval_server.indexing.builder import build_index
     from retrieval_server.indexing.options import BuildOptions
@@ -209,12 +217,12 @@ def index(args: argparse.Namespace, out: Path, encoder: str) -> Path:
 
 
 def train_model(rows: Path, folder: Path, args: argparse.Namespace) -> Path:
-    """Train the encoder on the rows, and return the folder of the model."""
+    """Train the encoder on the rows, and return the folder of the model. Raises SystemExit if that fails."""
     from rag_r1.retriever.training.command import main as train
 
-    words = ["--recipe", args.recipe, "--model", args.encoder, "--mode", "plain"]
-    words += ["--rows", rows, "--corpus", args.corpus, "--out", folder / "training", *args.options]
-    if status := train([str(word) for word in words]):
+    arguments = ["--recipe", args.recipe, "--model", args.encoder, "--mode", "plain"]
+    arguments += ["--rows", rows, "--corpus", args.corpus, "--out", folder / "training", *args.options]
+    if status := train(list(map(str, arguments))):
         raise SystemExit(status)
     return folder / "training" / "model"
 
@@ -246,7 +254,7 @@ def table(results: Mapping[int, Mapping[str, Any]], ks: Sequence[int]) -> list[s
 
 
 def interval(gains: Sequence[float]) -> str:
-    """Describe the confidence interval of the mean of the splits' gains."""
+    """Describe the confidence interval of the mean of the splits' gains, if _T has their number."""
     if len(gains) - 1 not in _T:
         return f"of {len(gains)} split{'s' * (len(gains) != 1)}, without an interval"
     half = _T[len(gains) - 1] * stdev(gains) / math.sqrt(len(gains))

@@ -42,6 +42,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 #: The kinds of questions whose answers cannot be guessed.
 NOT_GUESSED = ("one_hop", "bridge", "both")
+#: Most EM with a closed book, and most EM with the evidence withheld as a share of that of the real run.
 CLOSED_BOOK_AT_MOST, WITHHELD_AT_MOST = 0.05, 0.5
 
 
@@ -58,7 +59,10 @@ def policy_of(args: argparse.Namespace, seed: int, folder: Path) -> Path:
 
 
 def card_of(args: argparse.Namespace, seed: int) -> dict[str, Any]:
-    """Return the search card of a seed, from its folder if it is finished."""
+    """Return the search card of a seed, from its folder if it is finished.
+
+    Raises RunError if the training fails, and SystemExit if the evaluation does.
+    """
     folder = args.out / f"seed{seed}"
     card = folder / "card" / "search_card.json"
     if not card.exists():
@@ -71,7 +75,7 @@ def card_of(args: argparse.Namespace, seed: int) -> dict[str, Any]:
             questions, out = folder / "data" / "val.parquet", folder / "card"
             evaluation = demo_eval_arguments(model, questions, protocol, url, out)
             if command.run(evaluation.changed(card=True, corpus=[corpus], in_flight=16)):
-                sys.exit(f"the card of seed {seed} is not finished; start again")
+                sys.exit(f"error: the card of seed {seed} is not finished; see above, and start again")
     return json.loads(card.read_text(encoding="utf-8"))
 
 
@@ -82,7 +86,7 @@ def em(card: Mapping[str, Any], condition: str, kind: str | None = None) -> floa
 
 
 def checks(card: Mapping[str, Any]) -> dict[str, bool]:
-    """Return the expectations of a card, and whether each holds."""
+    """Return for each expectation of a card, in words, whether it holds."""
     closed_book = max(em(card, "closed_book", kind) for kind in NOT_GUESSED)
     return {
         "closed book <= .05 on one-hop, bridge and both": closed_book <= CLOSED_BOOK_AT_MOST,
@@ -103,17 +107,20 @@ def table(cards: Mapping[int, Mapping[str, Any]]) -> str:
 
 
 def draw(cards: Mapping[int, Mapping[str, Any]], path: Path) -> list[Path]:
-    """Draw EM by condition and kind of question, as means over the seeds with a dot for each seed."""
+    """Draw EM by condition and kind of question, as means over the seeds with a dot for each seed.
+
+    Returns the paths of the pictures.
+    """
 
     def paint(axes: Any) -> None:
         """Draw a bar for each condition and kind of question."""
-        for number, kind in enumerate(KINDS):
-            places = [i + 0.2 * (number - 1.5) for i in range(len(PROBES))]
+        for index, kind in enumerate(KINDS):
+            positions = [i + 0.2 * (index - 1.5) for i in range(len(PROBES))]
             values = [[em(card, name, kind) for card in cards.values()] for name in PROBES]
             label = kind.replace("_", "-")
-            axes.bar(places, list(map(fmean, values)), 0.18, color=pictures.SERIES[number], label=label)
-            for place, ems in zip(places, values, strict=True):
-                axes.plot([place] * len(ems), ems, "o", color="#111827", markersize=2.5)
+            axes.bar(positions, list(map(fmean, values)), 0.18, color=pictures.SERIES[index], label=label)
+            for position, ems in zip(positions, values, strict=True):
+                axes.plot([position] * len(ems), ems, "o", color="#111827", markersize=2.5)
         axes.set_xticks(range(len(PROBES)), [fill(CONDITION_NAMES[name], 12) for name in PROBES], fontsize=8)
         axes.set(ylim=(0, 1.05), ylabel="held-out EM")
         axes.legend(frameon=False, ncols=4, loc="upper center", bbox_to_anchor=(0.5, 1.15))
@@ -142,9 +149,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"\n{platform.machine()}, {os.cpu_count()} cores, {date.today()}\n\n{table(cards)}\n")
     for seed, card in cards.items():
         missed = [name for name, held in checks(card).items() if not held]
-        print(
-            f"seed {seed}: {card['verdict']}; " + (f"missed: {'; '.join(missed)}" if missed else "all held")
-        )
+        outcome = f"missed: {'; '.join(missed)}" if missed else "all held"
+        print(f"seed {seed}: {card['verdict']}; {outcome}")
     print(f"picture: {args.out / 'search_card.png'}")
     return 0
 

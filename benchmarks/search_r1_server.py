@@ -14,7 +14,8 @@ following is changed around it:
   float32 like our server.
 
 It knows the prefixes of E5 and BGE, and uses mean pooling for every model. With a BGE index its results
-therefore differ from ours; with E5 and MiniLM they are the same. It needs the package `datasets`.
+therefore differ from ours; with E5 and MiniLM they are the same. An index whose queries have another prefix
+is refused. It needs the package `datasets`.
 """
 
 from __future__ import annotations
@@ -35,6 +36,12 @@ _here = Path(__file__).resolve().parent
 sys.path[:] = [str(_here.parent)] + [entry for entry in sys.path if Path(entry).resolve() != _here]
 
 _SERVER = Path("search_r1") / "search" / "retrieval_server.py"
+#: Prefix of queries -> the name by which Search-R1's server chooses it.
+_RETRIEVER_NAMES = {
+    "": "dense",
+    "query: ": "e5",
+    "Represent this sentence for searching relevant passages: ": "bge",
+}
 
 
 def write_corpus(index: Path, path: Path) -> None:
@@ -48,27 +55,40 @@ def write_corpus(index: Path, path: Path) -> None:
 
 
 def retriever_name(query_prefix: str) -> str:
-    """Return the name by which Search-R1's server chooses the prefix of queries."""
-    return {"query: ": "e5", "": "dense"}.get(query_prefix, "bge")
+    """Return the name by which Search-R1's server chooses the prefix of queries.
+
+    Raises UserError for a prefix that the server does not know.
+    """
+    from retrieval_server.errors import UserError
+
+    if query_prefix not in _RETRIEVER_NAMES:
+        raise UserError(
+            f"Search-R1's server knows no prefix {query_prefix!r}, so other queries would be measured. Give "
+            "an index of E5, of BGE, or of an encoder without a prefix."
+        )
+    return _RETRIEVER_NAMES[query_prefix]
 
 
-def stay_on_the_processor() -> None:
+def stay_on_cpu() -> None:
     """Make `.cuda()` and `.half()` of modules and `.cuda()` of tensors do nothing."""
     import torch
 
-    def itself(self: Any, *_: Any, **__: Any) -> Any:
+    def unchanged(self: Any, *_: Any, **__: Any) -> Any:
         return self
 
-    torch.nn.Module.cuda = torch.nn.Module.half = torch.Tensor.cuda = itself  # type: ignore[method-assign]
+    torch.nn.Module.cuda = torch.nn.Module.half = torch.Tensor.cuda = unchanged  # type: ignore[method-assign]
 
 
 def run(server: Path, arguments: list[str], port: int, device: str | None) -> None:
-    """Run the server's file as a script until it is stopped."""
+    """Run the server's file as a script with these arguments, on this port, until it is stopped.
+
+    It runs on the CPU if `device` is `cpu` or there is no GPU.
+    """
     import torch
     import uvicorn
 
     if device == "cpu" or not torch.cuda.is_available():
-        stay_on_the_processor()
+        stay_on_cpu()
     serve = uvicorn.run
 
     def on_our_port(app: Any, **_: Any) -> None:
@@ -108,6 +128,11 @@ def main(argv: list[str] | None = None) -> int:
     if not server.is_file():
         server /= _SERVER
     try:
+        if args.device == "cuda":
+            import torch
+
+            if not torch.cuda.is_available():
+                raise UserError("--device cuda: torch sees no GPU; leave it out, or give --device cpu")
         manifest = read_manifest(args.index)
         if manifest.dense is None:
             raise UserError(f"{args.index} is a {manifest.backend} index; give a dense one")
@@ -121,6 +146,7 @@ def main(argv: list[str] | None = None) -> int:
             raise UserError(
                 f"--checkout {args.checkout}: no {_SERVER} in it. Clone https://github.com/PeterGriffinJin/Search-R1"
             )
+        name = retriever_name(manifest.dense.encoder.query_prefix)
         _, model = resolve_model(manifest.dense.encoder.name)
     except UserError as error:
         raise CommandError(error, 2) from error
@@ -132,7 +158,7 @@ def main(argv: list[str] | None = None) -> int:
             "--index_path": args.index / FAISS_INDEX,
             "--corpus_path": corpus,
             "--topk": args.topk,
-            "--retriever_name": retriever_name(manifest.dense.encoder.query_prefix),
+            "--retriever_name": name,
             "--retriever_model": model,
         }
         run(server, [str(part) for pair in arguments.items() for part in pair], args.port, args.device)

@@ -42,15 +42,15 @@ COLUMNS = (*KINDS, "all", "well-formed", "turns")
 
 
 def run(*command: str | Path) -> None:
-    """Run a module of this project as a user would. Ends the benchmark if it fails."""
-    words = [sys.executable, "-m", *map(str, command)]
-    print("$", " ".join(["python", *words[1:]]), flush=True)
-    if status := subprocess.run(words, cwd=ROOT).returncode:
+    """Run a module of this project as a user would. Raises SystemExit if it fails."""
+    arguments = ["-m", *map(str, command)]
+    print("$", " ".join(["python", *arguments]), flush=True)
+    if status := subprocess.run([sys.executable, *arguments], cwd=ROOT).returncode:
         sys.exit(f"error: {command[0]} ended with status {status}")
 
 
 def base_of(work: Path, args: argparse.Namespace) -> Path:
-    """Return the base, which is made unless it exists."""
+    """Return the folder of the base: the one of --base, or one in `work`, which is made unless it exists."""
     if args.base:
         return args.base.resolve()
     base = work / "base"
@@ -73,6 +73,7 @@ def warm_start(work: Path, base: Path, args: argparse.Namespace) -> Path:
 
 
 def _name(args: argparse.Namespace) -> str:
+    """Return the part of a folder's name that depends on the traces."""
     return f"{args.protocol}-{args.mix}-{args.batches}-{args.seed}"
 
 
@@ -82,9 +83,9 @@ def sft_data(work: Path, base: Path, args: argparse.Namespace) -> Path:
     data = work / f"data-{_name(args)}-{args.layout}"
     if not (data / "sft_summary.json").exists():
         write_records(traces, demo_protocol(args.protocol), args.mix, args.batches, args.seed)
-        keep = ["--metric", "any", "--thought-only", "1", "--validation", "0", "--format", "verl"]
+        selection = ["--metric", "any", "--thought-only", "1", "--validation", "0", "--format", "verl"]
         source = ["--traces", traces, "--model", base, "--protocol", args.protocol, "--prompt", PROMPT]
-        run("rag_r1.sft.data", *source, *keep, "--layout", args.layout, "--out", data)
+        run("rag_r1.sft.data", *source, *selection, "--layout", args.layout, "--out", data)
     return data
 
 
@@ -112,8 +113,9 @@ def table(rows: dict[str, dict[str, float]]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train one base with plain torch and with veRL, and print the figures of both."""
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--work", type=Path, required=True, help="folder for base, traces, data and policies")
     parser.add_argument("--base", type=Path, help="policy folder to start from (default: made in --work)")
     parser.add_argument("--protocol", choices=PROTOCOLS, default="rag_r1_mq")
@@ -121,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--layout", choices=("cut", "whole"), default="whole")
     batches = f"of {BATCH} questions (default: {WARM.steps}, as the warm start)"
     parser.add_argument("--batches", type=int, default=WARM.steps, help=batches)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="of traces and world (default %(default)s)")
     parser.add_argument("overrides", nargs="*", help="key=value for `rag-r1 sft`, e.g. optim.lr=5e-4")
     args = parser.parse_args(arguments)
     work = args.work.resolve()
@@ -136,10 +138,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for decoding in ("greedy", "sampled"):
         rows = {name: by_decoding[decoding] for name, by_decoding in figures.items()}
         _, torch_row, verl_row = rows.values()
-        most = max(abs(torch_row[kind] - verl_row[kind]) for kind in (*KINDS, "all"))
+        largest = max(abs(torch_row[kind] - verl_row[kind]) for kind in (*KINDS, "all"))
         difference = verl_row["all"] - torch_row["all"]
         print(f"\nheld-out exact match, {decoding} ({len(held_out.val)} questions)\n\n{table(rows)}")
-        print(f"\nveRL - plain torch, all: {difference:+.3f}; of a kind at most {most:.3f}")
+        print(f"\nveRL - plain torch, all: {difference:+.3f}; of a kind at most {largest:.3f}")
 
 
 if __name__ == "__main__":

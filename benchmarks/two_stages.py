@@ -58,14 +58,15 @@ ROOT = Path(__file__).resolve().parents[1]
 
 PROTOCOL = "r1_searcher"
 STAGES = ("recipes/demo/r1_stage1", "recipes/demo/r1_stage2")
+#: 1 for a trajectory with at least one well-formed search.
 _SEARCHED = RewardSum.from_config([{"term": "r1_searcher_blocks", "least": 1}])
 
 
 def summarise(records: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Return the figures of some trajectories.
+    """Return the figures of these trajectories.
 
-    They are the shares with a well-formed search and with a name in the first query; and mean F1, EM and
-    cover-EM.
+    They are the shares with a well-formed search (`searched`) and with a name in the first query (`name`),
+    and mean F1, EM and cover-EM.
     """
     searched = [_SEARCHED(trajectory_of(record), [])["score"] for record in records]
     terms = {"F1": "f1", "EM": "em", "cover-EM": "cover_em"}
@@ -121,11 +122,11 @@ def prepared(out: Path, seed: int, policy: Path) -> Iterator[list[str]]:
         ]
 
 
-def train_stage(log: Path, timeout_s: float, recipe: str, overrides: Sequence[str]) -> int:
-    """Run a veRL training with its log and metrics in `log`; returns the exit status."""
-    log.mkdir(parents=True, exist_ok=True)
+def train_stage(log_folder: Path, timeout_s: float, recipe: str, overrides: Sequence[str]) -> int:
+    """Run a veRL training with its log and metrics in `log_folder`; returns the exit status."""
+    log_folder.mkdir(parents=True, exist_ok=True)
     try:
-        train(Recipe.find(recipe).command(overrides), log, timeout_s)
+        train(Recipe.find(recipe).command(overrides), log_folder, timeout_s)
     except RunError as error:
         print(error, file=sys.stderr)
         return 1
@@ -154,7 +155,10 @@ def sampled_f1(model: Path, seed: int, samples: int = 4) -> float:
 def run(
     seed: int, out: Path, policy: Path, user_overrides: Sequence[str], timeout_s: float
 ) -> dict[str, Any]:
-    """Train and measure both arms of a seed, unless that is done; returns the results."""
+    """Train and measure both arms of a seed, unless that is done; returns the results.
+
+    Raises RunError if a training fails.
+    """
     finished = out / "results.json"
     if not finished.exists():
         started = time.monotonic()
@@ -170,11 +174,12 @@ def run(
             run_stages(
                 STAGES[1:], out / "control", control, partial(train_stage, out / "log_control", timeout_s)
             )
-        arms = {"two stages": [out / "two_stages" / "stage1", out / "two_stages" / "stage2"],
-                "control": [out / "control" / "stage1"]}  # fmt: skip
-        stage1, stage2, control = (
-            exported_model(folder / "checkpoints") for folder in (*arms["two stages"], *arms["control"])
-        )
+        arms = {
+            "two stages": [out / "two_stages" / "stage1", out / "two_stages" / "stage2"],
+            "control": [out / "control" / "stage1"],
+        }
+        folders = (*arms["two stages"], *arms["control"])
+        stage1, stage2, control = (exported_model(folder / "checkpoints") for folder in folders)
         models = {"start": policy, "stage 1": stage1, "stage 2": stage2, CONTROL: control}
         results = {
             "seed": seed,

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from benchmarks import search_r1_server
+from retrieval_server.errors import UserError
 
 from .conftest import TOWNS, run_script, server_process
 
@@ -92,9 +93,25 @@ def test_search_r1s_own_server_finds_the_same(minilm_index):
     assert theirs == [[hit.passage.id for hit in hits] for hits in ours]
 
 
-@pytest.mark.parametrize("prefix, name", [("query: ", "e5"), ("Represent this: ", "bge"), ("", "dense")])
+BGE = "Represent this sentence for searching relevant passages: "
+
+
+@pytest.mark.parametrize("prefix, name", [("query: ", "e5"), (BGE, "bge"), ("", "dense")])
 def test_its_name_for_a_prefix_is_given(prefix, name):
     assert search_r1_server.retriever_name(prefix) == name
+
+
+def test_a_prefix_that_the_server_does_not_know_is_refused():
+    with pytest.raises(UserError, match="knows no prefix 'search: '"):
+        search_r1_server.retriever_name("search: ")
+
+
+def test_a_gpu_is_not_replaced_by_the_processor_unseen(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("TQDM_DISABLE", "1")  # which the script sets
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    flags = ["--checkout", str(tmp_path), "--index", str(tmp_path), "--device", "cuda"]
+    assert search_r1_server.main(flags) == 2
+    assert "--device cuda: torch sees no GPU" in capsys.readouterr().err
 
 
 def test_a_folder_without_the_server_is_refused_with_the_remedy(tmp_path):
