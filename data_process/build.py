@@ -59,7 +59,7 @@ that resemble another one. Of rows with the same question and the same answers t
 """
 )
 
-#: The file in --out that holds the questions while the set is built.
+#: The file in --out that has the questions while the set is built.
 _POOL = ".questions.sqlite"
 
 
@@ -98,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except sqlite3.Error as error:
         if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(args.out / _POOL)) from error
-        raise DataError(f"{args.out / _POOL}: {error}: check that disk, or choose another --out") from error
+        raise DataError(f"{args.out / _POOL}: {error}: check its disk, or choose another --out") from error
     _print_summary(args.out, summary)
     for line in _shortages(entries, summary):
         print(f"warning: {line}", file=sys.stderr)
@@ -145,8 +145,11 @@ def _refuse_shared_rows(entries: Sequence[MixEntry]) -> None:
 def build(args: BuildArguments, protocol: Protocol, entries: list[MixEntry]) -> dict[str, Any]:
     """Build the set, write its files and return the summary; `check_start` returns `protocol` and `entries`.
 
-    Raises DataError, before any parquet file is written, for bad rows, for a source without a remaining row,
-    and for splits that overlap, unless the arguments allow it.
+    The rows of all sources are collected in a QuestionPool, which marks those that are not written; the
+    reports and the parquet files are made from it. Raises DataError, before any parquet file is written, for
+    bad rows, for a source without a remaining row, and for splits that overlap, unless the arguments allow
+    it; StartError if a source cannot be read; sqlite3.Error if the pool's file cannot be written; and OSError
+    if another file cannot.
     """
     splits = list(dict.fromkeys(entry.split for entry in entries))
     args.out.mkdir(parents=True, exist_ok=True)

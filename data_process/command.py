@@ -169,7 +169,8 @@ def _check_source_name(name: str) -> None:
 def _read_inputs(args: HubArguments) -> tuple[QuestionFile | None, QuestionFile | None]:
     """Read the questions for training and for validation; either is None if it is not given.
 
-    Raises DataError if a file or the Hub data set cannot be read, or if nothing is given.
+    Raises StartError with the files that cannot be read, and DataError if the Hub data set cannot be read or
+    nothing is given.
     """
     if args.train or args.validation:
         with StartChecks() as checks:

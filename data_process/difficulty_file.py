@@ -4,7 +4,7 @@ right.
 `easy` < 10, `medium` 10 to 20, `hard` > 20. The file is JSON lines, which either state the number or record
 one rollout each, in order, as our trajectory records do:
 
-    {"id" or "question", "rollouts": 14}
+    {"id" or "question", "rollouts": 14}          the question counts if a line has both
     {"question", "rewards": {"cover_em": 1.0}}    right if above 0
 
 A question without a right answer in 20 recorded rollouts or fewer has no class, since it may be medium or
@@ -13,6 +13,7 @@ hard.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -112,7 +113,7 @@ class _DifficultyLines:
         score = rewards["cover_em"]
         if score is None:  # the rollout has failed, and does not count
             return
-        if not isinstance(score, int | float) or score != score:
+        if not isinstance(score, int | float) or math.isnan(score):
             raise ValueError(f"rewards.cover_em must be a number, not {short_text(score)}")
         self._rollouts[question_key(question)].append(score > 0)
 

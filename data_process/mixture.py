@@ -40,6 +40,7 @@ from rag_r1.runs.start_checks import StartChecks
 FLAGS = {"train": "train", "test": "validation"}
 _FLAG = re.compile(r"(?P<source>[^:=@]+)(?::(?P<name>[^:=@]+))?(?:=(?P<file>.+?))?(?:@(?P<take>[1-9]\d*))?")
 _FLAG_FORM = "SOURCE[:NAME][=FILE][@N], for example hotpotqa=train.json@500"
+#: Prefix of a split of the Hub data set in place of a file.
 _HUB_PREFIX = "hub:"
 _MIX_KEYS = f"it needs a list under {' or '.join(FLAGS.values())}, or both, and no other keys"
 

@@ -17,8 +17,10 @@ from data_process.passage_questions.vocabulary import NAME
 from rag_r1.data.answer_forms import DATE, YEAR, date_forms
 from rag_r1.data.evidence import base_title
 
+#: A title in quotation marks, or a person's name, followed by a year in parentheses.
 _QUOTED_YEAR = re.compile(rf'"([^"]{{2,80}})" \((?:[\w ]+, )?({YEAR})\)')
 _LIFE_YEAR = re.compile(rf"({NAME}) \((?:born )?(?:[^()]{{0,20}} )?({YEAR})\s?[)–-]")
+#: The name at the beginning of a text, up to a parenthesis, a comma or the verb.
 _FIRST_NAME = re.compile(r"^[\"“]?(.{2,80}?)[\"”]?(?: ?\(|, | (?:is|was|are|were) )")
 #: Relation -> pattern of a name and its year in any passage; such a year may contradict another passage.
 _YEAR_RELATIONS = {"birth year": _LIFE_YEAR, "release year": _QUOTED_YEAR}

@@ -95,15 +95,17 @@ def _check_start(args: PassageQuestionsArguments) -> list[Passage]:
     """Return the passages of the corpus. Raises StartError with its problems and those of --out."""
     with StartChecks() as checks:
         checks.run_on_all(lambda paths: check_first_rows(Corpus(paths)), args.corpus)
-        has_files = not checks.problems  # else one fault of a file would be reported twice
-        passages = checks.run(read_passages, args.corpus, not args.no_progress) if has_files else None
+        is_readable = not checks.problems  # else one fault of a file would be reported twice
+        passages = checks.run(read_passages, args.corpus, not args.no_progress) if is_readable else None
         checks.run(check_out, args.out, COMMAND)
     return passages or []
 
 
 def write_questions(args: PassageQuestionsArguments, passages: Sequence[Passage]) -> dict[str, Any]:
-    """Make questions of these passages, write the files in `args.out` and return the summary. Raises
-    DataError if no question can be made, and OSError if a file cannot be written."""
+    """Make questions of these passages, write the files in `args.out` and return the summary.
+
+    Raises DataError if no question can be made, and OSError if a file cannot be written.
+    """
     rows, dropped = make_rows(passages, args.seed, args.per_kind, args.test_share, not args.no_progress)
     if not rows:
         raise DataError(

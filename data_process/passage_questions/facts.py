@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 from data_process.passage_questions.vocabulary import NAME, NATION_REGEX, UPPER
 from rag_r1.data.answer_forms import DATE, YEAR, date_forms, nationality_forms
 
-#: Values, each with the forms of the answer.
+#: Values, each with the forms of the answer. Years have four digits, and dates end in the year.
 Values = Iterator[tuple[str, tuple[str, ...]]]
 
 

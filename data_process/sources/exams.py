@@ -2,7 +2,8 @@
 
 A multiple-choice question is asked with its options, one on each line, as `A. text`. The gold answers are the
 text of the right option, its letter, and its whole line. Such rows should be scored with the reward term
-`choice` (rag_r1/rewards/terms/choice.py), since an answer that lists all options would contain the right one.
+`choice` (rag_r1/rewards/terms/choice.py), since exact match is wrong for letters. Each converter raises
+ValueError, saying what is wrong with the row.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ def gsm8k(row: Row) -> Question:
     commas."""
     solution, mark, number = text_of(row, "answer").rpartition("####")
     number = number.strip()
+    # Without a mark, `rpartition` returns the whole text as the number.
     expect(mark and number, "`answer` must end in #### and a number", solution or number)
     return row_question(row, [number, number.replace(",", "")], {"question_type": "word_problem"})
 

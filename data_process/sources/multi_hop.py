@@ -2,7 +2,7 @@
 
 In addition to the answers, the rows name the passages that support them, the type of the question, and the
 number of hops it needs; MuSiQue also has the answer of each hop. The paragraphs themselves are not kept,
-since the policy has to find them.
+since the policy has to find them. Each converter raises ValueError, saying what is wrong with the row.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def supporting_titles(row: Row) -> list[str] | None:
     """Return the titles of the supporting facts, each once, or None if the row has none.
 
     The facts are pairs of title and sentence (the raw files), `{"title": [...], "sent_id": [...]}` (the Hub),
-    or a list of objects with a title.
+    or a list of objects with a title. Raises ValueError if they have another form.
     """
     if "supporting_facts" not in row:
         return None

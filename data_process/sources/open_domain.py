@@ -1,8 +1,8 @@
 """Open-domain sources: NQ, TriviaQA, PopQA, Bamboogle and ASearcher.
 
 FlashRAG publishes most of them as `{"id", "question", "golden_answers"}`; the other layouts are those of the
-original files. Each function converts a row to a `Question`. The row is known to have the columns of one of
-the source's layouts, which `__init__.py` lists.
+original files. Each converter gets a row with the columns of one of the source's layouts, which `__init__.py`
+lists, and raises ValueError, saying what is wrong with it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from data_process.sources.source_kind import (
     row_question,
 )
 from rag_r1.data.files.questions import Question, texts_of
+from rag_r1.data.files.row_files import short_text
 
 
 def nq(row: Row) -> Question:
@@ -34,13 +35,13 @@ def triviaqa(row: Row) -> Question:
     """
     if "golden_answers" in row:
         return row_question(row)
-    upper = "Answer" in row
-    answer = row["Answer" if upper else "answer"]
-    value, aliases = ("Value", "Aliases") if upper else ("value", "aliases")
+    is_original = "Answer" in row  # TriviaQA's own files have capitals, the Hub's data set has none
+    answer = row["Answer" if is_original else "answer"]
+    value, aliases = ("Value", "Aliases") if is_original else ("value", "aliases")
     valid = isinstance(answer, dict) and isinstance(answer.get(value), str)
     expect(valid, f"the answer must have `{value}` and `{aliases}`", answer)
     golds = [answer[value], *optional_texts(answer, aliases)]
-    return row_question(row, golds, key="Question" if upper else "question")
+    return row_question(row, golds, key="Question" if is_original else "question")
 
 
 def popqa(row: Row) -> Question:
@@ -59,9 +60,9 @@ def popqa(row: Row) -> Question:
 
 def bamboogle(row: Row) -> Question:
     """Convert a row of Bamboogle (Press et al., 2022); every question has two hops."""
-    answer = next(key for key in ("golden_answers", "answer", "Answer") if key in row)
+    answer_key = next(key for key in ("golden_answers", "answer", "Answer") if key in row)
     key = "question" if "question" in row else "Question"
-    return row_question(row, texts_of(row, answer), {"hops": 2}, key=key)
+    return row_question(row, texts_of(row, answer_key), {"hops": 2}, key=key)
 
 
 def asearcher(row: Row) -> Question:
@@ -77,7 +78,10 @@ def asearcher(row: Row) -> Question:
 
 
 def supporting_paragraphs(row: Row) -> list[str] | None:
-    """Return the titles of the supporting paragraphs, each once, or None if the row has no paragraphs."""
+    """Return the titles of the supporting paragraphs, each once, or None if the row has no paragraphs.
+
+    Raises ValueError if these are not objects with a title.
+    """
     if "paragraphs" not in row:
         return None
     items = row["paragraphs"]
@@ -94,6 +98,6 @@ def _json_texts(row: Row, key: str) -> list[str]:
         try:
             value = json.loads(value)
         except (ValueError, RecursionError):
-            expect(False, f"`{key}` must be a JSON list of texts", value)
+            raise ValueError(f"`{key}` must be a JSON list of texts, not {short_text(value)}") from None
     expect(isinstance(value, list), f"`{key}` must be a list of texts", value)
     return texts_of({key: value}, key)

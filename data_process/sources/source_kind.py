@@ -2,8 +2,9 @@
 
 `SourceKind.read_row` checks a row against the source before it converts it: the row must have the columns of
 one of the layouts in which the source is published. FlashRAG puts further columns under `metadata`; they are
-treated as columns of the row. A column that is null counts as missing. The functions above the classes are
-the parts from which the converters in this package are made.
+treated as columns of the row. A column that is null counts as missing. The functions above `HubSplit` are the
+parts from which the converters in this package are made; they raise ValueError, saying what is wrong with a
+row.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def row_question(
 ) -> Question:
     """Return the question under `key`, with `golds` (default: those of the row) and the row's id.
 
-    Raises ValueError, saying what is wrong with the row.
+    `options` are the lines of a multiple-choice question, which follow its text.
     """
     text = text_of(row, key)
     golds = row_golds(row) if golds is None else golds
