@@ -152,9 +152,7 @@ def table(out: Path, seeds: Sequence[int]) -> str:
     columns = (("same", 2), ("recall", 2), ("found", 2), ("em", 3), ("searches", 2))
     rows = []
     for name in INDEXES:
-        by_seed = [
-            read_figures(out / f"seed{seed}" / name) for seed in seeds if _is_finished(out, seed, name)
-        ]
+        by_seed = [read_figures(out / f"seed{seed}" / name) for seed in seeds if _is_done(out, seed, name)]
         if by_seed:
             row = [name, f"{by_seed[0]['memory']:.0f}", f"{by_seed[0]['disk']:.0f}"]
             row += [_cell([seed_figures[key] for seed_figures in by_seed], digits) for key, digits in columns]
@@ -178,7 +176,7 @@ def _cell(values: Sequence[Any], digits: int) -> str:
     return " ".join(f"{value:.{digits}f}" for value in plain)
 
 
-def _is_finished(out: Path, seed: int, name: str) -> bool:
+def _is_done(out: Path, seed: int, name: str) -> bool:
     return (out / f"seed{seed}" / name / _FINISHED).exists()
 
 
@@ -190,15 +188,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--loops", type=Path, required=True, metavar="DIR", help="--out of the miniature")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="(default 0 1 2)")
     parser.add_argument("--indexes", nargs="+", choices=INDEXES, default=list(INDEXES), help="(default: all)")
-    parser.add_argument(
-        "--out", type=Path, required=True, metavar="DIR", help="folder of the indexes and the table"
-    )
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="for indexes and table")
     args = parser.parse_args(argv)
     from rag_r1.inference.vllm_server import vllm_server
 
     for seed in args.seeds:
         folder = args.out / f"seed{seed}"
-        names = [name for name in ("exact", *args.indexes) if not _is_finished(args.out, seed, name)]
+        names = [name for name in ("exact", *args.indexes) if not _is_done(args.out, seed, name)]
         if not names:
             continue
         loop = Loop(args.loops / f"seed{seed}")

@@ -88,12 +88,12 @@ class Setting:
 def prepare(corpus: Path, questions: Path, work: Path, n_deleted: int, seed: int) -> Setting:
     """Draw the passages to delete, and write the corpora into the folder `work`.
 
-    Raises SystemExit if the questions have fewer supporting passages than `n_deleted`.
+    Raises SystemExit unless `n_deleted` is above 0 and at most the number of supporting passages.
     """
     rows = [json.loads(line) for line in questions.open(encoding="utf-8")]
     gold_ids = {passage_id for row in rows for passage_id in row["supporting_ids"]}
-    if n_deleted > len(gold_ids):
-        raise SystemExit(f"error: --deleted {n_deleted}: {questions} has {len(gold_ids)} supporting passages")
+    if not 1 <= n_deleted <= len(gold_ids):
+        raise SystemExit(f"error: --deleted must be 1 to {len(gold_ids)}, all supporting passages")
     deleted_ids = set(random.Random(seed).sample(sorted(gold_ids), n_deleted))
     passages = [row for row, _ in Corpus([corpus]).rows(progress=False) if isinstance(row, Passage)]
     work.mkdir(parents=True, exist_ok=True)
@@ -120,9 +120,8 @@ def run_check(
     out = work / name.replace(" ", "_").replace(",", "")
     out.mkdir(parents=True, exist_ok=True)
     data = write(out / "questions.jsonl", rows)
-    return check_corpus(
-        CheckArguments(questions=[data], corpus=[corpus], out=out, no_progress=True, **options)
-    )
+    arguments = CheckArguments(questions=[data], corpus=[corpus], out=out, no_progress=True, **options)
+    return check_corpus(arguments)
 
 
 def without_evidence(row: dict[str, Any]) -> dict[str, Any]:
@@ -284,8 +283,6 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--no-server", action="store_true", help="only what needs no retrieval server")
     parser.add_argument("--invented", type=int, nargs="+", default=[], metavar="N", help="see above")
     args = parser.parse_args(argv)
-    if args.deleted < 1:
-        parser.error("--deleted must be 1 or more")
     args.work = args.work.resolve()
     setting = prepare(args.corpus, args.questions, args.work, args.deleted, args.seed)
     n_affected = len(setting.affected)

@@ -111,12 +111,7 @@ def main() -> None:
     parser.add_argument(
         "--rows", type=int, nargs="+", default=[1000, 100_000], help="of train (default 1000 100000)"
     )
-    parser.add_argument(
-        "--near-duplicates",
-        type=float,
-        default=0.8,
-        help="as in rag-r1 data; 0: no search (default %(default)s)",
-    )
+    parser.add_argument("--near-duplicates", type=float, default=0.8, help="as in rag-r1 data (default 0.8)")
     args = parser.parse_args()
 
     def rows() -> Iterator[list[str]]:

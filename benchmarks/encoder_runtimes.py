@@ -50,6 +50,8 @@ _ENCODERS = {
     "OpenVINO bfloat16": ("bfloat16", "openvino"),
     "OpenVINO int8": ("int8", "openvino"),
 }
+#: The loaded encoders by name, the first of which is the reference.
+Encoders = dict[str, "Encoder"]
 _KS = (1, 3, 5, 10)
 #: Number of questions that `recall` encodes at once.
 _BATCH = 64
@@ -71,7 +73,7 @@ class Command(Options):
     encoder_cache: Annotated[Path | None, Flag("where conversions are kept", metavar="DIR")] = None
 
 
-def load(command: Command) -> dict[str, Encoder]:
+def load(command: Command) -> Encoders:
     """Load each encoder that this machine supports, by name; the others are reported and left out."""
     import torch
 
@@ -80,7 +82,7 @@ def load(command: Command) -> dict[str, Encoder]:
     from retrieval_server.errors import UserError
 
     torch.set_num_threads(command.threads)
-    loaded: dict[str, Encoder] = {}
+    loaded: Encoders = {}
     for name, (dtype, runtime) in _ENCODERS.items():
         cache = command.encoder_cache if runtime == "openvino" else None
         openvino = openvino_options(dtype, runtime, "cpu", cache, command.threads)
@@ -94,7 +96,7 @@ def load(command: Command) -> dict[str, Encoder]:
     return loaded
 
 
-def speed(encoders: dict[str, Encoder], questions: list[str], passages: list[str], rounds: int) -> None:
+def speed(encoders: Encoders, questions: list[str], passages: list[str], rounds: int) -> None:
     """Print the milliseconds per text of each encoder, and torch's time divided by its time."""
     works: dict[str, tuple[list[str], Callable[[Encoder, list[str]], object]]] = {
         "one question": (questions[:16], lambda encoder, texts: in_batches(encoder, texts, 1)),
@@ -146,9 +148,7 @@ def vectors_of(index: Path, corpus: dict[str, str]) -> np.ndarray:
     return open_index(index / FAISS_INDEX).reconstruct_batch([rows[key] for key in corpus])
 
 
-def recall(
-    encoders: dict[str, Encoder], rows: list[dict], corpus: dict[str, str], index: Path | None
-) -> None:
+def recall(encoders: Encoders, rows: list[dict], corpus: dict[str, str], index: Path | None) -> None:
     """Print the recall of each encoder, and how many questions get the same ids as with the first encoder.
 
     `rows` are questions with `supporting_ids`, and `corpus` has the contents of the passages by id.

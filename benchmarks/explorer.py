@@ -33,6 +33,7 @@ import httpx
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.measured_steps import processor_seconds  # noqa: E402
 from rag_r1.agent import Trajectory, Turn  # noqa: E402
 from rag_r1.agent.records import TrajectoryDump  # noqa: E402
 from rag_r1.protocols import Document  # noqa: E402
@@ -156,11 +157,11 @@ def measure(work: Path, run: Path, written: dict[str, float], rounds: int) -> di
     with view(work, run) as (client, process, started):
         _wait(lambda: _get(client, "trajectories?limit=0")["total"] == written["records"], 1800)
         build_s, build_memory = time.perf_counter() - started, _peak_mb(process)
-        build_processor_s = _processor_s(process)
+        build_processor_s = processor_seconds(process.pid)
     with view(work, run) as (client, process, started):
         for path in _FIRST_PAGE:
             _get(client, path)
-        started_s, started_processor_s = time.perf_counter() - started, _processor_s(process)
+        started_s, started_processor_s = time.perf_counter() - started, processor_seconds(process.pid)
         result = {
             **written,
             "cache_megabytes": round(sum(f.stat().st_size for f in work.rglob("*.duckdb")) / 1e6, 1),
@@ -222,10 +223,10 @@ def _seconds(rounds: int, work: Callable[[], object]) -> dict[str, float]:
 
 def _text(client: httpx.Client, process: subprocess.Popen, text: str, rounds: int) -> dict[str, float]:
     """Measure a search for free text, also in processor seconds of the server."""
-    before = _processor_s(process)
+    before = processor_seconds(process.pid)
     path = f"trajectories?{urlencode({'text': text})}"
     times = _seconds(rounds, lambda: _get(client, path))
-    return {**times, "processor": round((_processor_s(process) - before) / rounds, 2)}
+    return {**times, "processor": round((processor_seconds(process.pid) - before) / rounds, 2)}
 
 
 def _give_up(client: httpx.Client) -> float:
@@ -257,12 +258,6 @@ def _wait(condition: Callable[[], bool], seconds: float) -> None:
         if time.perf_counter() > end:
             raise TimeoutError(f"the explorer does not show the records after {seconds:g} s")
         time.sleep(0.05)
-
-
-def _processor_s(process: subprocess.Popen) -> float:
-    """Return the processor seconds of a process so far."""
-    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _peak_mb(process: subprocess.Popen) -> int:

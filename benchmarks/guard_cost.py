@@ -56,9 +56,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     lines = [line for file in files for line in MetricsFile(file).new_lines()]
     seconds = sum(metrics.get("timing_s/step", 0.0) for _, metrics in lines)
     if not records or not seconds:
-        parser.error(
-            f"{args.run}: there are no trajectories/train, or no metrics of steps; give a finished run"
-        )
+        parser.error(f"{args.run} has no trajectories/train or no metrics of steps; give a finished run")
 
     def spans_of(record: Trajectory) -> list[Span]:
         """Return the turns as spans, with invented log-probs, since records have none of single tokens."""

@@ -269,9 +269,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     for command in (memory, process):
         command.add_argument("--passages", type=int, default=1_000_000, help="(default %(default)s)")
         command.add_argument("--dimension", type=int, default=768, help="(default %(default)s)")
-    memory.add_argument(
-        "--preset", nargs="*", choices=["balanced", "small"], help="only these (default: both)"
-    )
+    memory.add_argument("--preset", nargs="*", choices=["balanced", "small"], help="(default: both)")
     process.add_argument("--only", metavar="PRESET", required=True)
     process.add_argument("--mapped", action="store_true")
     args = parser.parse_args(argv)

@@ -115,9 +115,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--installers", nargs="*", default=["uv", "pip"], choices=["uv", "pip"], help="(default both)"
-    )
+    parser.add_argument("--installers", nargs="*", default=["uv", "pip"], choices=["uv", "pip"])
     parser.add_argument("--pypi-only", action="store_true", help="hide the configuration of pip and uv")
     parser.add_argument("--demo", action="store_true", help="also the demo, from nothing to its picture")
     parser.add_argument(

@@ -18,7 +18,6 @@ import json
 import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -33,8 +32,10 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.large_search import read_through  # noqa: E402
 from benchmarks.measured_steps import measure, processor_seconds  # noqa: E402
 from rag_r1.runs.markdown import print_table  # noqa: E402
+from rag_r1.system.child_processes import free_port  # noqa: E402
 
 if TYPE_CHECKING:
     from retrieval_server.folder.manifest import EncoderSection
@@ -121,15 +122,6 @@ def resident(pid: int, mapping: str) -> tuple[float, float]:
     return total / 1024, mapped / 1024
 
 
-def read_through(folder: Path) -> None:
-    """Read the files into the page cache."""
-    for path in folder.rglob("*"):
-        if path.is_file():
-            with path.open("rb") as stream:
-                while stream.read(16 * MB):
-                    pass
-
-
 def ask(url: str, queries: list[str]) -> int:
     """Send the queries, and return the number of passages in the response."""
     body = json.dumps({"queries": queries, "topk": TOPK}).encode()
@@ -140,10 +132,9 @@ def ask(url: str, queries: list[str]) -> int:
 
 def serve(index: Path) -> list[tuple[str, str]]:
     """Start the server, query it and stop it; returns the rows of the table. Raises SystemExit if it ends."""
-    read_through(index)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    for path in filter(Path.is_file, index.rglob("*")):
+        read_through(path)
+    port = free_port()
     url = f"http://127.0.0.1:{port}"
     command = [sys.executable, "retrieval_server/start_retrieval.py", "--index", index, "--port", port]
     started = time.perf_counter()

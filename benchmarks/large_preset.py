@@ -86,6 +86,12 @@ class Work:
         part.write_text(json.dumps(self.results, indent=1), encoding="utf-8")
         part.replace(self._file)
 
+    def write_questions(self, path: Path) -> None:
+        """Write the question file from JSONL with `question`."""
+        lines = path.read_text(encoding="utf-8").splitlines()
+        questions = [json.loads(line)["question"] for line in lines if line.strip()]
+        self.question_file.write_text("\n".join(questions) + "\n", encoding="utf-8")
+
     def questions(self) -> list[str]:
         """Return the real questions."""
         return self.question_file.read_text(encoding="utf-8").splitlines()
@@ -195,9 +201,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--queries", type=int, default=500, help="synthetic questions (default %(default)s)")
     parser.add_argument("--limit-gb", type=float, default=8.0, help="of memory, in GiB (default %(default)g)")
     parser.add_argument("--estimate", type=int, default=20_000_000, help="passages (default %(default)s)")
-    parser.add_argument(
-        "--report", action="store_true", help="print the measurements so far, and run nothing"
-    )
+    parser.add_argument("--report", action="store_true", help="print the measurements so far, run nothing")
     parser.add_argument(
         "--questions", type=Path, default=QUESTIONS, help="JSONL with 'question' and 'supporting_ids'"
     )
@@ -224,9 +228,7 @@ def run_steps(args: argparse.Namespace, work: Work) -> None:
     arguments += ("--passages", args.passages, "--preset", args.preset, "--parts", args.parts)
     arguments += ("--shards", args.shards, "--queries", args.queries)
     arguments += ("--questions", args.questions, "--limit-gb", args.limit_gb, "--step")
-    lines = args.questions.read_text(encoding="utf-8").splitlines()
-    questions = [json.loads(line)["question"] for line in lines if line.strip()]
-    work.question_file.write_text("\n".join(questions) + "\n", encoding="utf-8")
+    work.write_questions(args.questions)
     text = work.corpus / "corpus.jsonl"
     work.step("corpus", text.exists() or work.parts.exists(), *arguments, "corpus")
     prepared = (work.parts / "corpus.json").exists()

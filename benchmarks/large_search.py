@@ -10,7 +10,6 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,12 +20,16 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from rag_r1.system.child_processes import free_port
+
 #: The ways of searching: the index when the page cache has nothing of it, and when it has no rows; the index
 #: with several numbers of cells, and of candidates; and its shards.
 WAYS = ("cold", "rows cold", "cells", "candidates", "shards")
 K = 10
 #: Number of questions that find a cold page cache.
 COLD = 100
+#: Returns the rows of the best passages for a question, an array (1, dimension).
+Find = Callable[[np.ndarray], list[int]]
 CELLS = (16, 32, 64, 128, 256, 512)
 CANDIDATES = (100, 200, 400, 800)
 
@@ -59,9 +62,7 @@ def recall(rows: list[list[int]], exact: np.ndarray) -> float:
 
 
 def one_by_one(
-    find: Callable[[np.ndarray], list[int]],
-    questions: np.ndarray,
-    before: Callable[[], object] = lambda: None,
+    find: Find, questions: np.ndarray, before: Callable[[], object] = lambda: None
 ) -> tuple[list[list[int]], list[float]]:
     """Search for one question after another; returns the rows and the seconds of each.
 
@@ -108,7 +109,7 @@ def search(index: Path, shards: Path, exact: Path, way: str) -> dict:
     seconds = time.perf_counter() - started
     chosen, usual = section.search.nprobe, section.rescoring.candidates
 
-    def find(cells: int, candidates: int) -> Callable[[np.ndarray], list[int]]:
+    def find(cells: int, candidates: int) -> Find:
         return lambda question: opened.find(question, K, cells, candidates)[0]
 
     settings = {
@@ -175,9 +176,7 @@ def serve(index: Path, questions: list[str], encoder: Path | None = None) -> dic
     random.Random(0).shuffle(questions)
     for folder in filter(None, (index, encoder)):
         drop(folder)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     url = f"http://127.0.0.1:{port}"
     script = ROOT / "retrieval_server" / "start_retrieval.py"
     command = [sys.executable, script, "--index", index, "--port", port, "--cache-size", 0]

@@ -219,9 +219,8 @@ def main() -> int:
 
     Returns 0 if all bars are reached and the card is right, 1 if not, and the command's status if it fails.
     """
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument(
         "--work", type=Path, required=True, help="folder for the corpus, the logs and the run"
     )

@@ -8,12 +8,12 @@ rollout.py uses it for its part `vllm`.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from schedules import Job
+from schedules import Job, Pause
 
 from rag_r1.agent import Generation, TokenizerCodec
 from rag_r1.demo.policy import policy_path, prompt_ids
@@ -66,9 +66,7 @@ class JobFactory:
         self.codec = TokenizerCodec(tokenizer, cache_size=0)  # otherwise all runs but the first would profit
         self.runs = 0
 
-    def jobs(
-        self, questions: Sequence[Question], temperature: float, pauses: Sequence[Callable[[], float]]
-    ) -> list[Job]:
+    def jobs(self, questions: Sequence[Question], temperature: float, pauses: Sequence[Pause]) -> list[Job]:
         """Return a job for each question; `pauses` has a function that returns its searches' durations."""
         self.runs += 1
         return [

@@ -37,6 +37,8 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.retrieval_recall import recall  # noqa: E402
 from rag_r1.runs import markdown  # noqa: E402
 
+#: A row of --questions.
+Question = Mapping[str, Any]
 #: Number of passages that are searched for each question; those that are not supporting are negatives.
 MINED = 30
 #: Student's t for 95 %, two-sided, by degrees of freedom.
@@ -50,9 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--corpus", type=Path, required=True, metavar="FILE")
     parser.add_argument("--questions", type=Path, required=True, metavar="FILE")
-    parser.add_argument(
-        "--work", type=Path, required=True, metavar="DIR", help="folder for everything that is made"
-    )
+    parser.add_argument("--work", type=Path, required=True, metavar="DIR", help="folder for everything")
     parser.add_argument("--splits", type=int, default=5, help="(default %(default)s)")
     parser.add_argument(
         "--first-split",
@@ -122,10 +122,7 @@ def write(path: Path, text: str) -> None:
 
 
 def run_split(
-    number: int,
-    questions: Sequence[Mapping[str, Any]],
-    args: argparse.Namespace,
-    made_from: Mapping[str, Any],
+    number: int, questions: Sequence[Question], args: argparse.Namespace, made_from: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the results of a split, measured or read from its folder.
 
@@ -162,9 +159,7 @@ def halves(questions: Sequence[Any], number: int) -> tuple[list[Any], list[Any]]
     return shuffled[:middle], shuffled[middle:]
 
 
-def training_rows(
-    questions: Sequence[Mapping[str, Any]], results: Sequence[Sequence[str]]
-) -> list[dict[str, Any]]:
+def training_rows(questions: Sequence[Question], results: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
     """Return rows for `rag-r1 retriever train`, one for each supporting passage of a question.
 
     `results` has the ids that the untrained encoder returns for each question.
@@ -192,7 +187,7 @@ def training_rows(
 
 
 def search_results(
-    folder: Path, questions: Sequence[Mapping[str, Any]], args: argparse.Namespace, count: int = MINED
+    folder: Path, questions: Sequence[Question], args: argparse.Namespace, count: int = MINED
 ) -> list[list[str]]:
     """Return the ids of the best passages in an index for each question."""
     from retrieval_server.search.index_source import IndexSource
@@ -227,9 +222,7 @@ def train_model(rows: Path, folder: Path, args: argparse.Namespace) -> Path:
     return folder / "training" / "model"
 
 
-def measure(
-    folder: Path, questions: Sequence[Mapping[str, Any]], args: argparse.Namespace
-) -> dict[str, float]:
+def measure(folder: Path, questions: Sequence[Question], args: argparse.Namespace) -> dict[str, float]:
     """Return the recall of an index at each k."""
     results = search_results(folder, questions, args, max(args.k))
     golds = [set(question["supporting_ids"]) for question in questions]

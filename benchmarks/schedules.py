@@ -29,7 +29,10 @@ NAMES = ("async", "lockstep", "serial")
 #: Maximum number of queries in one request of the lock-step schedule.
 BATCH = 64
 
+#: The documents for each query, or why it failed.
 Results = Sequence[Sequence[Document] | Failure]
+#: Returns the duration of the next search, in real seconds.
+Pause = Callable[[], float]
 
 
 @dataclass
@@ -99,8 +102,7 @@ class PacedSearcher:
     """The searcher of one trajectory; a search takes the drawn time, or the retriever's if that is longer."""
 
     searcher: Searcher
-    #: Returns the duration of the next search, in real seconds.
-    pause: Callable[[], float]
+    pause: Pause
     barrier: Barrier | None
     #: Limits the number of concurrent searches; the serial schedule has a capacity of one.
     capacity: asyncio.Semaphore | None
@@ -155,8 +157,7 @@ class Job:
     question: str
     prompt_ids: Sequence[int]
     engine: Any
-    #: Returns the duration of the next search, in real seconds.
-    pause: Callable[[], float]
+    pause: Pause
 
 
 @dataclass(frozen=True)

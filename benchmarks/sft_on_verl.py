@@ -113,9 +113,8 @@ def table(rows: dict[str, dict[str, float]]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train one base with plain torch and with veRL, and print the figures of both."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--work", type=Path, required=True, help="folder for base, traces, data and policies")
     parser.add_argument("--base", type=Path, help="policy folder to start from (default: made in --work)")
     parser.add_argument("--protocol", choices=PROTOCOLS, default="rag_r1_mq")

@@ -72,13 +72,11 @@ def draw(load: Load, queries: Sequence[str]) -> list[list[TurnDraw]]:
     """Draw the turns of every trajectory; all queries differ, so that no cache can answer one."""
     rng = random.Random(load.seed)
     plans = []
-    for trajectory in range(load.trajectories):
+    for index in range(load.trajectories):
         turns = rng.randint(load.least_turns, load.most_turns)
         plan = []
         for turn in range(turns):
-            query = (
-                f"{queries[rng.randrange(len(queries))]} {trajectory}-{turn}" if turn < turns - 1 else None
-            )
+            query = f"{queries[rng.randrange(len(queries))]} {index}-{turn}" if turn < turns - 1 else None
             times = (
                 _log_normal(rng, load.decode_s, load.sigma),
                 _log_normal(rng, load.search_s, load.search_sigma),

@@ -237,9 +237,7 @@ def main(argv: list[str] | None = None) -> int:
             f"error: --work {args.work} was measured with {recorded}: give the same, or choose another folder"
         )
     work.keep("run", settings)
-    lines = args.questions.read_text(encoding="utf-8").splitlines()
-    questions = [json.loads(line)["question"] for line in lines if line.strip()]
-    work.question_file.write_text("\n".join(questions) + "\n", encoding="utf-8")
+    work.write_questions(args.questions)
     arguments = [Path(__file__).resolve(), "--work", args.work, "--questions", args.questions]
     for name in filter(settings.get, names):  # --cells may be missing
         arguments += [f"--{name.replace('_', '-')}", settings[name]]

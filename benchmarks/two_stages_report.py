@@ -61,10 +61,7 @@ def table(runs: Sequence[dict[str, Any]]) -> str:
         for name, arm, step in [*points, (CONTROL, "control", max(map(int, held_out["control"])))]:
             # The six steps up to this one.
             window = [training[arm][str(n)] for n in range(max(step - 5, 1), max(step, 1) + 1)]
-            figures = [
-                window[-1]["searched"],
-                known_mean([figures_of_step["name"] for figures_of_step in window]),
-            ]
+            figures = [window[-1]["searched"], known_mean([point["name"] for point in window])]
             figures.append(results["sampled"][name])
             figures += [held_out[arm][str(step)][figure] for figure in FIGURES]
             cells = [results["seed"], name, step, *(f"{value:.2f}" for value in figures)]

@@ -39,12 +39,15 @@ from benchmarks.synthetic_vectors import (  # noqa: E402
 from rag_r1.runs import markdown  # noqa: E402
 
 QUESTIONS = _here.parents[1] / "shared" / "data" / "qa" / "hotpotqa.jsonl"
+#: Vectors (n, d): an array, or drawn when they are read.
+Vectors = np.ndarray | SyntheticVectors
+#: The neighbours whose similarity is measured.
 RANKS = (1, 10, 100)
 #: Number of passages whose neighbours are searched: in a corpus of the real size, and in a larger one.
 ASKED, _ASKED_OF_LARGE = 1000, 200
 
 
-def nearest(vectors: np.ndarray | SyntheticVectors, questions: np.ndarray, k: int) -> np.ndarray:
+def nearest(vectors: Vectors, questions: np.ndarray, k: int) -> np.ndarray:
     """Return the `k` highest similarities of each question (m, d) to `vectors`, best first: (m, k)."""
     from retrieval_server.indexing.faiss_recall import exact_best
 
@@ -108,9 +111,7 @@ OF_PASSAGES = (
 )
 
 
-def of_questions(
-    vectors: np.ndarray | SyntheticVectors, questions: np.ndarray, to_gold: np.ndarray
-) -> list[float]:
+def of_questions(vectors: Vectors, questions: np.ndarray, to_gold: np.ndarray) -> list[float]:
     """Return the figures of questions, in the order of OF_QUESTIONS.
 
     `to_gold` has the similarities of the questions to the passages that answer them.

@@ -13,7 +13,6 @@ hard.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -113,7 +112,7 @@ class _DifficultyLines:
         score = rewards["cover_em"]
         if score is None:  # the rollout has failed, and does not count
             return
-        if not isinstance(score, int | float) or math.isnan(score):
+        if not isinstance(score, int | float) or score != score:  # NaN
             raise ValueError(f"rewards.cover_em must be a number, not {short_text(score)}")
         self._rollouts[question_key(question)].append(score > 0)
 

@@ -62,10 +62,7 @@ class LoneEngine:
         self.engine.initialize()
 
     def step(
-        self,
-        rows: Sequence[torch.Tensor],
-        tokens: int,
-        context_of: PartContext = lambda part: nullcontext(),
+        self, rows: Sequence[torch.Tensor], tokens: int, context_of: PartContext = lambda part: nullcontext()
     ) -> float:
         """Make a training step in micro batches of at most `tokens`, and return the norm of the gradients.
 

@@ -17,17 +17,8 @@ from rag_r1.runs.errors import RunError
 from rag_r1.training.preflight.memory.shape import SHAPES, ModelShape
 
 PROTOCOL = "rag_r1_mq"
-_TINY = ModelShape(
-    "tiny",
-    layers=2,
-    hidden_size=64,
-    intermediate_size=128,
-    heads=4,
-    kv_heads=2,
-    vocabulary=SHAPES["demo"].vocabulary,
-    tied=True,
-    head_dim=16,
-)
+#: The shape of a miniature, in the order of the table SHAPES.
+_TINY = ModelShape("tiny", 2, 64, 128, 4, 2, SHAPES["demo"].vocabulary, tied=True, head_dim=16)
 _TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",

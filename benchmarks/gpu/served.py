@@ -16,13 +16,13 @@ from rag_r1.inference.vllm_server import vllm_server
 from rag_r1.io.bounded_http import bounded_http_client
 from rag_r1.system.gpu_driver import gpu_memory_used
 
+#: The token ids of each prompt.
+Prompts = Sequence[Sequence[int]]
 #: Time limit of a request, in seconds.
 _WAIT_S = 300.0
 
 
-def generation(
-    model: Path, log: Path, prompts: Sequence[Sequence[int]], options: Sequence[str]
-) -> dict[str, Any]:
+def generation(model: Path, log: Path, prompts: Prompts, options: Sequence[str]) -> dict[str, Any]:
     """Return the seconds until a server is ready, its tokens per second, and the used bytes of the GPU.
 
     All prompts are generated at once.
@@ -40,7 +40,7 @@ def generation(
         }
 
 
-def sleep(model: Path, log: Path, prompts: Sequence[Sequence[int]], options: Sequence[str]) -> dict[str, Any]:
+def sleep(model: Path, log: Path, prompts: Prompts, options: Sequence[str]) -> dict[str, Any]:
     """Return the seconds of a sleep of level 1 (weights in host memory) and of waking up.
 
     The result also has the used bytes of the GPU, awake and asleep, and says whether the server generates the
@@ -63,7 +63,7 @@ def sleep(model: Path, log: Path, prompts: Sequence[Sequence[int]], options: Seq
         }
 
 
-def _generate(url: str, prompts: Sequence[Sequence[int]]) -> tuple[list[list[int]], float]:
+def _generate(url: str, prompts: Prompts) -> tuple[list[list[int]], float]:
     """Generate 128 greedy tokens for each prompt in one request; returns them and the seconds."""
     body: dict[str, Any] = {"model": "policy", "prompt": list(map(list, prompts)), "max_tokens": 128}
     body |= {"temperature": 0.0, "ignore_eos": True, "return_token_ids": True}

@@ -27,10 +27,8 @@ from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 from rag_r1.training.metrics_files import MetricsFile
 
 #: Prefixes of the metrics that are kept for each step.
-_KEPT = (
-    *("timing_s/", "perf/", "training/rollout_probs_diff", "search/score", "search/searches", "actor/grad"),
-    *("search/logprob_gap", "actor/pg_loss", "actor/lr", "response_length/mean"),
-)
+_KEPT = ("timing_s/", "perf/", "training/rollout_probs_diff", "search/score", "search/searches", "actor/grad")
+_KEPT += ("search/logprob_gap", "actor/pg_loss", "actor/lr", "response_length/mean")
 #: Seconds after which a hanging training is ended; the minutes of a phase usually end before.
 _AT_MOST_S = 3600.0
 #: Overrides for few processes, since each takes seconds to start.

@@ -8,6 +8,7 @@ lists, and raises ValueError, saying what is wrong with it.
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 
 from data_process.sources.source_kind import (
     Row,
@@ -18,7 +19,6 @@ from data_process.sources.source_kind import (
     row_question,
 )
 from rag_r1.data.files.questions import Question, texts_of
-from rag_r1.data.files.row_files import short_text
 
 
 def nq(row: Row) -> Question:
@@ -95,9 +95,7 @@ def _json_texts(row: Row, key: str) -> list[str]:
     """Return the texts under a key that holds a list or a JSON list. Raises ValueError for anything else."""
     value = row[key]
     if isinstance(value, str):
-        try:
+        with suppress(ValueError, RecursionError):  # a text that is not JSON is refused below
             value = json.loads(value)
-        except (ValueError, RecursionError):
-            raise ValueError(f"`{key}` must be a JSON list of texts, not {short_text(value)}") from None
     expect(isinstance(value, list), f"`{key}` must be a list of texts", value)
     return texts_of({key: value}, key)

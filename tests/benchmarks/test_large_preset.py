@@ -44,10 +44,7 @@ def test_a_result_without_a_record_is_kept_and_not_measured(tmp_path):
     assert work.finished("merge")
     output = reported({"passages": 1000}, work.results)
     assert "| merge (not measured: its result was there without a record) |  |  |  |" in output
-    assert (
-        "There is no estimate for 1,000,000 passages, since a step was not measured" in output
-        and "at these rates" not in output
-    )
+    assert "no estimate for 1,000,000 passages" in output and "at these rates" not in output
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="left out: only Linux ends a process with its parent")
