@@ -3,7 +3,7 @@
 `run` does the common work: it reads the arguments, checks everything before the first file is written, writes
 the splits and prints the counts. A script passes it the class of its arguments and the function that reads
 its splits. `main` is `run` for the scripts that read each split from a file of questions or from a Hub data
-set.
+set. `build.py` has a command line of its own, which uses `SetArguments` and `read_protocol` only.
 """
 
 from __future__ import annotations
