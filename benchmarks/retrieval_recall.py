@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,6 +28,42 @@ def recall(results: Sequence[Sequence[str]], golds: Sequence[set[str]]) -> float
     """
     shares = [len(gold & set(ids)) / len(gold) for ids, gold in zip(results, golds, strict=True)]
     return sum(shares) / len(shares)
+
+
+def corpus_hash(corpus: Path) -> str:
+    """Return the hash of the passages of a corpus, as the manifest of an index has it. Raises UserError."""
+    from retrieval_server.folder.corpus import CorpusReader, write_passages
+
+    with tempfile.TemporaryDirectory() as folder:
+        section, _ = write_passages(CorpusReader(corpus), Path(folder, "passages.arrow"))
+    return section.sha256
+
+
+def search(
+    args: argparse.Namespace, kind: str, is_dense: bool, corpus: str, questions: Sequence[str]
+) -> list[list[str]]:
+    """Return the ids of the passages that the index of a kind finds for each question, best first. The index
+    is built if it is missing. Raises UserError if it is one of another corpus than that of this hash."""
+    from retrieval_server.folder.manifest import read_manifest, require_equal
+    from retrieval_server.indexing.builder import build_hybrid, build_index
+    from retrieval_server.indexing.options import BuildOptions
+    from retrieval_server.search.index_source import IndexSource
+
+    out = args.work / kind
+    if not out.exists() and kind == "hybrid":
+        build_hybrid([args.work / "bm25", args.work / args.encoder.replace("/", "_")], out)
+    elif not out.exists():
+        backend, encoder = ("dense", args.encoder) if is_dense else (kind, None)
+        options = BuildOptions(
+            corpus=args.corpus, out=out, backend=backend, encoder=encoder, device=args.device
+        )
+        build_index(options)
+    require_equal(f"{out}: corpus", read_manifest(out).corpus.sha256, corpus, "Empty --work.")
+    source = IndexSource.open(out, device=args.device)
+    try:
+        return [[hit.passage.id for hit in hits] for hits in source.search(questions, max(args.k))]
+    finally:
+        source.close()
 
 
 def main() -> int:
@@ -48,41 +85,23 @@ def main() -> int:
     from rag_r1.runs.markdown import print_table
     from retrieval_server.encode.cpu_settings import set_mkl_reproducible
 
-    set_mkl_reproducible()
+    set_mkl_reproducible()  # must be before the imports that load MKL
 
     from retrieval_server.errors import UserError
-    from retrieval_server.folder.manifest import read_manifest, require_equal
-    from retrieval_server.indexing.builder import build_hybrid, build_index
-    from retrieval_server.indexing.options import BuildOptions
-    from retrieval_server.search.index_source import IndexSource
+    from retrieval_server.folder.manifest import read_manifest
 
     rows = [json.loads(line) for line in args.questions.open(encoding="utf-8")]
     rows = [row for row in rows if row["supporting_ids"]]
+    if not rows:
+        parser.error(f"--questions {args.questions}: no question has supporting_ids")
     questions, golds = [row["question"] for row in rows], [set(row["supporting_ids"]) for row in rows]
     dense = args.encoder.replace("/", "_")
     kinds = {"bm25": "BM25 (bm25s)", dense: f"dense ({args.encoder}, Flat)", "hybrid": "hybrid of both"}
     if args.lucene:
         kinds["lucene"] = "BM25 (Lucene)"
-    results: dict[str, list[list[str]]] = {}
     try:
-        for kind in kinds:
-            out = args.work / kind
-            backend = "dense" if kind == dense else kind
-            if not out.exists() and kind == "hybrid":
-                build_hybrid([args.work / "bm25", args.work / dense], out)
-            elif not out.exists():
-                encoder = args.encoder if kind == dense else None
-                build_index(
-                    BuildOptions(
-                        corpus=args.corpus, out=out, backend=backend, encoder=encoder, device=args.device
-                    )
-                )
-            corpus = read_manifest(args.work / "bm25").corpus.sha256
-            require_equal(f"{out}: corpus", corpus, read_manifest(out).corpus.sha256, "Empty --work.")
-            source = IndexSource.open(out, device=args.device)
-            hits_of_questions = source.search(questions, max(args.k))
-            results[kind] = [[hit.passage.id for hit in hits] for hits in hits_of_questions]
-            source.close()
+        corpus = corpus_hash(args.corpus)
+        results = {kind: search(args, kind, kind == dense, corpus, questions) for kind in kinds}
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -32,6 +32,8 @@ Status = Literal[
     "answered", "turn_limit", "token_limit", "no_action", "tool_failure", "engine_failure", "bad_row", "error"
 ]
 STATUSES: tuple[Status, ...] = get_args(Status)
+#: The statuses of episodes that failed, through no fault of the policy.
+FAILURE_STATUSES: tuple[Status, ...] = ("tool_failure", "engine_failure", "bad_row", "error")
 #: How a call can end. `failed`: the tool did not answer; `refused`: there is no such tool, the arguments are
 #: wrong, or the tool was called too often.
 CallStatus = Literal["ok", "failed", "refused"]

@@ -104,8 +104,9 @@ class Recipe:
         """
         searchpath, *remaining = self.hydra_overrides(overrides)
         spec = find_spec("verl")
-        folder = Path(*(spec.submodule_search_locations or ()) if spec else (), "trainer/config")
-        return [searchpath.replace(_VERL, f"file://{folder}") if folder.is_dir() else searchpath, *remaining]
+        for location in (spec.submodule_search_locations or ()) if spec else ():
+            searchpath = searchpath.replace(_VERL, f"file://{location}/trainer/config")
+        return [searchpath, *remaining]
 
     def command_arguments(self, overrides: Sequence[str]) -> list[str]:
         """Return the arguments with which a command of veRL runs this recipe."""

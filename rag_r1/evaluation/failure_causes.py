@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from rag_r1.agent.trajectory import query_key
+from rag_r1.agent.trajectory import FAILURE_STATUSES, query_key
 from rag_r1.corpus.answer_matcher import YES_NO, AnswerMatcher, answer_tokens, join_numbers_and_initials
 from rag_r1.data.evidence import GoldEvidence
 from rag_r1.data.rows import as_golds
@@ -45,8 +45,8 @@ CAUSES = {
     "retrieved_and_misread": "A gold answer stood in a shown passage, and the answer is another.",
     "not_traceable": "The gold answer is yes, no or empty, so passages do not show whether it was retrieved.",
 }
-#: Statuses of episodes that failed before the policy could answer; these are not judged.
-_FAILED = frozenset({"engine_failure", "bad_row", "error"})
+#: Statuses of episodes that are not judged. A failed tool is a cause of its own.
+_NOT_JUDGED = frozenset(FAILURE_STATUSES) - {"tool_failure"}
 _STOP_WORDS = frozenset(
     "and are as at be been by did do does for from had has have he her his how in is it its many much of on "
     "or she that their they this to was were what when where which who whom whose why will with".split()
@@ -72,7 +72,7 @@ def verdict(record: Record) -> bool | None:
         return record["right"] if isinstance(record["right"], bool) else None
     rewards = record.get("rewards")
     rewards = rewards if isinstance(rewards, Mapping) else {}
-    if rewards.get("score", 0.0) is None or record.get("status") in _FAILED:
+    if rewards.get("score", 0.0) is None or record.get("status") in _NOT_JUDGED:
         return None
     if isinstance(em := rewards.get("em"), int | float):
         return em >= 1.0

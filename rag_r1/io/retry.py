@@ -1,8 +1,9 @@
 """The retry policy of the clients of model servers and of the retrieval server.
 
 A client raises `TransientError` for a failure that may pass, and calls `with_retries`. Between attempts it
-waits as long as `RetryPolicy` says: exponential back-off with jitter, or the server's `Retry-After` if that
-is longer. For searches, tools/retrieval/client.py has a retry loop of its own and uses `RetryPolicy.delay`.
+waits as long as `RetryPolicy` says: exponential back-off with jitter, or the server's `Retry-After`, up to a
+limit, if that is longer. For searches, tools/retrieval/client.py has a retry loop of its own and uses
+`RetryPolicy.delay`.
 """
 
 from __future__ import annotations

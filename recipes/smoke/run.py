@@ -20,11 +20,12 @@ from typing import Any, Literal
 import yaml
 
 from rag_r1.agent.records import read_records
+from rag_r1.agent.trajectory import FAILURE_STATUSES
 from rag_r1.config.recipes import Recipe
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.world import PROMPT_FILE
 from rag_r1.options.command_exit import command_main
-from rag_r1.options.command_line import Arguments, Overrides, argument, read_arguments
+from rag_r1.options.command_line import Arguments, Overrides, argument, hydra_quoted, read_arguments
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 from rag_r1.training.progress import train
 
@@ -35,8 +36,6 @@ INDEX = {
     "bm25": ["--backend", "bm25"],
     "dense": ["--backend", "dense", "--encoder", "minilm", "--max-length", "128"],
 }
-#: The statuses of trajectories that failed, none of which may occur.
-FAILED = {"tool_failure", "engine_failure", "bad_row"}
 
 
 class SmokeError(RuntimeError):
@@ -112,13 +111,13 @@ def smoke(
         print(f"4/4 training; log: {out / 'train.log'}")
         command = [
             *(sys.executable, "-m", "rag_r1.cli", "train", "--recipe", RECIPE),
-            f"actor_rollout_ref.model.path='{POLICY}'",
-            f"data.train_files='{out / 'data' / 'train.parquet'}'",
-            f"data.val_files='{out / 'data' / 'test.parquet'}'",
-            f"rag_r1.retriever.url='{url}'",
-            f"rag_r1.trajectory_dir='{out / 'trajectories'}'",
-            f"trainer.default_local_dir='{out / 'checkpoints'}'",
-            f"hydra.run.dir='{out / 'hydra'}'",
+            f"actor_rollout_ref.model.path={hydra_quoted(POLICY)}",
+            f"data.train_files={hydra_quoted(out / 'data' / 'train.parquet')}",
+            f"data.val_files={hydra_quoted(out / 'data' / 'test.parquet')}",
+            f"rag_r1.retriever.url={url}",
+            f"rag_r1.trajectory_dir={hydra_quoted(out / 'trajectories')}",
+            f"trainer.default_local_dir={hydra_quoted(out / 'checkpoints')}",
+            f"hydra.run.dir={hydra_quoted(out / 'hydra')}",
             *overrides,
         ]
         train(command, out, timeout_s)
@@ -154,7 +153,7 @@ def check(folder: Path, expected: dict[str, int]) -> dict[str, Any]:
         raise SmokeError(f"{counts} trajectories were recorded, but {expected} were expected")
     all_records = [record for records in by_split.values() for record in records]
     statuses = Counter(record["status"] for record in all_records)
-    if FAILED & set(statuses):
+    if set(FAILURE_STATUSES) & set(statuses):
         raise SmokeError(f"some trajectories failed: {dict(statuses)}; see train.log and server.log")
     calls = [call for record in all_records for turn in record["turns"] for call in turn["calls"]]
     documents = [document for call in calls for document in call["documents"] or []]

@@ -105,6 +105,7 @@ def test_all_is_well_with_data_that_fits(data, model_folder):
         (["data.protocol=rag_r1_sq"], ["data.protocol"]),
         (["data.protocol=no_such"], ["data.protocol"]),
         (["data.train_files=nowhere.parquet"], ["data.train_files"]),
+        (["data.val_files=nowhere.parquet"], ["data.val_files"]),
         (["model.path=null"], ["model.path"]),
         (["model.path=/nowhere"], ["model.path"]),
         (["checkpoint.save_contents=[model]"], ["checkpoint.save_contents"]),

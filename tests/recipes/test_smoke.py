@@ -58,6 +58,7 @@ def test_right_trajectories_are_counted(tmp_path: Path):
         ([record()], "1, 'test': 0"),
         ([record(), record("tool_failure")], "tool_failure"),
         ([record(), record("bad_row")], "bad_row"),
+        ([record(), record("error")], "error"),
         ([record(documents=0), record(documents=0)], "no search returned a passage"),
     ],
 )

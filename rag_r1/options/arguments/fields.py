@@ -17,7 +17,7 @@ from pydantic_settings.sources.types import _CliPositionalArg
 
 #: The fields of a declaration by name (`fields_of`).
 Fields = Mapping[str, FieldInfo]
-#: The placeholder of a value in the help. A tuple declares several values, with `...` any number of them.
+#: The placeholder of a value in the help. A tuple declares several values; `...` repeats the last one.
 Metavar = str | tuple[str | EllipsisType, ...]
 
 

@@ -25,6 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rag_r1.agent import Tool, Trajectory
 from rag_r1.agent.interfaces import call_tool
+from rag_r1.agent.trajectory import FAILURE_STATUSES
 from rag_r1.data.evidence import title_of
 from rag_r1.http_server.errors import RequestError
 from rag_r1.http_server.request_body import WholeBodyMiddleware
@@ -40,9 +41,6 @@ from rag_r1.tools.mcp.limits import check_message
 _MAX_SOURCES = 20
 #: The most bytes of a request's body.
 _MAX_BODY_BYTES = 1 << 20
-#: Statuses of an episode that are errors of the call: the keys of FAILURES in rag_r1/serving/sessions.py,
-#: which needs packages that this server does not need.
-_FAILED = ("engine_failure", "tool_failure", "bad_row", "error")
 #: The type of an exception and its message. The message is dropped, since the server may have written it.
 _EXCEPTION = re.compile(r"(\w+): .*", re.DOTALL)
 _ShortText = Annotated[str, Field(min_length=1, max_length=4000)]
@@ -127,7 +125,7 @@ def _add_ask_tool(server: MCPServer, play: Play, retriever_url: str, concurrency
                 trajectory = await play(question)
         finally:
             open_questions -= 1
-        if trajectory.answer is None and trajectory.status in _FAILED:
+        if trajectory.answer is None and trajectory.status in FAILURE_STATUSES:
             reason = ""
             if trajectory.failures:
                 last = trajectory.failures[-1]

@@ -1,8 +1,8 @@
 """Checks that the agent loops stay within the retrieval server's limits.
 
 Our server reports its limits in `GET /health` (`limits`: max_queue, deadline_s, max_queries, max_topk). It
-refuses a request that exceeds them, and the client tries again. If that happens too often, the search fails
-and its trajectory is masked. Servers that report no limits are not checked.
+refuses a request that exceeds them. A batch of several turns is then split, and a full queue is tried again;
+if a search still fails, its trajectory is masked. Servers that report no limits are not checked.
 """
 
 from __future__ import annotations

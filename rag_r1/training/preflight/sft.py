@@ -63,7 +63,7 @@ def preflight_sft(config: DictConfig) -> PreflightReport:
     if rows["train_files"] or names_protocol:
         _check_rows(config, rows, tokenizer, report)
         if rows["train_files"]:
-            report.problems += found(check_batches, config, *map(len, rows.values()))
+            report.problems += found(check_batches, config, *_row_counts(rows, report))
     for check in (_check_export, check_loggers, check_resumed_sft_rate):
         report.problems += found(check, config)
     return report
@@ -112,6 +112,12 @@ def _read_rows(config: DictConfig, key: str, report: PreflightReport) -> list[Sf
     return rows
 
 
+def _row_counts(rows: Mapping[str, list[SftRow]], report: PreflightReport) -> list[int | None]:
+    """Return the number of rows of each key of `data`; None if a file of it could not be used."""
+    wrong_keys = {problem.where for problem in report.problems}
+    return [None if f"data.{key}" in wrong_keys else len(key_rows) for key, key_rows in rows.items()]
+
+
 def _check_lengths(
     config: DictConfig, key: str, rows: list[SftRow], tokens: SftTokens, report: PreflightReport
 ) -> Iterator[Problem]:
@@ -133,19 +139,22 @@ def _check_lengths(
         yield error("data.max_length", text, remedy)
 
 
-def check_batches(config: DictConfig, train_rows: int, validation_rows: int) -> Iterator[Problem]:
-    """Check that batches can be filled and divided among processes, and that all steps can be made."""
+def check_batches(
+    config: DictConfig, train_rows: int | None, validation_rows: int | None
+) -> Iterator[Problem]:
+    """Check that batches can be filled and divided among processes, and that all steps can be made. Numbers
+    of rows that are not known are not checked."""
     data, trainer = config.data, config.trainer
     for key in ("save_freq", "test_freq"):
         if (value := trainer[key]) != "after_each_epoch" and not (isinstance(value, int) and value):
             # veRL divides the step by it.
             yield error(f"trainer.{key}", f"is {value!r}", "give steps, after_each_epoch, or -1 for never")
-    if not (isinstance(trainer.test_freq, int) and trainer.test_freq <= 0) and not validation_rows:
+    if not (isinstance(trainer.test_freq, int) and trainer.test_freq <= 0) and validation_rows == 0:
         remedy = "give data.val_files, or set trainer.test_freq=-1"
         yield error("trainer.test_freq", "there is nothing to validate on", remedy)
     batch = int(data.train_batch_size)
     for key, rows in (("train_files", train_rows), ("val_files", validation_rows)):
-        if 0 < rows < batch:
+        if rows is not None and 0 < rows < batch:
             text = f"{rows} rows are fewer than data.train_batch_size={batch}; veRL drops incomplete batches"
             yield error(f"data.{key}", text, "give more rows, or lower data.train_batch_size")
     processes = gpu_count(config)
@@ -153,7 +162,7 @@ def check_batches(config: DictConfig, train_rows: int, validation_rows: int) -> 
         text = f"{batch} rows cannot be divided among {processes} processes"
         remedy = f"make it a multiple of {processes} (trainer.nnodes x trainer.n_gpus_per_node)"
         yield error("data.train_batch_size", text, remedy)
-    steps, configured = train_rows // batch * int(trainer.total_epochs), trainer.total_training_steps
+    steps, configured = (train_rows or 0) // batch * int(trainer.total_epochs), trainer.total_training_steps
     if configured is not None and 0 < steps < int(configured):
         text = f"is {configured}, but {trainer.total_epochs} epochs have {steps} steps"
         remedy = "raise trainer.total_epochs: veRL saves the last checkpoint only when it gets there"
