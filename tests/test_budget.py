@@ -58,9 +58,9 @@ from code_lines import PARTS, ROOT, LineCount, count_lines, count_part
 #: Flags that vLLM does not take, an index that does not answer, results of no run in --out, and the first
 #: line of `rag-r1 train` took 60 (45), and what a tenth walk found 35 (90). Warnings of groups of
 #: one answer, of flags without effect and of keys that a stage sets itself, and large PDF and HTML files that
-#: no longer make a folder wait for ever, took 135 (200); faults of a seventh reading, in benchmarks, checks and
-#: explorer, 5 (75).
-BUDGETS = {"package": (47_740, 0.334), "tests": (67_275, 0.0575)}
+#: no longer make a folder wait for ever, took 135 (200); faults of a seventh reading, in benchmarks and
+#: checks, 15 (75).
+BUDGETS = {"package": (47_750, 0.334), "tests": (67_275, 0.0575)}
 
 
 @pytest.fixture(scope="module", params=PARTS)

@@ -1,8 +1,9 @@
 """Records the provenance of measurements, and refuses to mix two machines or two settings in one folder.
 
-GPUs, driver, processor, versions and the plan's settings must be those with which the folder OUT was created.
-The commit may change, so that a phase that failed can be repaired while the GPU is available; each cell
-records the commit that measured it.
+GPUs, driver, processor and versions must be those with which the folder OUT was created, and so must the
+plan's sizes and whether its models have random weights. The commit may change, so that a phase that failed
+can be repaired while the GPU is available; each cell records the commit that measured it. The folders of
+models and data are not compared: they must have the same contents.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from rag_r1.runs.folder import PROVENANCE, write_provenance
 from rag_r1.runs.settings import flatten, json_roundtrip, read_marker, refuse_changes
 from rag_r1.system.gpu_driver import driver_version
 
+#: The facts of the machine that must not change.
 _COMPARED = ("platform", "processor", "cores", "gpus")
 
 

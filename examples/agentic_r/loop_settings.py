@@ -1,6 +1,8 @@
 """The settings of the loops: sizes, limits, the recipe of each arm, and a hash of what all seeds share.
 
-The hash (`runs_hash`) is stored with a run, so that runs made with different settings are never compared.
+The hash (`runs_hash`) is stored with a run, so that runs made with different settings are not compared. What
+the recipes inherit, the prompt and the number of requests in flight are not in it: after changing one of
+these, choose another folder.
 """
 
 from __future__ import annotations
@@ -81,7 +83,8 @@ def arm_recipe(arm: str, seed: int, folder: Path, policy: Path, encoder: Path) -
 
 
 def limits() -> dict[str, Any]:
-    """Return options of `rag-r1 eval` and `rag-r1 retriever data`: the demo's prompt, the recipe's limits."""
+    """Return options of `rag-r1 eval` and `rag-r1 retriever data`: the demo's prompt, the recipe's limits,
+    and the number of requests in flight."""
     data = yaml.safe_load(RECIPE.read_text(encoding="utf-8"))["data"]
     return {
         "prompt": str(PROMPT_FILE),

@@ -24,6 +24,7 @@ def unique_values(flag: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+#: The type of the argument --seeds.
 Seeds = Annotated[list[int], unique_values("--seeds")]
 
 
@@ -34,7 +35,8 @@ def short_hash(parts: Any, sort_keys: bool = False) -> str:
 
 
 def finished_runs(out: Path, name: str, arms: Sequence[str]) -> list[dict[str, Any]]:
-    """Read the files `out/seed*/ARM/NAME` of finished runs, sorted by seed and by the order of the arms."""
+    """Read the files `out/seed*/ARM/NAME` of finished runs, sorted by seed and by the order of the arms.
+    Raises ValueError for a run of another arm, and OSError."""
     runs = [json.loads(path.read_text(encoding="utf-8")) for path in out.glob(f"seed*/*/{name}")]
     return sorted(runs, key=lambda run: (run["seed"], arms.index(run["arm"])))
 

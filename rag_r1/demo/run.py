@@ -103,6 +103,7 @@ def run_demo(
     for name in ("checkpoints", "data", "index", "trajectories"):
         shutil.rmtree(out / name, ignore_errors=True)
     out.mkdir(parents=True, exist_ok=True)
+    (out / "report.png").unlink(missing_ok=True)
     if inputs is None:
         protocol = demo_protocol(protocol_of(recipe))
         inputs = TrainingInputs(protocol, policy_path(protocol.name))

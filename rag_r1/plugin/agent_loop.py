@@ -5,10 +5,11 @@ tokens, runs an `Episode` with veRL's own generation client, and returns the led
 process share their tools and their codec (process_agents.py). The trajectory record is passed to the reward
 manager in `extra_fields`, and no further (`SearchOutput`).
 
-An error in one trajectory affects that trajectory only, and not the run. The episode turns it into a typed
-failure (rag_r1/agent/episode.py), even if a prompt or a tool cannot be made, since both are made within the
-episode. Failures of the kinds in `rag_r1.failures.mask` are masked: the response mask of such a trajectory is
-0, and the sampler removes it from the batch (sampler.py).
+An error in an episode affects its trajectory only, and not the run. The episode turns it into a typed failure
+(rag_r1/agent/episode.py), even if a prompt or a tool cannot be made, since both are made within the episode.
+What a row says of its protocol and tools is read before; the preflight checks that. Failures of the kinds in
+`rag_r1.failures.mask` are masked: the response mask of such a trajectory is 0, and the sampler removes it
+from the batch (sampler.py).
 """
 
 from __future__ import annotations

@@ -79,10 +79,13 @@ class KeyReader:
 
     def take_subset(self, key: str, allowed: tuple[str, ...]) -> tuple[str, ...]:
         """Take a list of some of the texts in `allowed`; returns all of them if the key is missing."""
+        n_faults = len(self.faults)
         chosen = self.take(key, list, default=list(allowed))
-        if not chosen or not all(text in allowed for text in chosen):
+        if chosen and all(text in allowed for text in chosen):
+            return tuple(chosen)
+        if len(self.faults) == n_faults:
             self.add_fault(key, f"must list some of {', '.join(allowed)}, not {chosen!r}")
-        return tuple(chosen)
+        return allowed
 
     def add_fault(self, key: str, fault: str) -> None:
         """Add a fault of a key."""

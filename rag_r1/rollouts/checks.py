@@ -3,7 +3,7 @@
 A command reads its arguments in the usual way inside the block `all_problems`. Only if that fails, every part
 is checked separately (the protocol, the prompt, each key, each file of questions, the tokenizer, the folder),
 so that one error lists everything that the user has to correct (rag_r1/runs/start_checks.py). `check_servers`
-is such a check, too: it sends one request to the search (search_check.py) and one to the model's server
+is such a check, too: it tries the search (search_check.py) and, unless proxies are used, the model's server
 (server_check.py).
 """
 
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.data.files.row_files import refuse_repeated
+from rag_r1.io.errors import error_text
 from rag_r1.io.unknown_value import needs_unknown
 from rag_r1.options.out_folder import check_out
 from rag_r1.protocols import load_protocol
@@ -45,6 +46,9 @@ def all_problems(
         # In a thread: an error that is raised while this one is handled would count as its consequence.
         with ThreadPoolExecutor(1) as thread:
             problems = thread.submit(start_problems, args, defaults, extra_checks).result()
+        if not needs_unknown(error):
+            known = error.problems if isinstance(error, StartError) else [error_text(error)]
+            problems = [*problems, *(text for text in known if text not in problems)]
         if len(problems) < (1 if needs_unknown(error) else 2):
             raise
         raise StartError(problems) from error
@@ -94,9 +98,9 @@ def _check_questions(args: RolloutArguments, path: Path, protocol: str) -> None:
 
 
 def check_servers(args: RolloutArguments, defaults: Mapping[str, Any], url: str, model: str) -> None:
-    """Send one request each to the search and to the model's server, as one of the checks of `all_problems`,
-    for a command that contacts no server while it reads its arguments. Raises StartError with the faults of
-    both."""
+    """Try the search and, unless proxies are used, the model's server, as one of the checks of
+    `all_problems`, for a command that contacts no server while it reads its arguments. Raises StartError with
+    the faults of both."""
     server_checks = [partial(check_search, args, defaults)]
     if not args.trust_env:  # behind a proxy, this machine may not reach the server itself
         server = ModelServer(url, args.api_key_env, model, model_flag=args.model_flag)

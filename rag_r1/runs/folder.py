@@ -148,7 +148,7 @@ def check_settings(out: Path, settings: Mapping[str, Any], *, is_complete: bool 
     """Compare settings with those with which the run in this folder was begun, if there is one.
 
     Returns the settings in the form in which a run stores them. If they are not complete, only the given ones
-    are compared; otherwise a missing setting counts as changed. Raises RunError if any setting has changed,
+    are compared; otherwise a missing setting counts as None. Raises RunError if any setting has changed,
     or if those of the run cannot be read.
     """
     current = _without_secrets(json_roundtrip(settings))

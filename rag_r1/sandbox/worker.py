@@ -92,7 +92,8 @@ def _peak_bytes() -> int:
 
 
 def _exit_with_parent(parent: int) -> None:
-    """Make Linux kill this process when its parent ends, and exit if the parent has ended already."""
+    """Make Linux kill this process when its parent ends, and exit if the parent has ended already. Ctrl-C is
+    left to the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C, and closes the pipe
     if sys.platform == "linux":
         import ctypes

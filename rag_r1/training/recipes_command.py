@@ -246,7 +246,8 @@ def _recipe_file(name: str, *, or_beside: bool = False) -> Path:
 
 
 def _new_file(to: Path, name: str) -> Path:
-    """Return the file of the copy. Raises RunError if it exists already or cannot be created."""
+    """Return the file of the copy. Raises RunError if it exists already, and ValueError if it
+    cannot be created."""
     target = to / Path(name).name if to.is_dir() else to
     target = target if target.suffix == ".yaml" else Path(f"{target}.yaml")
     if target.exists():

@@ -20,7 +20,8 @@ from retrieval_server.encode.options import POOLINGS, EncoderOptions
 from retrieval_server.errors import UserError
 from retrieval_server.folder.manifest import EncoderSection
 
-MAX_LENGTH = 512  # the largest number of tokens, unless a model's folder sets another limit
+#: The largest number of tokens, unless --max-length or a model's folder sets another limit.
+MAX_LENGTH = 512
 
 
 @dataclass(frozen=True)

@@ -232,7 +232,10 @@ def print_resources(
     files = [work / name for name in KEPT_FILES if name != PROGRESS]
     stored = sum(path.stat().st_size for path in files if path.exists())
     if (preset := chosen_preset(options)) is not None:
-        needs = estimate_times(preset, store, dimension, encoder, options.batch_size, encodes=encodes)
+        batch_size, sample = options.batch_size, options.train_sample
+        needs = estimate_times(
+            preset, store, dimension, encoder, batch_size, encodes=encodes, train_sample=sample
+        )
         print_estimate(preset, len(store), dimension, needs, options.out.parent, stored)
     else:  # the encoder's vectors and the index, whose size is known only for Flat
         copies = encodes + (options.factory == "Flat")

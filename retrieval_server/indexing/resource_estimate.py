@@ -59,12 +59,19 @@ class ResourceEstimate:
 
 
 def estimate_bytes(
-    preset: Preset, passages: int, dimension: int, *, encodes: bool = True, with_encoder: bool = True
+    preset: Preset,
+    passages: int,
+    dimension: int,
+    *,
+    encodes: bool = True,
+    with_encoder: bool = True,
+    train_sample: int | None = None,
 ) -> ResourceEstimate:
     """Return the bytes for `passages` vectors of this dimension, without times.
 
     `encodes` says whether the build itself writes the vectors; otherwise they exist elsewhere and are only
     read. `with_encoder` says whether this process has loaded the encoder, so that its memory is included.
+    `train_sample` is the number of vectors to train on, if the user has chosen it.
     """
     flat = 4 * dimension * passages
     process_bytes = _resident_bytes()
@@ -80,7 +87,7 @@ def estimate_bytes(
     index = passages * (code + _ID_BYTES) + cells * centre + rotation
     rows = RowLayout(dimension, preset.rescoring.rows).row_bytes * passages
     # Training needs the sample and two copies. Cells grow by doubling while vectors are added.
-    sample = 4 * dimension * min(passages, sample_size(cells))
+    sample = 4 * dimension * min(passages, train_sample or sample_size(cells))
     # The disk contains the index, and the half-built one until the build is finished.
     return estimate(
         memory_bytes=index, build_memory_bytes=max(3 * sample, 2 * index), disk_bytes=rows + 2 * index
@@ -95,6 +102,7 @@ def estimate_times(
     batch_size: int,
     *,
     encodes: bool,
+    train_sample: int | None = None,
 ) -> ResourceEstimate:
     """Return the bytes of `estimate_bytes`, and times that are extrapolated from some seconds of work.
 
@@ -102,7 +110,15 @@ def estimate_times(
     passages there are no times, since they would be shorter than the measurement.
     """
     passages = len(store)
-    needs = estimate_bytes(preset, passages, dimension, encodes=encodes, with_encoder=encoder is not None)
+    with_encoder = encoder is not None
+    needs = estimate_bytes(
+        preset,
+        passages,
+        dimension,
+        encodes=encodes,
+        with_encoder=with_encoder,
+        train_sample=train_sample,
+    )
     if passages < _MIN_TIMED_PASSAGES:
         return needs
     encode_s = None
@@ -110,7 +126,7 @@ def estimate_times(
         texts = list(islice(store.iter_contents(), _PROBED_TEXTS))
         encoder.encode_passages(texts[:1])  # warm up
         encode_s = _seconds(lambda: encoder.encode_passages(texts, batch_size)) / len(texts) * passages
-    index_s = 0.0 if preset.bits is None else _index_seconds(preset, passages, dimension)
+    index_s = 0.0 if preset.bits is None else _index_seconds(preset, passages, dimension, train_sample)
     return replace(needs, encode_s=encode_s, index_s=index_s)
 
 
@@ -164,13 +180,13 @@ def duration_text(seconds: float) -> str:
     return f"{math.ceil(seconds)} days"
 
 
-def _index_seconds(preset: Preset, passages: int, dimension: int) -> float:
+def _index_seconds(preset: Preset, passages: int, dimension: int, train_sample: int | None) -> float:
     """Extrapolate the seconds to train the index and add the vectors from a product and a small index."""
     cells = cells_for(passages)
     generator = np.random.default_rng(0)
     vectors = generator.standard_normal((_PROBED_VECTORS, dimension), dtype=np.float32)
     operation_s = _seconds(lambda: vectors @ vectors.T) / (2 * dimension * _PROBED_VECTORS**2)
-    sample = min(passages, sample_size(cells))
+    sample = min(passages, train_sample or sample_size(cells))
     train_s = _KMEANS_ROUNDS * sample * cells * 2 * dimension * operation_s
     small = make_index(preset.factory_with_cells(_PROBED_CELLS, dimension), dimension)
     faiss.extract_index_ivf(small).cp.min_points_per_centroid = 1

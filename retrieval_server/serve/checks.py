@@ -53,7 +53,8 @@ class LocalSources:
 class ServedSources:
     """The sources of a server, checked as far as possible without loading them, and its port.
 
-    As a context manager it closes the port and the connection to Ray. The app closes the web engine.
+    As a context manager it closes the port and the connection to Ray. The app, if one is started, closes the
+    web engine.
     """
 
     #: The shards of each index by its name; a list of one for an index that is not split.

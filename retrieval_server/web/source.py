@@ -87,7 +87,7 @@ class WebSource(RemoteSource):
             documents = self._recording.get(key) if self._recording is not None else None
             if documents is None:
                 documents = await self._search_live(key, topk)
-        except UserError as error:
+        except (UserError, OSError) as error:  # of the recording: the client raises neither
             raise SearchFailedError(503, "record_failed", str(error), retry_after=60) from None
         return tuple(
             ScoredPassage(Passage(document.url, document.contents, document.url), 1 / rank)

@@ -149,6 +149,7 @@ def test_the_first_closed_block_is_the_action(extended):
         (CALL | {"syntax": "xml"}, "blocks.x.syntax must be one of"),
         (BACKTRACK | {"pops": ["plan"]}, "blocks.x.pops must list some of call, think, summary"),
         (BACKTRACK | {"pops": []}, "blocks.x.pops must list some of"),
+        (BACKTRACK | {"pops": "call"}, "blocks.x.pops must be a list, not 'call': correct"),
         (BACKTRACK | {"stop": False}, "blocks.x.stop: a generation always ends after a backtrack"),
         (BACKTRACK | {"span": "last_call"}, "unknown key blocks.x.span"),
         (

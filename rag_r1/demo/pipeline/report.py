@@ -58,7 +58,7 @@ def make_report(run: PipelineFolder, settings: Mapping[str, Any]) -> dict[str, A
     """Write the three files into the folder of the run, and return the contents of report.json.
 
     `settings` are the protocol and the seed of the run. Raises OSError or ValueError if the scores of the
-    evaluation cannot be read.
+    evaluation cannot be read, and RunError if the facts of a step cannot.
     """
     scores = json.loads((run.out / "evaluation" / SCORES).read_text(encoding="utf-8"))
     trained_models = [name for name in ("grpo", "grpo_without_sft") if name in scores]
@@ -167,7 +167,7 @@ def _claim_rows(report: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _step_items(report: Mapping[str, Any]) -> list[str]:
-    """Return a line for each step, with its result and its time if they are known."""
+    """Return a line for each step that has facts, with its result and, if it is known, its time."""
     names = ("base", "traces", "sft_data", "sft", "filter")
     base, traces, data, sft, chosen = (report["steps"].get(name, {}) for name in names)
     texts = {

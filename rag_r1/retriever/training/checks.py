@@ -41,7 +41,9 @@ def check_start(options: TrainOptions) -> int:
     """Check all inputs of the training, and return the number of rows. Raises StartError with all
     problems."""
     with StartChecks() as checks:
-        checks.run(check_packages, "rag-r1 retriever train", "sentence_transformers")
+        # The loggers are veRL's.
+        packages = ("sentence_transformers", *(["verl"] if options.logger else []))
+        checks.run(check_packages, "rag-r1 retriever train", *packages)
         checks.run(check_out, options.out, "rag-r1 retriever train")
         checks.run(_check_results, options.out)
         counts = [checks.run(_count_rows, path, options) or 0 for path in options.rows]

@@ -90,9 +90,9 @@ async def context_relevance(
     This is RAGAS's ContextRelevance (ragas 0.4, metrics/collections/context_relevance) with other prompts.
     Two prompts in different words are each answered with a grade of 0, 1 or 2, and the value is half the mean
     of the grades. If one grade is unusable, the other counts alone. Unlike in RAGAS, an unusable grade is not
-    requested again, since it would be the same at temperature 0. The value is 0, without a request, if
-    nothing was found, or only words of the question. `judge` takes the keys of JudgeOptions. Raises
-    CannotJudgeError if there is no grade.
+    requested again, since it would be the same at temperature 0. The value is 0, without a request, if there
+    is no question, if nothing was found, or only words of the question. `judge` takes the keys of
+    JudgeOptions. Raises CannotJudgeError if there is no grade.
     """
     options = JudgeOptions(timeout_s=timeout_s, **judge)
     question, context = trajectory.question.strip(), observed_text(trajectory).strip()

@@ -108,6 +108,8 @@ def test_small_takes_a_wikipedia_of_29_million_passages_into_half_of_8_gb():
     needs = estimate_bytes(PRESETS["small"], 29_000_000, 768)
     assert needs.memory_bytes < 4e9 and needs.memory_bytes / 29_000_000 < 130
     assert estimate_bytes(PRESETS["exact"], 29_000_000, 768).memory_bytes == 29_000_000 * 768 * 4
+    larger = estimate_bytes(PRESETS["small"], 29_000_000, 768, train_sample=9_000_000)
+    assert larger.build_memory_bytes == 3 * 9_000_000 * 768 * 4 > needs.build_memory_bytes
 
 
 @pytest.mark.parametrize("name", COMPRESSED)
