@@ -97,5 +97,5 @@ def _json_texts(row: Row, key: str) -> list[str]:
     if isinstance(value, str):
         with suppress(ValueError, RecursionError):  # a text that is not JSON is refused below
             value = json.loads(value)
-    expect(isinstance(value, list), f"`{key}` must be a list of texts", value)
+    expect(isinstance(value, list), f"`{key}` must be a JSON list of texts", value)
     return texts_of({key: value}, key)
