@@ -12,9 +12,11 @@ import httpx
 import pytest
 from aiohttp import web
 
+from rag_r1.agent.trajectory import FAILURE_STATUSES
 from rag_r1.data.rows import QuestionRow, write_rows
 from rag_r1.evaluation import command
 from rag_r1.protocols import load_protocol
+from rag_r1.serving.sessions import FAILURES
 from tests.fakes.scripted_teacher import Teacher
 from tests.fakes.scripted_vllm import Policy
 from tests.fakes.waiting import wait_until
@@ -344,3 +346,7 @@ def test_what_a_stop_does_not_wait_for_is_ended_and_told_when_to_come_back(tmp_p
         and b"connection: close" in response.lower()
     )
     assert not [record for record in caplog.records if record.exc_info or "Traceback" in record.getMessage()]
+
+
+def test_each_failure_of_an_episode_has_a_reply():
+    assert set(FAILURES) == set(FAILURE_STATUSES)

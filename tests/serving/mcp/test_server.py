@@ -173,13 +173,6 @@ def test_a_passages_title_loses_the_quotation_marks_around_it_and_no_others():
         assert Passage.of(Document("1", f"{line}\nA text.")).title == title
 
 
-def test_the_failures_of_an_episode_are_those_of_the_chat():
-    from rag_r1.serving.mcp.server import _FAILED
-    from rag_r1.serving.sessions import FAILURES
-
-    assert set(_FAILED) == set(FAILURES)
-
-
 async def test_beyond_the_questions_that_may_wait_a_question_is_refused():
     from mcp.client import Client
 
