@@ -1,7 +1,7 @@
 """Shows whether a training that was killed and resumed ends as an undisturbed one does, to the bit.
 
-    python benchmarks/resumed_training.py --out outputs/resumed -- \
-        train --recipe real_small/grpo actor_rollout_ref.model.path=MODEL data.train_files=... \
+    python benchmarks/resumed_training.py --out outputs/resumed -- \\
+        train --recipe real_small/grpo actor_rollout_ref.model.path=MODEL data.train_files=... \\
         rag_r1.retriever.url=http://127.0.0.1:8000 actor_rollout_ref.rollout.full_determinism=true
 
 The arguments after `--` are those of `rag-r1`: a training of any recipe, `train` or `sft`. It is run twice

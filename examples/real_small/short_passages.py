@@ -49,8 +49,8 @@ def shorten(corpus: Corpus, words: int) -> Iterator[dict[str, Any]]:
     Raises DataError, with file and line, for a row that is not a passage.
     """
     for passage, _ in passages_of(corpus):
-        title, _, text = passage.contents.partition("\n")
-        yield {**passage.row(), "contents": f"{title}\n{' '.join(text.split()[:words])}"}
+        *title, text = passage.contents.split("\n", 1)  # a passage of one line has no title
+        yield {**passage.row(), "contents": "\n".join([*title, " ".join(text.split()[:words])])}
 
 
 if __name__ == "__main__":

@@ -45,13 +45,16 @@ class PolicyArguments(JudgeArguments, ServedModel, RolloutArguments):
         "ids of the answerable questions, from `rag-r1 corpus check`", "FILE", default=None, rare=SCORING
     )
     supporting: Path | None = argument(
-        "passages that each question needs, for their recall and for --card",
+        "passages that each question needs, for their recall and for a search card",
         "FILE",
         default=None,
         rare=SCORING,
     )
     index: Path | None = argument(
-        "folder of the retrieval server's index, which the card describes", "DIR", default=None, rare=SCORING
+        "folder of the retrieval server's index, which a search card describes",
+        "DIR",
+        default=None,
+        rare=SCORING,
     )
 
     @model_validator(mode="after")
@@ -91,6 +94,6 @@ class EvalArguments(PolicyArguments):
     def refuse_other_conditions(self) -> None:
         """Raise ValueError if a flag is given that EvalArguments adds to PolicyArguments. Commands that use
         the class, but choose their conditions themselves, call this."""
-        names = [name for name in EvalArguments.model_fields if name not in PolicyArguments.model_fields]
-        if any(getattr(self, name) for name in names):
-            raise ValueError(f"{', '.join(map(flag_of, names))} are for `rag-r1 eval`: leave them out")
+        own_names = [name for name in EvalArguments.model_fields if name not in PolicyArguments.model_fields]
+        if names := [flag_of(name) for name in own_names if getattr(self, name)]:
+            raise ValueError(f"{', '.join(names)}: for `rag-r1 eval` alone: leave out")

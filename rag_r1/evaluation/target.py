@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 from rag_r1.evaluation.eval_arguments import PolicyArguments
 from rag_r1.inference.model_folders import is_hub_name, local_model, model_folder
+from rag_r1.inference.model_folders.model_config import read_model_config
 from rag_r1.inference.tokenizer import check_vocabulary
 from rag_r1.inference.vllm_server import check_options, vllm_server
-from rag_r1.io.bounded_json import read_json_file
 from rag_r1.io.errors import reason_of
 from rag_r1.rollouts.engine_factory import TokenUnit
 from rag_r1.rollouts.server_check import ModelServer, check_endpoint, check_replies
@@ -147,8 +147,8 @@ def _context_of_model(folder: Path) -> int | None:
     """Return the length of the context in tokens from a model folder's config.json; None if that has none.
     Raises RunError if the file cannot be read."""
     try:
-        return _context_tokens(read_json_file(folder / "config.json").get("max_position_embeddings"))
-    except (OSError, ValueError, RecursionError, AttributeError) as error:
+        return _context_tokens(read_model_config(folder).get("max_position_embeddings"))
+    except (OSError, ValueError, RecursionError, AttributeError, TypeError) as error:
         remedy = "copy or download the model again, or give another folder"
         raise RunError(f"{folder / 'config.json'} cannot be read: {reason_of(error)}: {remedy}") from error
 

@@ -76,7 +76,8 @@ class Parameters:
         for name, value in items:
             if name not in names:
                 if not has_filters:
-                    raise FilterError(f"there is no parameter {name[:50]!r}: use {', '.join(sorted(names))}")
+                    remedy = f"use {', '.join(sorted(names))}" if names else "leave it out"
+                    raise FilterError(f"there is no parameter {name[:50]!r}: {remedy}")
                 self.filters.append((name, value))
             elif name in self._values:
                 raise FilterError(f"{name} may be given only once")

@@ -52,9 +52,9 @@ class RecordDetails:
         if self.tokens:
             record.rows = [vars(row) for row in ledger.rows()]
         if record.prompt_sha256 not in self._hashes and len(self._hashes) < _MAX_PROMPTS:
-            self._hashes.add(record.prompt_sha256)
             try:
                 append_records(self.path, {"prompt_sha256": record.prompt_sha256, "text": text})
+                self._hashes.add(record.prompt_sha256)
             except OSError as error:
                 logger.error(
                     "cannot write the prompt of trajectory %s to %s: %s", record.id, self.path, error

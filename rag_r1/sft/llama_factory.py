@@ -12,7 +12,7 @@ observations between their tags. From these parts a row is made in the same way 
 prompt of the chosen protocol, so that reinforcement learning can continue with the same prompt, and each turn
 and observation becomes a piece.
 
-This is the only place where text is split at tags, because such a file does not say where a text comes from.
+Only here is a row of training data split at tags, because such a file does not say where a text comes from.
 The texts that are split belong to the context, so none of them is trained.
 """
 

@@ -7,7 +7,7 @@ calculated from the measured rates.
 
 The estimate is rough: vLLM is faster per trajectory if it answers more of them at a time, rows of different
 lengths are padded, and answers become longer or shorter while the policy learns. Adapters and nf4 are not
-measured, and neither is the time to send weights to vLLM.
+measured, and neither are the optimizer's step and the time to send weights to vLLM.
 """
 
 from __future__ import annotations

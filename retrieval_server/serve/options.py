@@ -1,9 +1,10 @@
 """The options of `rag-r1 index serve`.
 
-Options that contradict each other are refused, and so are those of a web engine without one, an encoder
-without a dense index and those of Ray without `--serve ray` (`checks.py`). Other options that have no effect,
-such as `--nprobe` without a dense index, are named in a warning (`ServeCommand.unused_flags`).
-`command_line.py` makes the flags, the help and the error messages from this declaration.
+Options that contradict each other are refused, and so are recordings, parameters and the address of a web
+engine without one, an encoder without a dense index, and options of Ray without `--serve ray` (`checks.py`).
+Other options that have no effect, such as `--nprobe` without a dense index, are named in a warning
+(`ServeCommand.unused_flags`). `command_line.py` makes the flags, the help and the error messages from this
+declaration.
 """
 
 from __future__ import annotations
@@ -187,7 +188,8 @@ class ServeCommand(Options):
         }
         flags = given_flags(self, [name for name, is_unused in unused.items() if is_unused])
         # An --encoder without a dense index is refused (checks.py), and a cross-encoder has the --device too.
-        used = {"--backend", "--encoder", *(["--device"] if self.rerank.rerank else [])}
+        used = {"--backend", *(["--device"] if self.rerank.rerank else [])}
+        used |= set() if self.search.backend else {"--encoder"}
         return [flag for flag in flags if flag not in used]
 
     def contradictions(self) -> Iterator[UserError]:

@@ -48,7 +48,9 @@ def record(out: Path, only: Sequence[str]) -> int:
 
     Raises SystemExit for an unknown run, a run that the folder already has, and a concurrent recording.
     """
-    os.environ.update(environment())  # servers and rollouts run in this process
+    variables = environment()
+    os.environ.clear()  # servers and rollouts run in this process
+    os.environ.update(variables)
     from .runs import RUNS  # imports the project's own code, which must see the new environment
 
     if unknown := [name for name in only if name not in RUNS]:

@@ -1,7 +1,7 @@
 """Runs the commands of a recorded run in a folder, each in a separate process, and keeps their output.
 
 Commands run in the folder of their run and get relative paths, so that their hashes and output do not depend
-on its location. Their environment is the same on every machine.
+on its location. Variables that would change the behaviour of a command are removed from its environment.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class Workplace:
 
     @contextmanager
     def running(self, *arguments: object) -> Iterator[subprocess.Popen[str]]:
-        """Run a server during the block; then end it, and write its status and output into a file."""
+        """Run a server during the block; then end it, and write its status and output into a file. What the
+        block reads of its stdout is not in the file."""
         command = [sys.executable, "-m", "rag_r1.cli", *map(str, arguments)]
         log = self.folder / "stderr.part"
         with open(log, "w", encoding="utf-8") as errors:

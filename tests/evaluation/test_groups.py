@@ -75,10 +75,10 @@ def test_each_temperature_is_a_run_and_a_finished_one_is_not_played_again(sq_tok
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--samples", "1", "--temperature", "1", "--card"], "--samples: .*--temperature: .*leave them out"),
+        (["--samples", "1", "--temperature", "1", "--card"], "--samples: .*--temperature: .*--card: for .*leave out"),
         (["--temperature", "0.5"], "--temperatures"),
         (["--temperatures", "0"], "--temperatures"),
-        (["--card"], "leave them out"),
+        (["--card"], "--card: for .*leave out"),
     ],
 )
 def test_flags_that_leave_no_group_are_refused(flags, message, tmp_path, capsys):

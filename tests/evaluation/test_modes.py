@@ -92,7 +92,7 @@ def test_three_runs_with_one_budget_become_one_table(
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--baseline", "cot"], "--corpus, --serve-index are for"),
+        (["--baseline", "cot"], "--baseline: for `rag-r1 eval` alone: leave out"),
         (["--trained-url", "http://127.0.0.1:1/v1"], "--trained-url needs --base-url"),
         (["--alone", "no_search", "--prompt-alone", "p.txt"], "use --alone cot or direct"),
     ],

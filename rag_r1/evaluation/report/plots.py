@@ -1,7 +1,7 @@
 """Draws the pictures of reports and comparisons with matplotlib.
 
-The names of runs and data sources are drawn verbatim: matplotlib would otherwise read `$` as the start of a
-formula.
+The names of runs and data sources are drawn as text on one line: matplotlib would otherwise read `$` as the
+start of a formula.
 """
 
 from __future__ import annotations

@@ -49,7 +49,8 @@ def tensors_of(file: Path) -> dict[str, Any]:
 
 def check_weights(folder: Path) -> None:
     """Raise RunError for the first weight file of a Hugging Face model that is missing or incomplete, and if
-    the weights have other sizes than config.json says."""
+    the weights have other sizes than config.json says. Of a file of torch only the first bytes are read, and
+    a folder without weights passes (`has_weights`)."""
     tensors: dict[str, Any] = {}
     try:
         index = read_json_file(folder / _INDEX) if (folder / _INDEX).is_file() else {}

@@ -3,8 +3,8 @@
 veRL's own entry (verl/trainer/sft_trainer.py, `run_sft`) first builds the backend
 "cpu:gloo,<device>:<backend>" and creates the process group without checking whether one exists
 (verl/utils/distributed.py, `initialize_global_process_group`). On our platform the backend would name the
-device "cpu" twice, which torch refuses. `run_sft` has only three lines, so this module repeats them with the
-first one replaced. On GPUs veRL's own module is started.
+device "cpu" twice, which torch refuses. `run_sft` of veRL 0.9.1 has only four calls, so this module repeats
+them with the first one replaced. On GPUs veRL's own module is started.
 
     python -m torch.distributed.run --standalone --nproc-per-node=1 -m rag_r1.plugin.cpu.sft_trainer \\
         --config-path=... --config-name=... key=value ...

@@ -87,7 +87,8 @@ class McpArguments(AgentSelection, _ModelArguments):
 
 @command_main(RunError, ValueError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command. Returns 0 after an orderly stop, or 1 with a message if the server could not start."""
+    """Run the command. Returns 0 after Ctrl-C or the end of stdin, or 1 with a message if the server could
+    not start. SIGTERM ends the process with the signal's status."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if arguments[:1] == ["--tools"]:
         return print_tools(arguments[1:])

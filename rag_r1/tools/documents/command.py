@@ -13,10 +13,17 @@ from rag_r1.io.terminal_text import terminal_text
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments
 from rag_r1.options.out_folder import check_out
-from rag_r1.options.settings_file import recorded_settings
+from rag_r1.options.settings_file import SETTINGS, recorded_settings
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks
-from rag_r1.tools.documents.corpus import count_passages, document_files, index_folder, other_files
+from rag_r1.tools.documents.corpus import (
+    CORPUS,
+    MADE_FROM,
+    count_passages,
+    document_files,
+    index_folder,
+    other_files,
+)
 from rag_r1.tools.documents.parsers import ENDINGS
 
 #: Most skipped files that are named in the output.
@@ -60,11 +67,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     with corpus.open("rb") as lines:  # an unchanged corpus was not written again, so its lines are counted
         print(f"{sum(1 for _ in lines):,} passages: {terminal_text(str(corpus), 4000)}")
-    out = args.out.resolve()
-    others = other_files(args.folder)
-    if skipped := [path for path in others if not path.parent.resolve().is_relative_to(out)]:
+    if skipped := [path for path in other_files(args.folder) if not _is_output(path, args)]:
         print(_skipped_line(args.folder, skipped), file=sys.stderr)
     return 0
+
+
+def _is_output(path: Path, args: DocumentsArguments) -> bool:
+    """Return whether a file is one of the command's: all in --out if that is inside the folder of documents,
+    and else those with their names."""
+    path, folder, out = path.resolve(), args.folder.resolve(), args.out.resolve()
+    if folder in out.parents:
+        return path.is_relative_to(out)
+    return path.parent == out and path.name in (CORPUS, MADE_FROM, SETTINGS)
 
 
 def _skipped_line(folder: Path, skipped: Sequence[Path]) -> str:

@@ -293,7 +293,7 @@ def test_files_of_other_kinds_are_named_since_they_are_not_read(tmp_path, capsys
     (tmp_path / "notes" / "a.txt").write_text("Paris lies on the Seine.")
     for name in ("records.jsonl", ".hidden.docx", *(f"{number}.docx" for number in range(5))):
         (tmp_path / "notes" / name).write_text("{}")
-    for out in (tmp_path / "out", tmp_path / "notes" / "out", Path("notes", "out")):
+    for out in (tmp_path / "out", Path(), tmp_path / "notes" / "out", Path("notes", "out")):
         assert main(["--folder", str(tmp_path / "notes"), "--out", str(out), "--no-progress"]) == 0
         said = capsys.readouterr()
         assert said.out.startswith("1 passages: ")
