@@ -75,7 +75,7 @@ def test_each_temperature_is_a_run_and_a_finished_one_is_not_played_again(sq_tok
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--samples", "1", "--temperature", "1", "--card"], "--samples: .*--temperature: .*--card: for .*leave out"),
+        (["--samples", "1", "--temperature", "1", "--card"], "--samples: .*--temperature: .*--card: "),
         (["--temperature", "0.5"], "--temperatures"),
         (["--temperatures", "0"], "--temperatures"),
         (["--card"], "--card: for .*leave out"),
