@@ -44,23 +44,27 @@ class ChatError(RunError):
 
 def check_server(url: str, token: str | None = None) -> None:
     """Raise ChatError if no server answers at an address within `_HEALTH_S`, if it answers with a web page,
-    or if it refuses the token. Other faults of the server show with the first question."""
+    if it refuses the token, or if it has no list of models, as a retrieval server has none. Other faults of
+    the server show with the first question."""
     try:
         with bounded_http_client(_HEALTH_S, _authorization(token)) as client:
             answer = client.get(f"{url}/health")
-            is_refused = answer.status_code == 401  # also of a proxy, which answers with a web page
+            statuses = [answer.status_code]  # 401 also of a proxy, which answers with a web page
             if not is_web_page(answer.headers):
-                is_refused |= client.get(f"{url}/v1/models").status_code == 401
+                statuses.append(client.get(f"{url}/v1/models").status_code)
     except httpx.TimeoutException as error:
         raise _unreachable(url, f"no answer within {_HEALTH_S:g} s") from error
     except (httpx.NetworkError, httpx.ProtocolError, httpx.DecodingError) as error:
         raise _unreachable(url, f"{type(error).__name__}: {error}") from error
     except (httpx.HTTPError, httpx.InvalidURL, OSError):
         return
-    if is_refused:
+    if 401 in statuses:
         raise ChatError(_token_fault(url))
     if is_web_page(answer.headers):
         raise ChatError(web_page_fault("chat", url, "--url"))
+    if statuses[1] == 404:
+        text = "HTTP 404 to a request for its models"
+        raise ChatError(other_answer_fault("chat server", url, text, "--url"))
 
 
 def _authorization(token: str | None) -> dict[str, str]:
