@@ -18,6 +18,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from rag_r1.config.recipes import KINDS, Recipe, kind_of, shipped_names
+from rag_r1.options.command_line import is_override
 from rag_r1.options.problems import PreflightReport, Problem, error, found
 from rag_r1.options.suggestions import did_you_mean
 from rag_r1.runs.errors import RunError
@@ -183,6 +184,9 @@ def _syntax_problem(override: str) -> Problem | None:
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import OverrideParseException
 
+    if not is_override(override):
+        remedy = "give a value to its key, or a recipe, file or folder with its flag"
+        return error(override, "this is not key=value or ~key", remedy)
     try:
         [parsed] = OverridesParser.create().parse_overrides([override])
     except OverrideParseException:
@@ -234,6 +238,8 @@ def _override_problem(config: DictConfig, override: str, fault: BaseException) -
         return error(key, "there is no such key", _key_hint(config, key))
     if OmegaConf.is_dict(OmegaConf.select(config, key)) and not value.startswith("{"):
         return error(key, f"is a block of keys, not {value}", f"write {key}={{KEY: VALUE}}")
+    if options := getattr(fault, "options", None):  # of a MissingConfigException of Hydra
+        return error(key, f"there is no {key} {value!r}", f"use one of {', '.join(options)}")
     return error(key, " ".join(message.split()), "correct the override")
 
 

@@ -212,7 +212,7 @@ def test_with_a_memory_turn_loo_trains_whole_trajectories_by_a_sum_over_tokens(c
 @pytest.mark.parametrize(
     ("recipe", "word", "words"),
     [
-        ("rag_r1/grpo", "preset=lldss", "Available options in 'preset': dapo dr_grpo gspo llds"),
+        ("rag_r1/grpo", "preset=lldss", "use one of dapo, dr_grpo, gspo, llds"),
         ("rag_r1/grpo", "+preset=llds", "write preset=llds"),
         ("demo/grpo", "+preset=llds", "write preset=llds"),
         (
