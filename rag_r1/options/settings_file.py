@@ -61,11 +61,13 @@ class SplitWords(NamedTuple):
 class SettingsError(ArgumentsError):
     """Keys of a settings file are wrong.
 
-    `faults` has a message for each wrong key, and `right` the other settings by the names of the fields.
+    `faults` has a message for each wrong key, and `right` the other settings by the names of the fields, and
+    the right items of lists. `flags` are those of the keys without a right value.
     """
 
     def __init__(self, path: Path, message_of: Mapping[str, str], right: Mapping[str, Any]):
-        super().__init__(f"{path}: {'; '.join(message_of.values())}", message_of)
+        flags = set(message_of) - set(map(flag_of, right))
+        super().__init__(f"{path}: {'; '.join(message_of.values())}", flags)
         self.faults = [f"{path}: {message}" for message in message_of.values()]
         self.right = dict(right)
 
@@ -144,7 +146,7 @@ def read_settings(path: Path, cls: type[BaseSettings]) -> dict[str, Any]:
         remedy = "correct its YAML" if is_malformed else f"give a file of settings, {_EXAMPLES}"
         raise ArgumentsError(f"{path} cannot be read: {reason_of(error)}: {remedy}") from error
     if not isinstance(values, dict):
-        raise ArgumentsError(f"{path}: must be a mapping of settings")
+        raise ArgumentsError(f"{path}: must be a mapping of settings, such as `limit: 100`: correct it")
     fields = fields_of(cls)
     settings, wrong = split_plain(values, fields)
     known = {name: value for name, value in settings.items() if name in fields}
@@ -155,15 +157,28 @@ def read_settings(path: Path, cls: type[BaseSettings]) -> dict[str, Any]:
     for name in (name for name in settings if name not in fields):
         hint = did_you_mean(name, map(str, fields)) or keys_are
         message_of[flag_of(name)] = f"unknown key {name}: {hint}"
-    try:
-        cls(**known)
-    except ArgumentsError as error:  # the command line may change absent and contradictory values
-        wrong |= error.wrong_values
+    wrong |= _wrong_values(cls, known)
+    right = {name: value for name, value in known.items() if flag_of(name) not in wrong}
+    for name, flag in ((name, flag_of(name)) for name in known.keys() - right.keys()):
+        items = known[name] if isinstance(known[name], list) else []
+        faults = [_wrong_values(cls, {name: [item]}).get(flag) for item in items]
+        wrong[flag] = "; ".join(filter(None, faults)) or wrong[flag]
+        if right_items := [item for item, fault in zip(items, faults, strict=True) if fault is None]:
+            right[name] = right_items
     message_of |= {flag: _by_key(message, flag) for flag, message in wrong.items()}
     if message_of:
-        right = {name: value for name, value in known.items() if flag_of(name) not in message_of}
         raise SettingsError(path, message_of, right)
     return settings
+
+
+def _wrong_values(cls: type[BaseSettings], values: Mapping[str, Any]) -> dict[str, str]:
+    """Return messages about the values that are wrong by themselves, by flag. The command line may change
+    absent and contradictory values."""
+    try:
+        cls(**values)
+    except ArgumentsError as error:
+        return error.wrong_values
+    return {}
 
 
 def _by_key(message: str, flag: str) -> str:
