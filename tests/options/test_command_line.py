@@ -134,6 +134,7 @@ def test_required_words_without_a_flag_are_named(capsys):
 
 def test_the_flag_that_is_meant_is_named_once(capsys):
     assert refusal(capsys, "--recipe", "x", "--loavs", "2").count("did you mean --loaves?") == 1
+    assert "did you mean" not in refusal(capsys, "--recipe", "x", "--model", "m"), "it is not like --help"
 
 
 def test_several_wrong_values_are_told_together(capsys):
