@@ -82,8 +82,8 @@ def read_questions(paths: Sequence[Path]) -> CorpusQuestions:
             locations[question.key] = location
             questions.questions.append(question)
         if len(questions.questions) == n_earlier:
-            reasons = "; ".join(bad.first) or "it has no rows"
-            raise DataError(f"no usable question in {path}: {reasons}. Accepted are {ACCEPTED}")
+            reasons = "; ".join(bad.first) or f"{path} has no rows"
+            raise DataError(f"no usable question: {reasons}. Accepted are {ACCEPTED}")
         questions.bad += bad
     return questions
 

@@ -24,7 +24,7 @@ _MAX_LINE_BYTES = 2**16
 def read_redirects(path: Path, bad: BadRows, *, progress: bool = True) -> Iterator[tuple[str, str]]:
     """Yield the pairs (from, to) of a file, and add lines that are not a pair to `bad`. Raises DataError if
     the file cannot be read."""
-    if not path.name.lower().endswith(_SUFFIXES):
+    if path.exists() and not path.name.lower().endswith(_SUFFIXES):
         raise DataError(f"--redirects {path}: the name must end in one of {', '.join(_SUFFIXES)}")
     parse = _pair_of_json if path.name.lower().endswith((".jsonl", ".jsonl.gz")) else _pair_of_tsv
     try:

@@ -121,7 +121,8 @@ def test_rows_without_an_id_are_known_by_their_number(tmp_path):
     ("name", "data", "message"),
     [
         ("none.jsonl", None, "no such file"),
-        ("a.jsonl", b"[]", "no usable question"),
+        ("a.jsonl", b"[]", "no usable question: .*a.jsonl has no rows"),
+        ("b.jsonl", b"[1]", "no usable question: [^:]*b.jsonl, row 1: "),
         ("a.csv", b"x,y\n1,2\n", "no column `question`"),
         ("a.parquet", b"PAR1", "not a parquet file"),
     ],

@@ -107,5 +107,5 @@ def test_redirects_are_read_from_every_format(tmp_path, name):
 
 def test_a_file_of_redirects_that_cannot_be_read_is_named(tmp_path):
     for name in ("r.csv", "none.tsv"):
-        with pytest.raises(DataError, match=name):
+        with pytest.raises(DataError, match=f"{name}: cannot be read"):
             list(read_redirects(tmp_path / name, BadRows(), progress=False))

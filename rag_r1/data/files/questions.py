@@ -72,7 +72,7 @@ def text_of(row: Mapping[str, Any], key: str) -> str:
     """Return the text under a key of the row. Raises ValueError if there is no text, or only white space."""
     value = row.get(key)
     if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"`{key}` must be a text, not {short_text(value)}")
+        raise ValueError(f"`{key}` must be a text that is not empty, not {short_text(value)}")
     return value
 
 
