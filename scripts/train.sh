@@ -61,6 +61,10 @@ platform=${RAG_R1_PLATFORM:-cpu}
 if [ -z "${RAG_R1_PLATFORM:-}" ] && nvidia-smi -L 2>/dev/null | grep -q GPU; then platform=gpu; fi
 
 demo=${DEMO:-0} problems=()
+case $platform in
+  cpu | gpu) ;;
+  *) problems+=("RAG_R1_PLATFORM is '$platform': set it to cpu or gpu, or unset it") ;;
+esac
 if [ "$demo" != 1 ]; then
   if [ ${#given[@]} -eq 0 ] && [ "$platform" = gpu ]; then
     fail "this machine has a GPU, so choose what to train: ${missing[*]} are not set" \

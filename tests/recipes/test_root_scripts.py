@@ -102,6 +102,12 @@ def test_before_the_first_installation_a_flag_that_the_command_does_not_have_is_
     assert all(word in named[0] for word in words)
 
 
+@pytest.mark.parametrize("variables", [{}, {"DEMO": "1"}, {"MODEL": "x"}])
+def test_a_platform_that_there_is_not_is_refused_also_for_the_demo(project: Path, variables):
+    done = call(project, "train_grpo.sh", RAG_R1_PLATFORM="tpu", **variables)
+    assert done.returncode == 2 and "RAG_R1_PLATFORM is 'tpu'" in done.stderr and done.stdout == ""
+
+
 def test_without_a_recipe_those_that_there_are_are_named(project: Path):
     done = call(project, "scripts/train.sh")
     assert done.returncode == 2 and "ppo_sq" in done.stderr and "unbound" not in done.stderr
