@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic_settings import CliPositionalArg
 
-from rag_r1.inference.model_folders import is_hub_name
+from rag_r1.inference.model_folders import check_weights, has_weights, is_hub_name
 from rag_r1.inference.nf4.checkpoint import SavedAdapters, read_adapters
 from rag_r1.io.atomic_files import atomic_file, write_json
 from rag_r1.io.bounded_json import read_json_file, read_json_object
@@ -105,7 +105,8 @@ def _check_new(out: Path) -> None:
 
 
 def _config_of(base: str) -> PretrainedConfig:
-    """Return the configuration of a model in a folder or on the Hub. Raises RunError if it cannot be read."""
+    """Return the configuration of a model in a folder or on the Hub. Raises RunError if it cannot be read,
+    or if the folder holds no weights, or incomplete ones."""
     import httpx
     from transformers import AutoConfig
 
@@ -114,7 +115,12 @@ def _config_of(base: str) -> PretrainedConfig:
         if not is_on_hub and not Path(base).is_dir():
             raise OSError("there is no such folder")
         is_offline = is_on_hub and not hub_answers()
-        return AutoConfig.from_pretrained(base, trust_remote_code=False, local_files_only=is_offline)
+        config = AutoConfig.from_pretrained(base, trust_remote_code=False, local_files_only=is_offline)
+        if Path(base).is_dir():
+            if not has_weights(Path(base)):
+                raise OSError("the folder holds no weights")
+            check_weights(Path(base))
+        return config
     except (OSError, ValueError, RuntimeError, httpx.HTTPError) as error:  # as in model_folders/hub.py
         reason = first_line_of(error)
         raise RunError(f"--base {base} cannot be read ({reason}): give the model that was trained") from error

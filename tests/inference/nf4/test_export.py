@@ -124,9 +124,11 @@ def test_another_model_a_folder_without_adapters_and_one_that_exists_are_refused
     config = Qwen2Config(vocab_size=60, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
                          num_attention_heads=4, num_key_value_heads=2)  # fmt: skip
     Qwen2ForCausalLM(config).save_pretrained(tmp_path / "other")
+    config.save_pretrained(tmp_path / "bare")
     (tmp_path / "there").mkdir()
     for words, said in (
         ((step, tmp_path / "other", tmp_path / "out"), "another vocab_size"),
+        ((step, tmp_path / "bare", tmp_path / "out"), "the folder holds no weights"),
         ((tmp_path, base, tmp_path / "out"), "not a checkpoint of adapters"),
         ((step, base, tmp_path / "there"), "exists already"),
     ):
