@@ -103,6 +103,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ViewArguments, arguments, prog=COMMAND, description=_DESCRIPTION, epilog=_EPILOG, check=_check_start
     )
     _check_start(args)
+    for path in (path for path in args.paths if not Sources([path]).files()):
+        print(f"note: no records in {path} yet: wait, or give another run's folder", file=sys.stderr)
     if args.check_only:
         print(f"all checks passed: {', '.join(map(str, args.paths))} would be shown")
         return 0
@@ -234,9 +236,6 @@ def _serve(args: ViewArguments) -> int:
         with _open_store(args.paths) as store:
             names = server_names(host)
             app = create_app(store, names=names, allowed=args.allowed_host, token=token)
-            if not store.sources.files():
-                paths = ", ".join(map(str, args.paths))
-                print(f"note: no records in {paths} yet: wait, or give another run's folder", file=sys.stderr)
             print(f"trajectories at {server_url(host, port)}", flush=True)
             server = uvicorn.Server(uvicorn_config(app, stop_s=_STOP_S, lifespan="on"))
             with signals_ignored():

@@ -139,10 +139,14 @@ def test_a_server_for_the_network_needs_a_token_that_a_header_can_hold(tmp_path,
     assert command.TOKEN_VARIABLE in capsys.readouterr().err
 
 
-def test_a_folder_without_records_is_named_since_the_page_would_be_empty(tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize("words", [[], ["--check-only"]])
+def test_each_folder_without_records_is_named(tmp_path, capsys, monkeypatch, words):
     monkeypatch.setattr("uvicorn.Server.run", lambda self, sockets: None)
-    assert main([str(tmp_path), "--port", "0"]) == 0
-    assert f"no records in {tmp_path} yet" in capsys.readouterr().err
+    (tmp_path / "none").mkdir()
+    write(tmp_path / "run" / "a.jsonl", [record("a")])
+    assert main([str(tmp_path / "run"), str(tmp_path / "none"), "--port", "0", *words]) == 0
+    message = capsys.readouterr().err
+    assert f"no records in {tmp_path / 'none'} yet" in message and message.count("no records in") == 1
 
 
 @pytest.mark.slow
