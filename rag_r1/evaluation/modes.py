@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import model_validator
@@ -104,6 +104,17 @@ class ModesArguments(EvalArguments):
         return self
 
 
+class _TrainedArguments(ModesArguments):
+    """The arguments with the trained model in place of the untrained one."""
+
+    model_flag: ClassVar[str] = "--trained"
+
+    @property
+    def url_flag(self) -> str:
+        """The flag with the address of the trained model's server, for messages."""
+        return "--base-url" if self.trained_url is None else "--trained-url"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns 0 when all runs are complete, 3 if one was stopped, 1 if one could not begin
     or all of its episodes have failed."""
@@ -114,12 +125,15 @@ async def evaluate_modes(args: ModesArguments) -> int:
     """Play the three runs, write the table and return the exit status. Raises RunError or OSError, and
     RewardError if a reward term cannot judge."""
     untrained_args = args.changed(out=args.out / BEFORE)
-    trained_args = args.changed(
-        model=args.trained, base_url=args.trained_url or args.base_url, out=args.out / AFTER
+    trained_args = args.as_type(
+        _TrainedArguments,
+        model=args.trained,
+        base_url=args.trained_url or args.base_url,
+        out=args.out / AFTER,
     )
     model_checks = [partial(resolve_model, untrained_args)]
-    # The user's server of the trained model may be started only after the first model is done.
-    if trained_args.base_url is None:
+    # The user may start the server of the trained model only after the first model is done.
+    if trained_args.base_url is None or args.check_only:
         model_checks.append(partial(resolve_model, trained_args))
     server_checks = (partial(check_search, untrained_args, defaults={}), partial(check_judge, args))
     checks = begin_checks(*model_checks, *server_checks)

@@ -50,9 +50,9 @@ def resolve_model(args: Args, *, checks_options: bool = True) -> Args:
         if args.trust_env:  # behind a proxy, this machine may not reach the server itself
             return args if args.engine == "chat" else _with_limits(args, None, tokenizer=own_tokenizer)
         if args.engine == "chat":
-            check_endpoint(ModelServer(args.base_url, args.api_key_env, args.model))
+            check_endpoint(_server_of(args))
             return args
-        model_tokens = _context_of_server(args.base_url, args.model, args.api_key_env)
+        model_tokens = _context_of_server(_server_of(args), args.model)
         return _with_limits(args, model_tokens, tokenizer=own_tokenizer)
     with StartChecks() as checks:
         if checks_options:
@@ -75,8 +75,7 @@ def check_served_model(args: PolicyArguments, model_check: Callable[[], object])
         return
     with StartChecks() as checks:
         if checks.run(model_check) is not None and not args.trust_env:
-            server = ModelServer(args.base_url, args.api_key_env, args.model)
-            checks.run(check_replies, server, args.engine)
+            checks.run(check_replies, _server_of(args), args.engine)
         if args.engine == "completions" and args.tokenizer is None and not is_hub_name(args.model):
             checks.run(TokenUnit.of, args.model)
 
@@ -135,11 +134,16 @@ def _with_limits(args: Args, model_tokens: int | None, **updates: Any) -> Args:
     return args.model_copy(update={**limits, **updates})
 
 
-def _context_of_server(url: str, model: str, key_variable: str) -> int | None:
+def _server_of(args: PolicyArguments) -> ModelServer:
+    """Return the model's server at --base-url, with the flags that messages name."""
+    flags = {"flag": args.url_flag, "model_flag": args.model_flag}
+    return ModelServer(str(args.base_url), args.api_key_env, args.model, **flags)
+
+
+def _context_of_server(server: ModelServer, model: str) -> int | None:
     """Return the length of the model's context in tokens, which vLLM's list of models contains; None without
     such a list. Raises RunError if the list lacks the model."""
-    models = check_endpoint(ModelServer(url, key_variable, model))
-    entry = models.get(model)
+    entry = check_endpoint(server).get(model)
     return _context_tokens(entry.get("max_model_len")) if isinstance(entry, Mapping) else None
 
 

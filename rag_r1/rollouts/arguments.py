@@ -116,6 +116,11 @@ class RolloutArguments(EndpointArguments, AgentSelection, EpisodeTokens, _Questi
     #: The flag with the name of the model, for messages.
     model_flag: ClassVar[str] = "--model"
 
+    @property
+    def url_flag(self) -> str:
+        """The flag with the address of the model's server, for messages."""
+        return "--base-url"
+
     tokenizer: str | None = argument(
         "folder or Hub name of the model's tokenizer; without it a token counts as 4 characters",
         "DIR",

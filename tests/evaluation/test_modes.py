@@ -113,3 +113,11 @@ def test_the_models_own_prompt_needs_a_place_for_the_question(tmp_path):
     prompt.write_text("只用一个字母回答：{question}")
     alone = alone_condition(setup_of(), "direct", prompt).setup(row_of("a"))
     assert alone.protocol.user_prompt == "只用一个字母回答：{question}" and alone.own_prompt
+
+
+def test_check_only_names_both_models_servers_by_their_flags(tmp_path, capsys):
+    write_rows(tmp_path / "questions.parquet", [to_row(QUESTIONS[0], 0, "test", SQ)])
+    dead = ("http://127.0.0.1:9/v1", "http://127.0.0.1:1/v1")
+    assert command.main(words(*dead, tmp_path / "out", "--check-only")) == 1
+    lines = [line for line in capsys.readouterr().err.splitlines() if "no model server" in line]
+    assert [line.split(" or correct ")[1] for line in lines] == ["--base-url", "--trained-url"]
