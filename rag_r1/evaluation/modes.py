@@ -125,12 +125,8 @@ async def evaluate_modes(args: ModesArguments) -> int:
     """Play the three runs, write the table and return the exit status. Raises RunError or OSError, and
     RewardError if a reward term cannot judge."""
     untrained_args = args.changed(out=args.out / BEFORE)
-    trained_args = args.as_type(
-        _TrainedArguments,
-        model=args.trained,
-        base_url=args.trained_url or args.base_url,
-        out=args.out / AFTER,
-    )
+    url = args.trained_url or args.base_url
+    trained_args = args.as_type(_TrainedArguments, model=args.trained, base_url=url, out=args.out / AFTER)
     model_checks = [partial(resolve_model, untrained_args)]
     # The user may start the server of the trained model only after the first model is done.
     if trained_args.base_url is None or args.check_only:

@@ -185,8 +185,7 @@ def _syntax_problem(override: str) -> Problem | None:
     from hydra.errors import OverrideParseException
 
     if not is_override(override):
-        remedy = "give a value to its key, or a recipe, file or folder with its flag"
-        return error(override, "this is not key=value or ~key", remedy)
+        return error(override, "this is not key=value or ~key", "give it a value, or its flag before it")
     try:
         [parsed] = OverridesParser.create().parse_overrides([override])
     except OverrideParseException:

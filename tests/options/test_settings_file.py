@@ -9,14 +9,7 @@ import pytest
 from pydantic import model_validator
 from pydantic_settings import CliPositionalArg
 
-from rag_r1.options.command_line import (
-    Arguments,
-    CheckedOverrides,
-    Overrides,
-    Positive,
-    argument,
-    read_arguments,
-)
+from rag_r1.options.command_line import Arguments, Overrides, Positive, argument, read_arguments
 from rag_r1.options.server_address import Address
 from rag_r1.runs.start_checks import StartError
 
@@ -133,20 +126,6 @@ def test_wrong_settings_are_refused_by_key_with_the_name_of_the_file(tmp_path, c
         play(file, "--questions", "q", "--out", "o")
     said = capsys.readouterr().err
     assert end.value.code == 2 and "run.yaml" in said and told in said and "secret" not in said
-
-
-def test_all_wrong_items_of_a_list_are_named_and_the_right_ones_are_checked(tmp_path, capsys):
-    class Checked(Arguments):
-        overrides: CheckedOverrides = argument("anything else", "key=value", default=[])
-
-    def check(args: Checked) -> None:
-        raise StartError([f"unknown key {word}" for word in args.overrides])
-
-    file = settings(tmp_path, "overrides: [b, a=1, c]\n")
-    with pytest.raises(SystemExit):
-        read_arguments(Checked, [file], prog="x", description="X.", check=check)
-    said = capsys.readouterr().err
-    assert "overrides: 'b' is not " in said and "; 'c' is not " in said and "unknown key a=1" in said
 
 
 def test_wrong_settings_of_a_file_are_told_one_by_one_and_hide_nothing_else(tmp_path, capsys):

@@ -43,13 +43,16 @@ def test_the_check_has_the_right_values_and_the_defaults_of_the_wrong_ones(capsy
     assert args.stamps == 1 and args.weight == 0.5
 
 
-def test_the_check_has_the_right_items_of_a_list_with_wrong_ones(capsys):
+def test_the_check_has_the_right_items_of_a_list_with_wrong_ones(capsys, tmp_path):
     class Changed(Post):
         changes: CheckedOverrides = argument("of the letters", "key=value", default=[])
 
     seen = []
     refused("a=1 novalue b=2 --to b --letters a --letters=", capsys, seen.append, Changed)
     assert seen[0].changes == ["a=1", "b=2"] and seen[0].letters == []
+    (tmp_path / "post.yaml").write_text("changes: [c, a=1, d]\n")
+    message = refused(f"@{tmp_path / 'post.yaml'} --to b --letters a", capsys, seen.append, Changed)
+    assert "changes: 'c' is not" in message and "; 'd' is not" in message and seen[1].changes == ["a=1"]
 
 
 def test_a_check_that_needs_a_missing_argument_is_left_out_and_the_others_are_made(capsys):

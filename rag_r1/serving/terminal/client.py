@@ -63,8 +63,7 @@ def check_server(url: str, token: str | None = None) -> None:
     if is_web_page(answer.headers):
         raise ChatError(web_page_fault("chat", url, "--url"))
     if statuses[1] == 404:
-        text = "HTTP 404 to a request for its models"
-        raise ChatError(other_answer_fault("chat server", url, text, "--url"))
+        raise ChatError(other_answer_fault("chat server", url, "HTTP 404 to /v1/models", "--url"))
 
 
 def _authorization(token: str | None) -> dict[str, str]:

@@ -137,7 +137,7 @@ def test_a_web_page_in_place_of_the_chat_is_named_before_anything_is_typed(capsy
 def test_a_server_without_models_is_named_before_anything_is_typed(capsys):
     with JsonStub(lambda asked: (404, "{}") if asked.path == "/v1/models" else {"status": "ok"}) as stub:
         assert main(["--url", stub.url, "--check-only"]) == 1
-    assert f"{stub.url} answers with HTTP 404 to a request for its models" in capsys.readouterr().err
+    assert f"{stub.url} answers with HTTP 404 to /v1/models" in capsys.readouterr().err
 
 
 def test_a_server_that_hangs_is_an_error_before_the_first_question(capsys, monkeypatch):

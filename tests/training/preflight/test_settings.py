@@ -26,7 +26,7 @@ def test_every_shipped_recipe_has_the_types_that_verl_declares_and_leaves_nothin
 def test_a_word_that_is_no_override_is_named_with_where_it_belongs(capsys):
     assert main(["--recipe", "demo/grpo", "--check-only", "rag_r1/grpo", "rag_r1.agent.max_trns=3"]) == 1
     errors = capsys.readouterr().err
-    assert "error: rag_r1/grpo: this is not key=value or ~key" in errors and "with its flag" in errors
+    assert "error: rag_r1/grpo: this is not key=value or ~key" in errors and "or its flag" in errors
     assert "max_trns" in errors and "brackets" not in errors
 
 
