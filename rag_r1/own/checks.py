@@ -104,7 +104,8 @@ def check_documents(artifacts: OwnArtifacts, folder: PipelineFolder) -> None:
     """Read the documents, unless the step that does so is finished. Raises RunError if that fails."""
     documents = artifacts.plan.documents
     if documents.folder is not None and folder.seconds("documents") is None:
-        count_passages(Path(documents.folder), skip_bad_files=documents.skip_bad_files)
+        source = Path(documents.folder)
+        count_passages(source, artifacts.out, skip_bad_files=documents.skip_bad_files)
 
 
 def _check_files(artifacts: OwnArtifacts, checks: StartChecks) -> None:

@@ -54,11 +54,11 @@ def _documents(artifacts: OwnArtifacts) -> Step:
     documents = artifacts.plan.documents
     assert documents.folder is not None  # checks.py requires it if there is no corpus
     source = Path(documents.folder)
-    names = [path.relative_to(source).as_posix() for path in document_files(source)]
+    names = [path.relative_to(source).as_posix() for path in document_files(source, artifacts.out)]
     settings = {"content": fingerprint(source, names), "skip_bad_files": documents.skip_bad_files}
 
     def work(folder: Path) -> dict[str, Any]:
-        corpus = index_folder(source, folder, skip_bad_files=documents.skip_bad_files)
+        corpus = index_folder(source, folder, run=artifacts.out, skip_bad_files=documents.skip_bad_files)
         with corpus.open("rb") as lines:  # passages of the documents that could be read
             files = [json.loads(line)["file"] for line in lines]
         return {"documents": len(set(files)), "passages": len(files)}

@@ -109,8 +109,8 @@ def _pool(artifacts: OwnArtifacts, most_passages: int) -> PassagePool:
     with TemporaryDirectory() as temp:
         corpus = artifacts.corpus
         if documents.folder is not None and not all(path.is_file() for path in corpus):
-            folder = Path(documents.folder)
-            corpus = [index_folder(folder, Path(temp), skip_bad_files=documents.skip_bad_files)]
+            folder, skip = Path(documents.folder), documents.skip_bad_files
+            corpus = [index_folder(folder, Path(temp), run=artifacts.out, skip_bad_files=skip)]
         try:
             return read_pool(corpus, artifacts.plan.run.seed, questions.test_share, most_passages)
         except DataError as error:

@@ -69,7 +69,7 @@ def check_launch(args: ChatAgentArguments, checks: Sequence[Callable[[], Any]] =
             _check_agent(args, checks, start_checks)
         if args.documents is not None and not args.demo:  # with --demo, the arguments are wrong already
             is_read = args.is_partial or bool(start_checks.problems) or getattr(args, "check_only", False)
-            start_checks.run(_check_documents, args.documents, args.skip_bad_files, is_read=is_read)
+            start_checks.run(_check_documents, args, is_read=is_read)
 
 
 def _check_agent(
@@ -99,14 +99,16 @@ def _check_without_model(
             start_checks.run(check_search, evaluation, {})
 
 
-def _check_documents(folder: Path, skip_bad_files: bool, *, is_read: bool) -> None:
+def _check_documents(args: ChatAgentArguments, *, is_read: bool) -> None:
     """Raise RunError for a folder of --documents that cannot be used. Unless it `is_read`, only the names of
     its files are checked."""
+    assert args.documents is not None  # is not called without it
+    run = None if args.is_partial else args.out  # which may be wrong
     try:
         if is_read:
-            count_passages(folder, skip_bad_files=skip_bad_files)
+            count_passages(args.documents, run, skip_bad_files=args.skip_bad_files)
         else:
-            document_files(folder)
+            document_files(args.documents, run)
     except RunError as error:
         raise RunError(f"--documents {error}") from error
 
@@ -140,7 +142,8 @@ def _start_without_demo(args: ChatAgentArguments, stack: ExitStack) -> tuple[Eva
     say(f"reading the documents in {args.documents}")
     shutil.rmtree(args.out / _INDEX, ignore_errors=True)
     try:
-        corpus = index_folder(args.documents, args.out / _CORPUS, skip_bad_files=args.skip_bad_files)
+        out, skip = args.out / _CORPUS, args.skip_bad_files
+        corpus = index_folder(args.documents, out, run=args.out, skip_bad_files=skip)
     except RunError as error:
         raise RunError(f"--documents {error}") from error
     evaluation = evaluation.model_copy(update={"retriever_url": start_search(corpus, args.out, stack)})

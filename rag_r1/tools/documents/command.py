@@ -67,18 +67,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     with corpus.open("rb") as lines:  # an unchanged corpus was not written again, so its lines are counted
         print(f"{sum(1 for _ in lines):,} passages: {terminal_text(str(corpus), 4000)}")
-    if skipped := [path for path in other_files(args.folder) if not _is_output(path, args)]:
+    if skipped := [path for path in other_files(args.folder, args.out) if not _is_output(path, args.out)]:
         print(_skipped_line(args.folder, skipped), file=sys.stderr)
     return 0
 
 
-def _is_output(path: Path, args: DocumentsArguments) -> bool:
-    """Return whether a file is one of the command's: all in --out if that is inside the folder of documents,
-    and else those with their names."""
-    path, folder, out = path.resolve(), args.folder.resolve(), args.out.resolve()
-    if folder in out.parents:
-        return path.is_relative_to(out)
-    return path.parent == out and path.name in (CORPUS, MADE_FROM, SETTINGS)
+def _is_output(path: Path, out: Path) -> bool:
+    """Return whether a file is one that the command has written; `out` may be the folder of documents."""
+    return path.parent.resolve() == out.resolve() and path.name in (CORPUS, MADE_FROM, SETTINGS)
 
 
 def _skipped_line(folder: Path, skipped: Sequence[Path]) -> str:
@@ -93,10 +89,11 @@ def _check_start(args: DocumentsArguments) -> int | None:
     number of passages, if it is known. Raises StartError, which names everything that is wrong."""
     with StartChecks() as checks:
         checks.run(check_out, args.out, "rag-r1 documents")
+        run = None if args.is_partial else args.out  # which may be wrong
         if args.check_only or args.is_partial or checks.problems:
             progress, skips = not args.no_progress, args.skip_bad_files
-            return checks.run(count_passages, args.folder, progress=progress, skip_bad_files=skips)
-        checks.run(document_files, args.folder)
+            return checks.run(count_passages, args.folder, run, progress=progress, skip_bad_files=skips)
+        checks.run(document_files, args.folder, run)
     return None
 
 

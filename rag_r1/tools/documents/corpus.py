@@ -61,10 +61,18 @@ _WORD = re.compile(
 )
 
 
-def index_folder(folder: Path, out: Path, *, progress: bool = True, skip_bad_files: bool = False) -> Path:
+def index_folder(
+    folder: Path,
+    out: Path,
+    *,
+    run: Path | None = None,
+    progress: bool = True,
+    skip_bad_files: bool = False,
+) -> Path:
     """Write the passages of the documents in `folder` to `out`/corpus.jsonl; returns that path.
 
-    `out` is created if necessary. If the folder has not changed since the corpus was written, the corpus is
+    `out` is created if necessary. Files in the folder `run`, by default `out`, are no documents, so that it
+    may be inside `folder`. If the folder has not changed since the corpus was written, the corpus is
     left as it is. With `progress`, a bar on stderr counts the files. If several processes do this at the same
     time, they wait for one another.
 
@@ -72,7 +80,7 @@ def index_folder(folder: Path, out: Path, *, progress: bool = True, skip_bad_fil
     logged and left out. Raises OSError if `out` cannot be used or `folder` cannot be read.
     """
     folder, out = Path(folder), Path(out)
-    files = document_files(folder)
+    files = document_files(folder, run or out)
     made_from = {
         "version": _VERSION,
         "skip_bad_files": skip_bad_files,
@@ -90,43 +98,51 @@ def index_folder(folder: Path, out: Path, *, progress: bool = True, skip_bad_fil
     return corpus
 
 
-def count_passages(folder: Path, *, progress: bool = True, skip_bad_files: bool = False) -> int:
+def count_passages(
+    folder: Path, run: Path | None = None, *, progress: bool = True, skip_bad_files: bool = False
+) -> int:
     """Return the number of passages that `index_folder` would write. Raises RunError as it does, and OSError
     if the folder cannot be read."""
-    files = document_files(folder)
+    files = document_files(folder, run)
     faults: list[str] = []
     passages = sum(map(len, _passages_by_file(folder, files, progress, faults)))
     _check_result(folder, files, faults, passages, skip_bad_files)
     return passages
 
 
-def other_files(folder: Path) -> list[Path]:
-    """Return the files that are not read because of their type, without hidden ones, sorted by name."""
-    return [path for path in _visible_paths(folder) if path.is_file() and path.suffix.lower() not in ENDINGS]
+def other_files(folder: Path, run: Path) -> list[Path]:
+    """Return the files that are not read because of their type, without hidden ones and those in the folder
+    `run`, sorted by name."""
+    paths = _visible_paths(folder, run)
+    return [path for path in paths if path.is_file() and path.suffix.lower() not in ENDINGS]
 
 
-def _visible_paths(folder: Path) -> Iterator[Path]:
-    """Yield the folder and all paths below it, without hidden ones. Raises RunError for a folder that may not
-    be entered, which rglob would silently skip."""
+def _visible_paths(folder: Path, run: Path | None) -> Iterator[Path]:
+    """Yield the folder and all paths below it, without hidden ones and without the folder `run`, if that is
+    inside. Raises RunError for a folder that may not be entered, which rglob would silently skip."""
+    run = None if run is None or folder.resolve() not in run.resolve().parents else run.resolve()
     for path in (folder, *sorted(folder.rglob("*"))):
         if any(part.startswith(".") for part in path.relative_to(folder).parts):
+            continue
+        if run is not None and path.resolve().is_relative_to(run):
             continue
         if path.is_dir() and not os.access(path, os.R_OK | os.X_OK, effective_ids=_BY_EFFECTIVE_IDS):
             raise RunError(f"the folder {path} cannot be read: check its rights, or give another folder")
         yield path
 
 
-def document_files(folder: Path) -> list[Path]:
-    """Return the files of a type that can be read, sorted by name, without hidden ones and without links that
-    lead out of the folder. A broken link is included, so that reading it names it. Raises RunError if there
-    are no such files, if `folder` is not a folder, or if a folder in it may not be entered."""
+def document_files(folder: Path, run: Path | None = None) -> list[Path]:
+    """Return the files of a type that can be read, sorted by name, without hidden ones, those in the folder
+    `run`, and links that lead out of the folder. A broken link is included, so that reading it names it.
+    Raises RunError if there are no such files, if `folder` is not a folder, or if a folder in it may not be
+    entered."""
     if not folder.is_dir():
         problem = "is a file" if folder.exists() else "does not exist"
         raise RunError(f"{folder} {problem}: give the folder with the documents")
     root = folder.resolve()
     paths = [
         path
-        for path in _visible_paths(folder)
+        for path in _visible_paths(folder, run)
         if path.suffix.lower() in ENDINGS
         and (_is_broken_link(path) or (path.is_file() and path.resolve().is_relative_to(root)))
     ]

@@ -287,6 +287,17 @@ def test_pdfs_that_were_left_out_for_want_of_pypdf_are_read_once_it_is_installed
     assert (out / "corpus.json").read_text("utf-8") != note
 
 
+def test_what_a_run_inside_the_folder_has_written_is_no_document(tmp_path):
+    (tmp_path / "a.txt").write_text("Paris lies on the Seine.")
+    run = tmp_path / "outputs" / "own"
+    corpus = index_folder(tmp_path, run / "documents", run=run, progress=False)
+    (run / "report.md").write_text("A report.")
+    before = corpus.stat().st_ino
+    index_folder(tmp_path, run / "documents", run=run, progress=False)
+    assert corpus.stat().st_ino == before and len(document_files(tmp_path, run)) == 1
+    assert len(document_files(tmp_path, tmp_path)) == 2, "a run that is the folder itself hides nothing"
+
+
 def test_files_of_other_kinds_are_named_since_they_are_not_read(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "notes").mkdir()
