@@ -155,6 +155,20 @@ def check_first_rows(corpus: Path, *, skip_bad_rows: bool = False, max_rows: int
     check_all(*(partial(_check_file, path, skip_bad_rows, max_rows) for path in corpus_files(corpus)))
 
 
+def refuse_empty(corpus: Path | Sequence[Path]) -> None:
+    """Raise UserError if a corpus has no row at all; reads up to its first one."""
+    reader = CorpusReader(corpus)
+    with tqdm(disable=True) as bar:
+        if reader.files and all(row is None for path in reader.files for row in _rows(path, bar)):
+            raise _no_passage(reader)
+
+
+def _no_passage(reader: CorpusReader) -> UserError:
+    """Return the error about a corpus without a usable passage."""
+    skipped = f" ({reader.skipped} malformed rows were skipped)" if reader.skipped else ""
+    return UserError(f"{reader.source}: no passage in it{skipped}. An index needs at least one.")
+
+
 def _check_file(path: Path, skip_bad_rows: bool, max_rows: int) -> None:
     """Check one file as `check_first_rows` does."""
     bad = BadRows()
@@ -275,8 +289,7 @@ def write_passages(reader: CorpusReader, path: Path) -> tuple[CorpusSection, int
             for position, passage in reader:
                 writer.add(passage, position)
         if writer.count == 0:
-            skipped = f" ({reader.skipped} malformed rows were skipped)" if reader.skipped else ""
-            raise UserError(f"{reader.source}: no passage in it{skipped}. An index needs at least one.")
+            raise _no_passage(reader)
         writer.refuse_duplicate_ids(reader.locate)
     except BaseException:
         path.unlink(missing_ok=True)

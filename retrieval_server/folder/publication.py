@@ -29,10 +29,12 @@ log = logging.getLogger(__name__)
 def check_target(out: Path, *, overwrite: bool) -> None:
     """Raise UserError if `out` must not be written.
 
-    This is the case if it exists and `overwrite` is false, if it is a link to nothing or not an index, if
-    another build replaces it now, or if its parent is not writable. First an index that a killed build left
-    as `OUT.replaced` is renamed to `out`, so that it counts as existing.
+    This is the case if it has no name, if it exists and `overwrite` is false, if it is a link to nothing or
+    not an index, if another build replaces it now, or if its parent is not writable. First an index
+    that a killed build left as `OUT.replaced` is renamed to `out`, so that it counts as existing.
     """
+    if out.name in ("", ".."):  # the folders beside `out` are named after it
+        raise UserError(f"{out} has no name of its own. Choose another --out.")
     _put_back(out)
     if out.is_symlink() and not out.exists():
         raise UserError(f"{out} is a link to nothing. Remove it, or choose another --out.")

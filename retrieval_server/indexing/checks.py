@@ -19,6 +19,7 @@ from pathlib import Path
 
 from retrieval_server.encode.encoder_settings import choose_pooling, find_family
 from retrieval_server.encode.model_folder import (
+    check_config,
     check_weights,
     is_hub_name,
     read_folder_settings,
@@ -26,7 +27,7 @@ from retrieval_server.encode.model_folder import (
 )
 from retrieval_server.encode.options import EncoderOptions, check_device
 from retrieval_server.extras import DENSE, MODEL, WORDS, are_installed, require_packages
-from retrieval_server.folder.corpus import check_first_rows, corpus_files
+from retrieval_server.folder.corpus import check_first_rows, refuse_empty
 from retrieval_server.folder.manifest import read_manifest
 from retrieval_server.folder.publication import check_target
 from retrieval_server.indexing.options import BuildOptions, require_encoder
@@ -53,10 +54,11 @@ def build_checks(options: BuildOptions) -> Iterator[Check]:
 
 
 def corpus_checks(corpus: Path | Sequence[Path], skip_bad_rows: bool = False) -> Iterator[Check]:
-    """Yield a check for each path of a corpus, whether its first rows can be read, and one of all paths."""
+    """Yield a check for each path of a corpus, whether its first rows can be read, and one of all paths,
+    which also refuses a corpus without a row."""
     for path in [corpus] if isinstance(corpus, Path) else corpus:
         yield partial(check_first_rows, path, skip_bad_rows=skip_bad_rows)
-    yield partial(corpus_files, corpus)
+    yield partial(refuse_empty, corpus)
 
 
 def check_lucene() -> None:
@@ -103,6 +105,7 @@ def check_encoder(name: str | None, options: EncoderOptions) -> None:
         recorded_name, folder = resolve_model(name)
         if are_installed(MODEL):
             check_weights(folder)
+            check_config(folder)
         choose_pooling(name, options, read_folder_settings(folder), find_family(recorded_name))
 
 

@@ -138,6 +138,7 @@ BROKEN_ENCODERS = {
     "a shard is missing": ("model.safetensors.index.json", b'{"weight_map": {"a": "model-2.safetensors"}}'),
     "a shard without a name": ("model.safetensors.index.json", b'{"weight_map": {"a": "\\u0000"}}'),
     "no tokenizer": ("*[tv]o[kc]*", None),
+    "a type that transformers does not know": ("config.json", b'{"model_type": "brt"}'),
 }
 
 
@@ -159,6 +160,8 @@ def test_an_encoder_whose_files_are_not_whole_is_refused_before_the_work(
 @pytest.mark.parametrize(
     ("words", "named"),
     [
+        ("build --backend bm25 --out PATH/x --corpus PATH/empty.jsonl", "empty.jsonl: no passage in it"),
+        ("build --backend bm25 --out PATH/x/.. --corpus PATH/c.jsonl", "x/.. has no name of its own"),
         ("build --backend bm25 --out PATH/loop/x --corpus PATH/c.jsonl", "loop is a link to nothing"),
         ("build --backend bm25 --out PATH/x --corpus PATH/twice.jsonl", "line 2 have the same id '1'"),
         ("build --backend bm25 --out PATH/x --corpus PATH/twice.jsonl", "line 3: neither"),
@@ -195,6 +198,7 @@ def test_a_check_names_what_the_work_would_refuse(words, named, tiny_bge, tmp_pa
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "config.json").write_text("{}")
+    (tmp_path / "empty.jsonl").touch()
     (tmp_path / "c.jsonl").write_text('{"id": "1", "contents": "Ulm"}\n')
     (tmp_path / "twice.jsonl").write_text('{"id": "1", "contents": "Ulm"}\n' * 2 + '{"id": "2"}')
     (tmp_path / "utf16").write_text("Ulm", encoding="utf-16")
