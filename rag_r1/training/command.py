@@ -124,10 +124,13 @@ def _check_recipe(args: TrainArguments) -> tuple[Recipe, DictConfig, PreflightRe
         os.environ["VERL_PLATFORM"] = "cpu"
     from rag_r1.training.guard.supervisor import check_supervision
     from rag_r1.training.preflight import preflight
+    from rag_r1.training.preflight.resume import check_run_folder
     from rag_r1.training.stages import check_export
 
     report = preflight(config)
     report.problems[:0] = override_problems
+    folder_problems = check_run_folder(config, "rag-r1 train")
+    report.problems += [problem for problem in folder_problems if problem not in report.problems]
     if args.check_only and args.estimate:
         report.problems.append(error("--estimate", "measures after the checks", "leave --check-only out"))
     if args.leave_model:

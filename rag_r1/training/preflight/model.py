@@ -17,6 +17,7 @@ from rag_r1.agent import TokenizerCodec
 from rag_r1.config.agent_setup import for_tokenizer, tool_schemas
 from rag_r1.config.schema import RagR1Config
 from rag_r1.inference.model_folders import check_weights, has_weights, is_hub_name, newest_checkpoint
+from rag_r1.inference.model_folders.model_config import model_config
 from rag_r1.inference.tokenizer import check_vocabulary, why_not_loaded
 from rag_r1.io.bounded_json import read_json_file
 from rag_r1.io.errors import DataError
@@ -84,7 +85,10 @@ def _exported_model(folder: Path) -> Path | None:
 
 
 def _check_weights(key: str, name: str) -> Iterator[Problem]:
-    """Check that a model's folder contains weights, and that their files are complete."""
+    """Check that a model's folder contains weights, that their files are complete, and that transformers
+    knows the type of the model."""
+    from transformers import CONFIG_MAPPING
+
     folder = Path(name).expanduser()
     if folder.is_dir() and not has_weights(folder):
         text = f"{name} holds no weights (no *.safetensors, no pytorch_model*.bin)"
@@ -92,6 +96,11 @@ def _check_weights(key: str, name: str) -> Iterator[Problem]:
         yield error(key, text, f"{remedy}, or give another folder")
     elif folder.is_dir():
         yield from _fault_of_check(key, check_weights, folder)
+    values = model_config(folder)
+    kind = values.get("model_type")
+    if isinstance(kind, str) and kind not in CONFIG_MAPPING and "auto_map" not in values:
+        text = f"the installed transformers does not know the model_type {kind!r} of {name}/config.json"
+        yield error(key, text, "correct the file, or give another model")
 
 
 def _fault_of_check(key: str, check: Callable[..., None], *args: Any) -> Iterator[Problem]:

@@ -40,12 +40,13 @@ def check_resumed_sft_rate(config: DictConfig) -> Iterator[Problem]:
     return _check_rate(config, "optim.lr", "checkpoint", "")
 
 
-def check_run_folder(config: DictConfig) -> Iterator[Problem]:
-    """Check that the folder of the checkpoints can be created and written to."""
+def check_run_folder(config: DictConfig, command: str | None = None) -> Iterator[Problem]:
+    """Check that the folder of the checkpoints can be created and written to and, with `command`, that it is
+    neither an index nor the folder of a run of another command."""
     folder = config.trainer.get("default_local_dir")
     try:
         if folder is not None:
-            check_out(Path(str(folder)).expanduser(), flag="the folder")
+            check_out(Path(str(folder)).expanduser(), command, "the folder")
     except ValueError as fault:
         yield error_of("trainer.default_local_dir", fault)
 

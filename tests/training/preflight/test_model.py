@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from omegaconf import OmegaConf
 
@@ -62,6 +64,15 @@ def test_a_model_folder_without_weights_is_named_with_the_remedy(home):
     (home / "model" / "model.safetensors").write_bytes(NO_TENSORS[:-1])
     [problem] = checked(path="~/model")[1]
     assert "not a file of weights" in problem.what and "download the model again" in problem.remedy
+
+
+def test_a_model_type_that_transformers_does_not_know_is_named_unless_the_folder_brings_its_code(home):
+    tokenizer_with("plain").save_pretrained(home / "model")
+    (home / "model" / "model.safetensors").write_bytes(NO_TENSORS)
+    for code, levels in (({}, ["error"]), ({"auto_map": {}}, [])):
+        (home / "model" / "config.json").write_text(json.dumps({"model_type": "llamma", **code}))
+        problems = checked(path="~/model")[1]
+        assert [problem.level for problem in problems if "'llamma'" in problem.what] == levels
 
 
 def test_a_model_with_fewer_embeddings_than_its_tokenizer_has_ids_is_named(home):
