@@ -154,10 +154,7 @@ def build(args: BuildArguments, protocol: Protocol, entries: list[MixEntry]) -> 
     splits = list(dict.fromkeys(entry.split for entry in entries))
     args.out.mkdir(parents=True, exist_ok=True)
     with QuestionPool(args.out / _POOL, entries, args.seed) as pool:
-        n_read, bad = _fill_pool(pool, entries)
-        total = sum(bad, BadRows())
-        if total.count and not args.skip_bad_rows:
-            raise DataError(f"nothing was written, because of {total.refusal()}")
+        n_read, bad = _fill_pool(pool, entries, args.skip_bad_rows)
         _mark_unwritten(pool, args)
         write_report(args.out / REPEATED, repeated_lines(pool))
         leaks = _check_splits(pool, args)
@@ -174,17 +171,19 @@ def build(args: BuildArguments, protocol: Protocol, entries: list[MixEntry]) -> 
                 "across_splits": similar["across_splits"],
             },
             "sources": [entry_counts(pool, i, n_read[i], bad[i], written[i]) for i in range(len(entries))],
-            "left_out": total.left_out(),
+            "left_out": sum(bad, BadRows()).left_out(),
         }
     write_json(args.out / "data_summary.json", summary, ensure_ascii=False)
     return summary
 
 
-def _fill_pool(pool: QuestionPool, entries: list[MixEntry]) -> tuple[list[int], list[BadRows]]:
+def _fill_pool(
+    pool: QuestionPool, entries: list[MixEntry], skip_bad_rows: bool
+) -> tuple[list[int], list[BadRows]]:
     """Add the questions of all sources to the pool.
 
-    Returns the number of rows read from each source, and its bad rows. Raises StartError with the sources
-    that cannot be read.
+    Returns the number of rows read from each source, and its bad rows. Raises DataError for bad rows, unless
+    they are skipped, and StartError if a source cannot be read.
     """
     n_read = [0] * len(entries)
     bad = [BadRows() for _ in entries]
@@ -201,6 +200,8 @@ def _fill_pool(pool: QuestionPool, entries: list[MixEntry]) -> tuple[list[int], 
     with StartChecks() as checks:  # so that a source that cannot be read does not hide another
         for index in range(len(entries)):
             checks.run(pool.add, index, questions(index))
+        if (total := sum(bad, BadRows())).count and not skip_bad_rows:
+            raise DataError(f"nothing was written, because of {total.refusal()}")
     return n_read, bad
 
 
@@ -230,7 +231,12 @@ def _check_splits(pool: QuestionPool, args: BuildArguments) -> int:
             "file was written. Remove them from train with --overlap drop, or keep them with --overlap keep"
         )
     for index, entry in enumerate(pool.entries):
-        if pool.counts(index).get(None, 0) < entry.join:
+        if 0 < (left := pool.counts(index).get(None, 0)) < entry.join:
+            raise DataError(
+                f"{entry.label}: join is {entry.join}, but only {left} questions are left for a row; no "
+                "parquet file was written: lower it, or give more questions"
+            )
+        if not left:
             raise DataError(
                 f"nothing is left of {entry.location} for {entry.split}.parquet; no parquet file was written "
                 f"({report} names the rows that repeat others): leave that source out, or give another file"

@@ -195,6 +195,22 @@ def test_several_questions_in_a_row(tmp_path, files):
     assert (counted["read"], counted["not_drawn"], counted["left_over"], counted["written"]) == (6, 2, 0, 2)
 
 
+def test_fewer_questions_than_are_joined_to_a_row_are_named_with_the_entry(tmp_path, files, capsys):
+    mix = tmp_path / "mix.yaml"
+    mix.write_text(f"train: [{{source: nq, file: {files['nq']}, join: 50}}]")
+    assert run(tmp_path / "out", "--mix", mix) == 1
+    assert f"--mix {mix}, train, entry 1: join is 50, but only 6" in capsys.readouterr().err
+
+
+def test_a_file_that_is_cut_hides_no_bad_row_of_another(tmp_path, capsys):
+    paths = [tmp_path / name for name in ("cut.json", "bad.jsonl")]
+    paths[0].write_text(f'[{GOOD}, {{"quest')
+    paths[1].write_text("\n".join([GOOD] * 2000 + ["{}"]))
+    assert run(tmp_path / "out", "--train", f"nq={paths[0]}", "--train", f"nq:b={paths[1]}") == 1
+    error = capsys.readouterr().err
+    assert "cut.json begins" in error and "bad.jsonl, row 2001" in error
+
+
 def test_rows_without_ids_or_with_the_same_id_have_ids_of_their_own_and_these_are_counted(tmp_path, capsys):
     first = write_lines(tmp_path / "1.jsonl", question("A?", id="1"), question("B?"), question("B?", "y"))
     second = write_lines(tmp_path / "2.jsonl", question("C?", id="1"), question("D?", id="2"))
