@@ -46,16 +46,17 @@ def check_start(options: TrainOptions) -> int:
         checks.run(check_packages, "rag-r1 retriever train", *packages)
         checks.run(check_out, options.out, "rag-r1 retriever train")
         checks.run(_check_results, options.out)
-        counts = [checks.run(_count_rows, path, options) or 0 for path in options.rows]
+        counts = [checks.run(_count_rows, path, options) for path in options.rows]
+        usable = sum(count or 0 for count in counts)
         for path in options.corpus:
             checks.run(_check_first_passage, path)
         index = checks.run(settings_of_index, options.index) if options.index else {}
         checks.run(_check_files, options.model)
         if index is not None:  # otherwise the pooling may be named in the index that could not be read
             checks.run(check_model, options.model, options.pooling or index.get("pooling"))
-        if not checks.problems:
-            checks.run(check_batch, sum(counts), options)
-    return sum(counts)
+        if None not in counts:  # else the number of rows is not known
+            checks.run(check_batch, usable, options)
+    return usable
 
 
 def _check_results(out: Path) -> None:

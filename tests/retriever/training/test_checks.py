@@ -78,6 +78,11 @@ def test_check_only_names_what_would_be_trained_and_writes_nothing(tmp_path, cap
     assert capsys.readouterr().out.startswith("all checks passed") and not out.exists()
     assert main([*words, "--batch-size", "13"]) == 1
     assert "--batch-size 12" in capsys.readouterr().err
+    corpus_text = corpus.read_text()
+    corpus.write_text("")
+    assert main([*words, "--batch-size", "13"]) == 1
+    assert "2 problems" in capsys.readouterr().err, "an empty corpus hides no batch that is too large"
+    corpus.write_text(corpus_text)
     for content, message in (('{"id": "1"}\n', "line 1: "), ("", "no passage in it")):
         corpus.write_text(content)
         assert main([*words, "--batch-size", "12"]) == 1 and message in capsys.readouterr().err
