@@ -67,7 +67,7 @@ def check_start(args: PipelineArguments) -> None:
         check_grpo = check_overrides if args.grpo_set else check_composition
         checks.run(check_grpo, Recipe.find("demo/grpo"), grpo_overrides(args))
         checks.run(check_stage_keys, args.grpo_set)
-        if args.teacher_url is not None:
+        if args.teacher_url is not None and args.teacher_model is not None:
             flags = {"name": "teacher", "flag": "--teacher-url", "model_flag": "--teacher-model"}
             server = ModelServer(args.teacher_url, args.api_key_env, args.teacher_model, **flags)
             checks.run(check_replies, server)
