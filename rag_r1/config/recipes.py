@@ -190,6 +190,15 @@ def kind_of(path: Path) -> str | None:
     return next((_VERL_ROOTS[entry] for entry in _built_on(path) if entry in _VERL_ROOTS), None)
 
 
+def fault_of_kind(path: Path, kind: str) -> str | None:
+    """Return the fault of a recipe of another kind than `kind`, with the command that takes it; None
+    if it is of this kind or of none. Raises RunError if the file is not a recipe."""
+    command = KINDS.get(kind_of(path) or "")
+    if command in (None, KINDS[kind]):
+        return None
+    return f"{path} is not a recipe for `{KINDS[kind]}`: take `{command}`"
+
+
 def _built_on(path: Path) -> list[str]:
     """Return the absolute names in a file's defaults list, each followed by the names that it is built
     on."""

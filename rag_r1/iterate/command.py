@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rag_r1.config.recipes import find_file
+from rag_r1.config.recipes import fault_of_kind, find_file
 from rag_r1.io.atomic_files import write_json
 from rag_r1.io.terminal_text import print_error
 from rag_r1.iterate.checks import find_problems
@@ -110,8 +110,11 @@ def _plan_of(recipe: Path, overrides: Sequence[str], *, tries_server: bool) -> L
     """Return the plan in a recipe after checking it, and if `tries_server` also whether a server answers at
     its server.url. Raises StartError with all problems."""
     problems = []
+    path = find_file(recipe, ".yaml")
+    if fault := fault_of_kind(path, "iterate"):
+        raise RunError(f"--recipe {fault}")
     try:
-        plan = read_plan(find_file(recipe, ".yaml"), overrides)
+        plan = read_plan(path, overrides)
     except PlanError as error:
         plan, problems = error.readable, error.problems
     if plan is not None:

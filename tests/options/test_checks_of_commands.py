@@ -506,6 +506,7 @@ def test_mcp_refuses_another_server_in_place_of_the_search(capsys):
         ("recipes path questions.jsonl", "questions.jsonl is not a recipe"),
         ("recipes table --recipe rag_r1/grpo --size 7B,", "--size '': the sizes"),
         ("train --recipe demo/grpo --check-only --estimate", "--estimate: measures after the checks"),
+        ("iterate --recipe demo/grpo --out new", "grpo.yaml is not a recipe for `rag-r1 iterate`"),
         ("train --recipe demo/grpo trainer.default_local_dir=checked", "dir: the folder checked is"),
         ("recipes show demo/grpo --composed rag_r1.tools=[{name:x}]", "rag_r1.tools: is a block of keys"),
         ("retriever data --model m URLS --candidates 9", "--negatives 15 needs at least --candidates 16"),

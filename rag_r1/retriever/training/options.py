@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from rag_r1.config.recipes import KINDS, RecipeError, find_file, kind_of
+from rag_r1.config.recipes import RecipeError, fault_of_kind, find_file
 from rag_r1.options.arguments.errors import ArgumentsError
 from rag_r1.options.command_line import Above0, Arguments, From0, Positive, argument
 from rag_r1.options.settings_file import SettingsError, SplitWords, read_settings, split_files
@@ -155,10 +155,8 @@ def read_recipe(name: str) -> dict[str, Any]:
     try:
         options = read_settings(path, TrainOptions)
     except ArgumentsError as error:
-        command = KINDS.get(kind_of(path) or "") if isinstance(error, SettingsError) else None
-        if command not in (None, KINDS["retriever"]):
-            fault = f"--recipe {path} is not a recipe for `{KINDS['retriever']}`: take `{command}`"
-            raise RecipeError(fault) from error
+        if isinstance(error, SettingsError) and (fault := fault_of_kind(path, "retriever")):
+            raise RecipeError(f"--recipe {fault}") from error
         raise RecipeError(f"--recipe {error}") from error
     if "recipe" in options:
         raise RecipeError(f"--recipe {path}: unknown key recipe: a recipe has none of its own")
