@@ -92,22 +92,6 @@ def check_weights(folder: Path, flag: str = "--encoder") -> None:
             raise UserError(f"{path}: not a file of weights of torch. {remedy}")
 
 
-def check_config(folder: Path) -> None:
-    """Raise UserError if transformers cannot use the config.json of a folder that has no modules.json."""
-    from transformers import AutoConfig
-
-    if (folder / "modules.json").exists():
-        return  # sentence-transformers names another file or folder there
-    try:
-        AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # the configuration class of a model may raise anything
-        reason = str(error).partition("\n")[0].removesuffix(".")
-        raise UserError(
-            f"{folder / 'config.json'} cannot be used ({reason}). Fetch the whole model, or give another "
-            "--encoder."
-        ) from error
-
-
 def is_hub_name(name: str) -> bool:
     """Return whether a name has the form owner/name of a Hub repository and is not a local folder."""
     folder = Path(os.path.expanduser(name))

@@ -19,13 +19,13 @@ from pathlib import Path
 
 from retrieval_server.encode.encoder_settings import choose_pooling, find_family
 from retrieval_server.encode.model_folder import (
-    check_config,
     check_weights,
     is_hub_name,
     read_folder_settings,
     resolve_model,
 )
 from retrieval_server.encode.options import EncoderOptions, check_device
+from retrieval_server.errors import UserError
 from retrieval_server.extras import DENSE, MODEL, WORDS, are_installed, require_packages
 from retrieval_server.folder.corpus import check_first_rows, refuse_empty
 from retrieval_server.folder.manifest import read_manifest
@@ -105,8 +105,24 @@ def check_encoder(name: str | None, options: EncoderOptions) -> None:
         recorded_name, folder = resolve_model(name)
         if are_installed(MODEL):
             check_weights(folder)
-            check_config(folder)
+            _check_config(folder)
         choose_pooling(name, options, read_folder_settings(folder), find_family(recorded_name))
+
+
+def _check_config(folder: Path) -> None:
+    """Raise UserError if transformers cannot use the config.json of a folder that has no modules.json."""
+    from transformers import AutoConfig
+
+    if (folder / "modules.json").exists():
+        return  # sentence-transformers names another file or folder there
+    try:
+        AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # the configuration class of a model may raise anything
+        reason = str(error).partition("\n")[0].removesuffix(".")
+        raise UserError(
+            f"{folder / 'config.json'} cannot be used ({reason}). Fetch the whole model, or give another "
+            "--encoder."
+        ) from error
 
 
 def import_checks(

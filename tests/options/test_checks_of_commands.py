@@ -289,6 +289,13 @@ def test_a_recipe_that_is_not_there_does_not_hide_the_rows_and_the_corpus(place,
     assert "4 problems:" in message and "no recipe 'none'" in message and "none.jsonl" in message
 
 
+def test_a_teacher_without_the_name_of_its_model_is_one_problem(place, capsys):
+    with pytest.raises(SystemExit):
+        main(f"pipeline --out new --teacher-url {DEAD}/v1".split())
+    message = capsys.readouterr().err
+    assert "--teacher-model" in message and "problems" not in message
+
+
 def test_runs_without_trajectories_are_named_by_eval_sigma(place, capsys):
     (place / "empty").mkdir()
     assert main("eval sigma empty bad.jsonl none".split()) == 1
