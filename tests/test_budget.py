@@ -59,8 +59,8 @@ from code_lines import PARTS, ROOT, LineCount, count_lines, count_part
 #: line of `rag-r1 train` took 60 (45), and what a tenth walk found 35 (90). Warnings of groups of
 #: one answer, of flags without effect and of keys that a stage sets itself, and large PDF and HTML files that
 #: no longer make a folder wait for ever, took 135 (200); faults of a seventh reading, in benchmarks and
-#: checks, 30 (75).
-BUDGETS = {"package": (47_765, 0.334), "tests": (67_275, 0.0575)}
+#: checks, 30 (75). An eleventh walk, and runs inside of a folder of documents, took 70 (65).
+BUDGETS = {"package": (47_835, 0.334), "tests": (67_340, 0.0575)}
 
 
 @pytest.fixture(scope="module", params=PARTS)
