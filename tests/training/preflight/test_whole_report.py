@@ -93,7 +93,7 @@ def test_a_recipe_that_is_none_for_the_command_hides_no_wrong_argument(command, 
     data = ["--data", "afile"] if command is sft else []
     assert command(["--recipe", recipe, *data, "--check-only", "foo", "data=7"]) == 1
     errors = capsys.readouterr().err
-    assert recipe in errors and "'foo' cannot be read" in errors and "data: is a block of keys" in errors
+    assert recipe in errors and "foo: this is not" in errors and "data: is a block of keys" in errors
     assert not data or "--data afile is not a folder" in errors
 
 
