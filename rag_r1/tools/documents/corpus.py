@@ -120,11 +120,14 @@ def other_files(folder: Path, run: Path) -> list[Path]:
 def _visible_paths(folder: Path, run: Path | None) -> Iterator[Path]:
     """Yield the folder and all paths below it, without hidden ones and without the folder `run`, if that is
     inside. Raises RunError for a folder that may not be entered, which rglob would silently skip."""
-    run = None if run is None or folder.resolve() not in run.resolve().parents else run.resolve()
+    # realpath, since Path.resolve raises RuntimeError for a link to itself
+    left_out = None if run is None else Path(os.path.realpath(run))
+    if left_out is not None and Path(os.path.realpath(folder)) not in left_out.parents:
+        left_out = None
     for path in (folder, *sorted(folder.rglob("*"))):
         if any(part.startswith(".") for part in path.relative_to(folder).parts):
             continue
-        if run is not None and path.resolve().is_relative_to(run):
+        if left_out is not None and Path(os.path.realpath(path)).is_relative_to(left_out):
             continue
         if path.is_dir() and not os.access(path, os.R_OK | os.X_OK, effective_ids=_BY_EFFECTIVE_IDS):
             raise RunError(f"the folder {path} cannot be read: check its rights, or give another folder")

@@ -292,6 +292,7 @@ def test_what_a_run_inside_the_folder_has_written_is_no_document(tmp_path):
     run = tmp_path / "outputs" / "own"
     corpus = index_folder(tmp_path, run / "documents", run=run, progress=False)
     (run / "report.md").write_text("A report.")
+    (tmp_path / "itself").symlink_to("itself")
     before = corpus.stat().st_ino
     index_folder(tmp_path, run / "documents", run=run, progress=False)
     assert corpus.stat().st_ino == before and len(document_files(tmp_path, run)) == 1
