@@ -88,13 +88,13 @@ class GroupsArguments(EvalArguments):
 
     # Each check is a validator of its own, since only the first error of one is reported.
     @model_validator(mode="after")
-    def _temperature_is_not_given(self) -> GroupsArguments:
+    def _refuse_temperature(self) -> GroupsArguments:
         if self.temperature:
             raise ValueError("--temperature: give --temperatures, which may be repeated")
         return self
 
     @model_validator(mode="after")
-    def _agent_is_asked(self) -> GroupsArguments:
+    def _refuse_conditions(self) -> GroupsArguments:
         self.refuse_other_conditions()
         return self
 

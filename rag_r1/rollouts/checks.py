@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.data.files.row_files import refuse_repeated
-from rag_r1.io.errors import error_text
 from rag_r1.io.unknown_value import needs_unknown
 from rag_r1.options.out_folder import check_out
 from rag_r1.protocols import load_protocol
@@ -35,8 +34,9 @@ def all_problems(
     args: RolloutArguments, defaults: Mapping[str, Any], extra_checks: Sequence[Callable[[], Any]] = ()
 ) -> Iterator[None]:
     """Context of the code that reads and checks a command's arguments. If that code fails, all parts are
-    checked separately. Raises StartError if there are several problems, or if the code failed because a value
-    is UNKNOWN and there is another problem; raises the original error otherwise.
+    checked separately. Raises StartError with all problems, the original error among them, if there are
+    several, or if the code failed because a value is UNKNOWN and there is another problem; raises the
+    original error otherwise.
 
     `defaults` has the same meaning as in `prepare` (session.py). `extra_checks` are further checks of the
     command, each of which raises an error for a problem."""
@@ -46,12 +46,12 @@ def all_problems(
         # In a thread: an error that is raised while this one is handled would count as its consequence.
         with ThreadPoolExecutor(1) as thread:
             problems = thread.submit(start_problems, args, defaults, extra_checks).result()
-        if not needs_unknown(error):
-            known = error.problems if isinstance(error, StartError) else [error_text(error)]
-            problems = [*problems, *(text for text in known if text not in problems)]
-        if len(problems) < (1 if needs_unknown(error) else 2):
+        checks = StartChecks()
+        checks.add(StartError(problems))
+        checks.add(error)  # a separate check may not find it
+        if len(checks.problems) < (1 if needs_unknown(error) else 2):
             raise
-        raise StartError(problems) from error
+        raise StartError(checks.problems) from error
 
 
 def start_problems(

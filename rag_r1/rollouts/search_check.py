@@ -25,7 +25,7 @@ from rag_r1.tools.retrieval.options import first_search
 
 #: Stands in for a protocol that cannot be read, so that the other parts can still be checked.
 FALLBACK_PROTOCOL = "rag_r1_mq"
-#: An override that decides which search is asked, and in which format.
+#: An override that decides which search is used, and in which format.
 _DECISIVE_KEY = re.compile(r"\+*rag_r1\.(validation_)?retriever(\.(tool|url|wire)\b.*|=.*)")
 
 
@@ -34,7 +34,7 @@ def check_search(args: RolloutArguments, defaults: Mapping[str, Any]) -> None:
     it reads its arguments uses this, so that one error reports both servers.
 
     Wrong overrides are left out here, since they are reported separately. Does nothing if one of them decides
-    which search is asked. Raises RunError if the search does not work, and the errors of `config_of` for
+    which search is used. Raises RunError if the search does not work, and the errors of `config_of` for
     overrides that are valid one by one, but not together."""
     try:
         config = config_of(args, defaults)

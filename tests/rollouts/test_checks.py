@@ -13,7 +13,7 @@ from rag_r1.inference.model_folders import is_hub_name, local_model
 from rag_r1.options.out_folder import INDEX_FILE
 from rag_r1.options.server_address import search_fault, server_fault
 from rag_r1.retriever.data import command as retriever_data
-from rag_r1.rollouts import server_check
+from rag_r1.rollouts import checks, server_check
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import try_servers
 from rag_r1.sft import filter_command, traces_command
@@ -31,6 +31,13 @@ COMMANDS = {
     "filter": (filter_command.main, ["--model", "m", "--base-url", f"{DEAD}/v1"]),
     "retriever data": (retriever_data.main, ["--model", "m", "--base-url", f"{DEAD}/v1"]),
 }
+
+
+def test_an_error_that_no_separate_check_finds_is_reported_beside_the_others(tmp_path):
+    args = evaluation.EvalArguments(model="m", questions=[tmp_path / "none.jsonl"], out=tmp_path / "out")
+    with pytest.raises(RunError) as raised, checks.all_problems(args, {}):
+        raise RunError("the template refuses the prompt: give another")
+    assert raised.value.problems[1:] == ["the template refuses the prompt: give another"]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
