@@ -6,6 +6,7 @@ recipe key and no environment variable is needed for these parts, which the impo
 
 - vLLM's CPU build under the name that veRL looks for (cpu/distribution.py);
 - the platform "cpu" and, if it is the platform in use, the FSDP engines for it;
+- the attention "packed_sdpa" (``override_config.attn_implementation``);
 - on NVIDIA GPUs without flash-attn, a critic that does not need it (value_model.py);
 - the agent loop "search_agent" (``rollout.agent.default_agent_loop``, or ``agent_name`` of a row);
 - the reward manager "search" (``reward.reward_manager.name``);
@@ -66,6 +67,7 @@ def _register() -> None:
         _load("CPU engines", "rag_r1.plugin.cpu.engines")
     elif platform.vendor_name == "nvidia" and importlib.util.find_spec("flash_attn") is None:
         _load("critic without flash-attn", "rag_r1.plugin.value_model")
+    _load("packed attention", "rag_r1.plugin.packed_attention")
     _load("agent loop", "rag_r1.plugin.agent_loop")
     _load("reward manager", "rag_r1.plugin.reward_manager")
     _load("policy loss", "rag_r1.plugin.algorithms.llds")

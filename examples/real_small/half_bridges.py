@@ -1,0 +1,78 @@
+"""Draws questions of which half are bridges: the kind for which a policy has to learn a second search.
+
+    python -m examples.real_small.half_bridges --questions data/questions --out data/half_bridges
+
+Of the questions that rules make (`rag-r1 passage-questions`), a tenth are bridges. Here half of each file
+are; the other four kinds have an eighth each. `test.jsonl` gets `--test` questions, `train.jsonl` as many as
+its bridges allow.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from examples.real_small.traces import MIXED, read_questions
+from rag_r1.io.atomic_files import write_json_lines
+from rag_r1.io.errors import DataError
+from rag_r1.options.command_exit import command_main
+from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
+from rag_r1.options.out_folder import check_out
+
+OTHER_KINDS = [kind for kind in MIXED if kind != "bridge"]
+
+
+class HalfBridgesArguments(Arguments):
+    """The questions, and the number of those to test."""
+
+    questions: Path = argument("folder of `rag-r1 passage-questions`", "DIR")
+    out: Path = argument("folder for train.jsonl and test.jsonl", "DIR")
+    test: Positive = argument("questions to test", default=400)
+    seed: int = argument("seed of the draws", default=0)
+
+
+@command_main(DataError, ValueError, OSError)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status."""
+    prog = "python -m examples.real_small.half_bridges"
+    args = read_arguments(HalfBridgesArguments, arguments, prog=prog, description=__doc__)
+    check_out(args.out)
+    drawn = {}
+    for split, number in (("train", None), ("test", args.test // 2)):
+        path = args.questions / f"{split}.jsonl"
+        read_questions(path)  # refuses a file that is none of `rag-r1 passage-questions`
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        try:
+            drawn[split] = draw(rows, number, random.Random(f"half-bridges-{split}-{args.seed}"))
+        except ValueError as error:
+            raise DataError(f"{path}: {error}") from error
+    args.out.mkdir(parents=True, exist_ok=True)
+    for split, rows in drawn.items():
+        write_json_lines(args.out / f"{split}.jsonl", rows, ensure_ascii=False)
+        bridges = sum(row["kind"] == "bridge" for row in rows)
+        print(f"{args.out / split}.jsonl: {len(rows):,} questions, {bridges:,} of them bridges")
+    return 0
+
+
+def draw(rows: Sequence[dict[str, Any]], bridges: int | None, rng: random.Random) -> list[dict[str, Any]]:
+    """Return `bridges` bridges (None: all) and as many other questions, a quarter of each kind, shuffled.
+
+    Raises ValueError if there are too few of a kind.
+    """
+    of_kind = {kind: [row for row in rows if row["kind"] == kind] for kind in MIXED}
+    number = bridges or len(of_kind["bridge"])
+    drawn = []
+    for kind, wanted in {"bridge": number, **dict.fromkeys(OTHER_KINDS, number // len(OTHER_KINDS))}.items():
+        if wanted > len(of_kind[kind]):
+            raise ValueError(f"{len(of_kind[kind])} questions of the kind {kind}, but {wanted} are needed")
+        drawn += rng.sample(of_kind[kind], wanted)
+    rng.shuffle(drawn)
+    return drawn
+
+
+if __name__ == "__main__":
+    sys.exit(main())
