@@ -115,7 +115,7 @@ def write_questions(args: PassageQuestionsArguments, passages: Sequence[Passage]
         )
     args.out.mkdir(parents=True, exist_ok=True)
     counts: dict[str, dict[str, int]] = {}
-    # They are replaced one right after the other when both are complete, since no entity may be in both.
+    # The files are replaced one right after the other when both are complete, since no entity may be in both.
     with ExitStack() as files:
         for split in ("train", "test"):
             split_rows = [row for row in rows if row["split"] == split]
@@ -156,9 +156,9 @@ def make_rows(
     rows = []
     for kind, questions in _usable_questions(writer, mentions, dropped, progress).items():
         sample = _draw(questions, per_kind, seed)
-        dropped[f"more than {per_kind} of {kind}"] += len(questions) - len(sample)
         if kind == "yes_no":  # the last drawn may be one without its counterpart
             sample = _balance_answers(sample)
+        dropped[f"more than {per_kind} of {kind}"] += len(questions) - len(sample)
         rows += [_row(question, split) for question, split in sample]
     # The kinds are mixed, so that a validation on the first 120 rows covers all of them.
     rows.sort(key=lambda row: hash_words(seed, "order", row["question"]))

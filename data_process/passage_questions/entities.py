@@ -158,8 +158,8 @@ class Links:
 
         It is certain if exactly one entity of the right kind has that name, it is not `entity` itself, and
         its first sentence fits the relation (LINKS). In addition, an album must be by the artist of the
-        entity, the text must have the year of a film or novel, and it may name neither several bands nor a
-        relative if the relation is `band`.
+        entity, and the text must have the year of a film or novel. If the relation is `band`, the text may
+        name neither several bands nor a relative.
         """
         value = entity.value(relation)
         kinds, required = LINKS[relation]

@@ -175,7 +175,7 @@ def artist(nouns: str, opening: str, text: str) -> Values:
     )
     match = re.search(
         rf"\b(?:{nouns}) {recorded}(?:by|from) {_DESCRIPTOR}"
-        rf"((?:[Tt]he )?{word}(?: (?:of the|of|and the|the|and his|&) (?={UPPER})| {word})*)"
+        rf"((?:[Tt]he )?{word}(?: (?:(?:of the|and the|the|and his|&) )?{word})*)"
         rf"(?=,? (?:{end})\b|,? and (?:is|was)\b|\.$|\. |, (?!{UPPER}))",
         opening,
     )

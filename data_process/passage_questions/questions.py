@@ -51,7 +51,7 @@ class QuestionWriter:
     """Writes the questions about the entities of one corpus."""
 
     def __init__(self, entities: Sequence[Entity], links: Links, seed: int, test_share: float) -> None:
-        """`links` are those between the entities, and `test_share` is the share of these that are in test."""
+        """`links` are those between the entities; `test_share` is the share of entities that are in test."""
         self.entities, self.links, self.seed = entities, links, seed
         self._splits = {entity.id: split_of(links.root(entity), seed, test_share) for entity in entities}
 

@@ -43,14 +43,13 @@ def several_questions(row: Row) -> Question:
     expect(valid, "the gold answers must be a list of lists, one for each question", gold_lists)
     if len(gold_lists) != len(questions) or not questions:
         raise ValueError(f"{len(questions)} questions, but gold answers for {len(gold_lists)}")
-    texts = [str(question) for question in questions]
-    answers = [[str(gold).strip() for gold in texts_of({"golds": golds}, "golds")] for golds in gold_lists]
-    for number, (text, aliases) in enumerate(zip(texts, answers, strict=True), 1):
+    answers = [[gold.strip() for gold in texts_of({"golds": golds}, "golds")] for golds in gold_lists]
+    for number, (text, aliases) in enumerate(zip(questions, answers, strict=True), 1):
         if not text.strip() or not any(aliases):
             problem = "has no answer" if text.strip() else "is blank"
             raise ValueError(f"question {number} {problem}")
     aliases_of_questions = [list(dict.fromkeys(filter(None, aliases))) for aliases in answers]
-    return _joined_question(texts, aliases_of_questions, id_of(row, IDS), {})
+    return _joined_question(questions, aliases_of_questions, id_of(row, IDS), {})
 
 
 def join_questions(questions: Sequence[Question], own_id: str | None = None) -> Question:

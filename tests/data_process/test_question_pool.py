@@ -86,14 +86,10 @@ def test_repetitions_and_overlap_are_those_that_the_scripts_find(tmp_path_factor
     made = [
         [Question(text, (gold,), row=i) for i, (text, gold) in enumerate(rows)] for rows in (one, two, tested)
     ]
-    kept_in_any_case = [Question("kept", ("x",))]
-    train = QuestionFile("train", [*kept_in_any_case, *made[0], *made[1]])
+    kept_always = [Question("kept", ("x",))]
+    train = QuestionFile("train", [*kept_always, *made[0], *made[1]])
     expected = make_splits(train, QuestionFile("test", made[2]) if made[2] else None)
-    listed = [
-        (entry("test"), made[2]),
-        (entry(), [*kept_in_any_case, *made[0]]),
-        (entry(name="two"), made[1]),
-    ]
+    listed = [(entry("test"), made[2]), (entry(), [*kept_always, *made[0]]), (entry(name="two"), made[1])]
     with pool(tmp_path_factory.mktemp("pool"), listed) as pool_:
         pool_.deduplicate()
         pool_.drop_overlap()

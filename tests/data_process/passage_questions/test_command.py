@@ -26,12 +26,8 @@ def write_corpus(path, pages):
 def test_the_files_are_read_by_the_other_commands(tmp_path, capsys):
     corpus, out = write_corpus(tmp_path / "corpus.jsonl", PAGES), tmp_path / "made"
     assert main(["--corpus", corpus, "--out", str(out), "--no-progress", "--test-share", "0.3"]) == 0
-    assert {path.name for path in out.iterdir()} == {
-        "train.jsonl",
-        "test.jsonl",
-        "summary.json",
-        "settings.yaml",
-    }
+    names = {path.name for path in out.iterdir()}
+    assert names == {"train.jsonl", "test.jsonl", "summary.json", "settings.yaml"}
     rows = read_lines(out / "train.jsonl")
     summary = json.loads((out / "summary.json").read_text())
     assert summary["splits"]["train"] == {
@@ -67,6 +63,12 @@ def test_the_first_rows_of_a_file_are_of_all_kinds(tmp_path):
 def test_a_form_of_question_to_which_the_answer_is_always_yes_is_left_out():
     questions = [MadeQuestion("yes_no", "same director", f"{i}?", ("yes",), ()) for i in range(2)]
     assert _balance_answers([SplitQuestion(question, "train") for question in questions]) == []
+
+
+def test_a_drawn_question_that_lacks_its_counterpart_is_counted_as_dropped():
+    (rows, _), (drawn, dropped) = (make_rows(passages(PAGES), 0, count, 0.0) for count in (100, 3))
+    n_all, n_drawn = (sum(row["kind"] == "yes_no" for row in each) for each in (rows, drawn))
+    assert n_all - n_drawn == dropped["more than 3 of yes_no"] and n_drawn == 2
 
 
 def test_a_corpus_of_something_else_is_refused_with_what_the_rules_need(tmp_path, capsys):

@@ -24,6 +24,7 @@ _FACTS = [
     ("Gate (film)", "Gate is a film directed by Al Roe and starring Jo Ley.", "director", "Al Roe"),
     ("Gate (film)", "Gate is a drama film. It was released on May 3, 1980.", "release year", "1980"),
     ("Low", '"Low" is the second studio album by rock band The Hues.', "artist", "The Hues"),
+    ("Low", '"Low" is an album by Al Roe and the Hues, released in 1980.', "artist", "Al Roe and the Hues"),
     ("Gate", "Gate is a novel by the Irish author Al Roe, published in 1950.", "author", "Al Roe"),
     ("The Hues", "The Hues are a Finnish rock band formed in Espoo in 1993.", "formation year", "1993"),
     ("Ulm School", "Ulm School is a school in Ulm, Ohio. It was founded in 1911.", "founding year", "1911"),
@@ -44,11 +45,7 @@ _NO_FACTS = [
     ("The Hues", "The Hues are a rock band formed in 1990. It was formed in 1991 again.", "formation year"),
     ("Gate", 'Gate is a 1980 film. The hit "Ulm", directed by Al Roe, came before.', "director"),
     ("Ulm School", "Ulm School is a school in Yanco, New South Wales.", "country"),
-    (
-        "Ulm Museum",
-        "Ulm Museum is a museum in Ulm. It has a label which was founded in 1970.",
-        "founding year",
-    ),
+    ("Ulm Museum", "Ulm Museum is a museum. It has a label which was founded in 1970.", "founding year"),
     ("Ulm School", "Ulm School is a school in Ulm, Ohio, with pupils from Texas.", "state"),
 ]
 
@@ -90,10 +87,8 @@ def test_a_vague_occupation_is_told_with_the_word_before_it():
 
 
 def test_a_sentence_does_not_end_at_an_initial_or_in_parentheses():
-    assert (
-        first_sentence("J. K. Roe (b. 1950. Ulm) is a poet. He lives.")
-        == "J. K. Roe (b. 1950. Ulm) is a poet."
-    )
+    first = first_sentence("J. K. Roe (b. 1950. Ulm) is a poet. He lives.")
+    assert first == "J. K. Roe (b. 1950. Ulm) is a poet."
 
 
 def test_a_passage_of_initials_alone_takes_no_longer_than_others():
