@@ -32,7 +32,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rag_r1.agent import Budget, Episode, Generation, TokenizerCodec
 from rag_r1.agent.records import records_by_step
@@ -139,8 +139,19 @@ class Material:
         )
 
 
-async def core(material: Material, turns: int, repeated: float) -> tuple[int, float, float]:
-    """Play one episode in the agent core; returns its tokens, its CPU seconds, and those in the tokenizer.
+class EpisodeCost(NamedTuple):
+    """What one episode costs."""
+
+    #: Tokens of its training row.
+    tokens: int
+    #: CPU seconds.
+    seconds: float
+    #: CPU seconds in the tokenizer, which are part of `seconds`; nan if they are not measured.
+    tokenizer_s: float
+
+
+async def play_in_core(material: Material, turns: int, repeated: float) -> EpisodeCost:
+    """Play one episode in the agent core, and return its cost.
 
     `repeated` is the share of observations that an earlier episode has already received.
     """
@@ -157,7 +168,7 @@ async def core(material: Material, turns: int, repeated: float) -> tuple[int, fl
     gc.collect()
     started = time.process_time()
     tokens = await play(material, turns, codec, prompt, services)
-    return tokens, time.process_time() - started, codec.seconds
+    return EpisodeCost(tokens, time.process_time() - started, codec.seconds)
 
 
 async def play(
@@ -177,14 +188,14 @@ def make_tool(options: dict[str, Any]) -> ScriptedServices:
     return ScriptedServices([[]], MATERIAL[0].documents)
 
 
-#: The material of the episode that `plugin` plays, for `make_tool`.
+#: The material of the episode that `play_in_plugin` plays, for `make_tool`.
 MATERIAL: list[Material] = []
 
 
-async def plugin(material: Material, turns: int) -> tuple[int, float, float]:
-    """Do the same as `core` through `SearchAgentLoop.run`, with veRL's client interface, prompts and output.
+async def play_in_plugin(material: Material, turns: int) -> EpisodeCost:
+    """Play the same episode through `SearchAgentLoop.run`, with veRL's client interface, prompts and output.
 
-    The time in the tokenizer is not measured here; it is returned as nan.
+    The time in the tokenizer is not measured.
     """
     from omegaconf import OmegaConf
     from verl.experimental.agent_loop.agent_loop import DictConfigWrap
@@ -222,7 +233,7 @@ async def plugin(material: Material, turns: int) -> tuple[int, float, float]:
     output = await SearchAgentLoop(*arguments, hf_model_type="qwen2").run({"temperature": 1.0}, **row)
     seconds = time.process_time() - started
     assert output.extra_fields["trajectory"]["status"] == "answered"
-    return len(output.prompt_ids) + len(output.response_ids), seconds, float("nan")
+    return EpisodeCost(len(output.prompt_ids) + len(output.response_ids), seconds, float("nan"))
 
 
 def repeated_share(steps: Iterable[Sequence[dict[str, Any]]]) -> float:
@@ -250,8 +261,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     add("--plugin", action="store_true", help="measure inside veRL's agent loop")
     add("--turn-tokens", type=int, default=512, help="generated and observed in a turn (default %(default)s)")
-    turns = [2, 4, 8, 16, 32, 64]
-    add("--turns", type=int, nargs="+", default=turns, help="turns per episode (default 2 4 8 16 32 64)")
+    counts = [2, 4, 8, 16, 32, 64]
+    add("--turns", type=int, nargs="+", default=counts, help="turns per episode (default 2 4 8 16 32 64)")
     add("--rounds", type=int, default=15, help="episodes per number of turns (default %(default)s)")
     repeated = parser.add_mutually_exclusive_group()
     repeated.add_argument("--repeated", type=float, metavar="SHARE", help="of the observations (default 0)")
@@ -274,16 +285,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     tokenizer = AutoTokenizer.from_pretrained(args.tokenizer or policy_path(PROTOCOL))
     material = Material.make(tokenizer, args.turn_tokens)
-    measure = plugin if args.plugin else partial(core, repeated=share)
+    measure = play_in_plugin if args.plugin else partial(play_in_core, repeated=share)
     asyncio.run(measure(material, 2))  # warms up
     print(
         f"{'tokens':>8} {'turns':>6} {'loop ms/turn':>13} {'tokenizer':>10} {'together':>9} {'us/token':>9}"
     )
     for turns in args.turns:
         rounds = [asyncio.run(measure(material, turns)) for _ in range(args.rounds)]
-        tokens = rounds[0][0]
-        both = statistics.median(seconds for _, seconds, _ in rounds)
-        tokenizer_s = statistics.median(seconds for _, _, seconds in rounds)
+        tokens = rounds[0].tokens
+        both = statistics.median(cost.seconds for cost in rounds)
+        tokenizer_s = statistics.median(cost.tokenizer_s for cost in rounds)
         loop_ms, tokenizer_ms, both_ms = (1000 * s / turns for s in (both - tokenizer_s, tokenizer_s, both))
         print(
             f"{tokens:8d} {turns:6d} {loop_ms:13.3f} {tokenizer_ms:10.3f} {both_ms:9.3f} "

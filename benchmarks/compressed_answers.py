@@ -37,6 +37,7 @@ from typing import Any
 _here = Path(__file__).resolve().parent
 sys.path[:] = [str(_here.parent)] + [entry for entry in sys.path if Path(entry).resolve() != _here]
 
+from rag_r1.agent.records import read_records  # noqa: E402
 from rag_r1.runs import markdown  # noqa: E402
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process  # noqa: E402
 
@@ -115,8 +116,7 @@ def evaluate(loop: Loop, out: Path, url: str, policy_url: str) -> None:
 
 def queries_of(run: Path) -> list[str]:
     """Return the queries that the agent sent to the retriever in an evaluation, in order."""
-    lines = (run / "trajectories" / "records.jsonl").read_text(encoding="utf-8").splitlines()
-    turns = [turn for line in lines for turn in json.loads(line)["turns"]]
+    turns = [turn for record in read_records(run / "trajectories") for turn in record["turns"]]
     calls = [call for turn in turns for call in turn["calls"] if call["tool"] == "search"]
     return [call["sent"]["query"] for call in calls]
 

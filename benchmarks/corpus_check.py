@@ -88,14 +88,18 @@ class Setting:
 def prepare(corpus: Path, questions: Path, work: Path, n_deleted: int, seed: int) -> Setting:
     """Draw the passages to delete, and write the corpora into the folder `work`.
 
-    Raises SystemExit unless `n_deleted` is above 0 and at most the number of supporting passages.
+    Raises SystemExit if the corpus lacks a supporting passage, and unless `n_deleted` is above 0 and at most
+    the number of these passages.
     """
-    rows = [json.loads(line) for line in questions.open(encoding="utf-8")]
+    with questions.open(encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in lines]
     gold_ids = {passage_id for row in rows for passage_id in row["supporting_ids"]}
     if not 1 <= n_deleted <= len(gold_ids):
         raise SystemExit(f"error: --deleted must be 1 to {len(gold_ids)}, all supporting passages")
     deleted_ids = set(random.Random(seed).sample(sorted(gold_ids), n_deleted))
     passages = [row for row, _ in Corpus([corpus]).rows(progress=False) if isinstance(row, Passage)]
+    if unknown := gold_ids - {passage.id for passage in passages}:
+        raise SystemExit(f"error: {corpus} has no passage {min(unknown)}: give the corpus of the questions")
     work.mkdir(parents=True, exist_ok=True)
     kept = [passage for passage in passages if passage.id not in deleted_ids]
     deleted = [passage for passage in passages if passage.id in deleted_ids]

@@ -85,9 +85,8 @@ def measure(rows: int, similarity: float, folder: Path) -> dict[str, float]:
     command += ["--train", f"hotpotqa={train}", "--validation", f"hotpotqa={validation}"]
     command += ["--near-duplicates", str(similarity)]
     start = time.perf_counter()
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     process = subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
     error = process.stderr.read()
     _, status, usage = os.wait4(process.pid, 0)

@@ -153,8 +153,8 @@ def recall(encoders: Encoders, rows: list[dict], corpus: dict[str, str], index: 
 
     `rows` are questions with `supporting_ids`, and `corpus` has the contents of the passages by id.
     """
-    ids, questions = list(corpus), [row["question"] for row in rows]
-    golds = [{ids.index(key) for key in row["supporting_ids"]} for row in rows]
+    row_of, questions = {key: row for row, key in enumerate(corpus)}, [row["question"] for row in rows]
+    golds = [{row_of[key] for key in row["supporting_ids"]} for row in rows]
     query_vectors, alone, stored = {}, {}, {}
     for name, encoder in encoders.items():
         query_vectors[name] = in_batches(encoder, questions, _BATCH)
@@ -189,8 +189,8 @@ def main(argv: list[str] | None = None) -> int:
     """Run the benchmark and print its tables; returns the exit status."""
     command = parse(Command, __doc__, argv)
     set_mkl_reproducible()
-    rows = [json.loads(line) for line in command.questions.open(encoding="utf-8")]
-    rows = [row for row in rows if row["supporting_ids"]]
+    with command.questions.open(encoding="utf-8") as lines:
+        rows = [row for row in map(json.loads, lines) if row["supporting_ids"]]
     with gzip.open(command.corpus, "rt", encoding="utf-8") as stream:
         corpus = {row["id"]: row["contents"] for row in map(json.loads, stream)}
     if command.passages is not None:

@@ -64,7 +64,10 @@ OVERRIDES = (
 
 
 def run(fault: str, seed: int, folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the summary of one supervised training, from its folder if it is finished."""
+    """Return the summary of one supervised training, from its folder if it is finished.
+
+    Raises SystemExit if the training does not begin.
+    """
     out = folder / f"{fault}-seed{seed}"
     result = out / "result.json"
     if not result.exists():
@@ -72,6 +75,8 @@ def run(fault: str, seed: int, folder: Path, overrides: Sequence[str]) -> dict[s
         started = time.monotonic()
         error = _train(fault, seed, out, overrides)
         minutes = (time.monotonic() - started) / 60
+        if not Attempts(out / "run").all:
+            raise SystemExit(f"error: the training does not begin: {error}; see {out / 'train.log'}")
         result.write_text(
             json.dumps({**_summary(fault, seed, out), "error": error, "minutes": round(minutes, 1)})
         )
@@ -99,7 +104,7 @@ def _train(fault: str, seed: int, out: Path, overrides: Sequence[str]) -> str:
             *overrides,
         ]
         environment = {
-            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
             "VERL_ENGINE_VENDOR": "faulty",  # chooses FaultyLMHead of guard_faults.py
             "GUARD_FAULT": str(flag),
         }
@@ -219,7 +224,7 @@ def chance_row(questions: int, agreeing: int, runs: int) -> list[object]:
             guard = Guard(GuardOptions(), TrainingFacts(questions=questions))
             right = [sum(draws.random() < share for _ in range(independent)) / independent for _ in range(60)]
             lines = [{"search/right": value, "search/score": value} for value in right]
-            alarms += any([guard.see(step, line) for step, line in enumerate(lines, 1)])
+            alarms += any(guard.see(step, line) for step, line in enumerate(lines, 1))
         counts.append(alarms)
     return [questions, agreeing, *counts]
 
@@ -239,6 +244,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "outputs" / "guard", help="folder of the runs")
     parser.add_argument("--set", nargs="*", default=[], metavar="key=value", help="overrides of every run")
     args = parser.parse_args(argv)
+    if args.chance is not None and args.chance < 1:
+        parser.error("--chance must be 1 or more")
     if args.replay:
         print_table(["run", "last step", "signs", "band"], map(replay_row, args.replay), "lrll")
         return

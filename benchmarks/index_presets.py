@@ -38,13 +38,15 @@ _here = Path(__file__).resolve().parent
 sys.path[:] = [str(_here.parent)] + [entry for entry in sys.path if Path(entry).resolve() != _here]
 
 from benchmarks.random_vectors import RandomVectors  # noqa: E402
+from benchmarks.retrieval_load import QUESTIONS, read_questions  # noqa: E402
 from rag_r1.runs.markdown import print_table, table_row  # noqa: E402
 
 if TYPE_CHECKING:
+    import faiss
+
     from retrieval_server.encode.vector_files import VectorFiles
     from retrieval_server.folder.manifest import Manifest
 
-QUESTIONS = _here.parents[1] / "shared" / "data" / "qa" / "hotpotqa.jsonl"
 #: Number of searches of `memory`.
 SEARCHES = 500
 #: Number of random vectors on which the cells of `memory` are trained; their quality does not matter there.
@@ -117,56 +119,75 @@ class Opened:
         return rows
 
 
+def write_vectors(index: faiss.IndexFlat, path: Path) -> VectorFiles:
+    """Write the vectors of an exact index into a file, and return them."""
+    import faiss
+
+    from retrieval_server.encode.vector_files import VectorFiles
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    faiss.rev_swig_ptr(index.get_xb(), index.ntotal * index.d).tofile(path)
+    return VectorFiles([path], index.d)
+
+
+def built_nprobe(name: str, folder: Path, opened: Opened, sentences: np.ndarray) -> int:
+    """Return the number of cells that a build of this preset would search.
+
+    It is chosen by `sentences`, the vectors of the first sentences of passages: (sentences, dimension).
+    """
+    from retrieval_server.encode.vector_files import VectorFiles
+    from retrieval_server.folder.manifest import FAISS_INDEX, ROWS
+    from retrieval_server.indexing import faiss_recall
+    from retrieval_server.indexing.presets import PRESETS
+    from retrieval_server.search.vectors.faiss_search import SearchParameters
+
+    preset = PRESETS[name]
+    table = faiss_recall.measure_recall(
+        folder / FAISS_INDEX,
+        VectorFiles([folder / ROWS], sentences.shape[1], preset.rescoring.rows),
+        sentences,
+        "sentences",
+        SearchParameters(),
+        faiss_recall.RescoringRows(opened.stored, preset.rescoring.candidates),
+    )
+    return faiss_recall.choose_default(table.rows, preset.target_recall).nprobe
+
+
 def measure_recall(args: argparse.Namespace) -> None:
     """Print the table of recall, with a row for each preset and setting.
 
     Raises SystemExit if `--index` is not exact, and UserError if it cannot be opened.
     """
-    import faiss
-
     from retrieval_server.encode.cpu_settings import set_mkl_reproducible
 
-    set_mkl_reproducible()
+    set_mkl_reproducible()  # must be before the imports that load MKL
 
     from retrieval_server.encode.encoder import Encoder
-    from retrieval_server.encode.vector_files import VectorFiles
-    from retrieval_server.folder.manifest import FAISS_INDEX, PASSAGES, ROWS, read_manifest
+    from retrieval_server.folder.manifest import FAISS_INDEX, PASSAGES, read_manifest
     from retrieval_server.folder.passages import PassageStore
-    from retrieval_server.indexing import faiss_recall
+    from retrieval_server.indexing.faiss_recall import sample_queries
     from retrieval_server.indexing.presets import PRESETS, cells_for
     from retrieval_server.search.vectors.faiss_files import open_index
-    from retrieval_server.search.vectors.faiss_search import FlatSearch, SearchParameters
+    from retrieval_server.search.vectors.faiss_search import FlatSearch
 
     manifest = read_manifest(args.index)
     if manifest.dense is None or manifest.dense.factory != "Flat":
         raise SystemExit(f"error: {args.index}: give an exact dense index (--preset exact)")
     whole = open_index(args.index / FAISS_INDEX, mapped=True)
-    rows = [json.loads(line) for line in args.questions.read_text(encoding="utf-8").splitlines() if line]
-    questions = list(dict.fromkeys(row["question"] for row in rows))
+    questions = list(dict.fromkeys(read_questions(args.questions)))
     encoder = Encoder.open(manifest.dense.encoder)
     queries = encoder.encode_queries(questions)
-    sentences = encoder.encode_queries(faiss_recall.sample_queries(PassageStore(args.index / PASSAGES)))
+    sentences = encoder.encode_queries(sample_queries(PassageStore(args.index / PASSAGES)))
     exact = [[hit.row for hit in hits] for hits in FlatSearch(whole).find(queries, 10)]
-    vector_file = folder_for(args.work, "exact", manifest) / "vectors.f32"
-    vector_file.parent.mkdir(parents=True, exist_ok=True)
-    faiss.rev_swig_ptr(whole.get_xb(), whole.ntotal * whole.d).tofile(vector_file)
-    vectors = VectorFiles([vector_file], whole.d)
+    vectors = write_vectors(whole, folder_for(args.work, "exact", manifest) / "vectors.f32")
     print(f"{whole.ntotal} passages of {whole.d} dimensions, {len(questions)} questions")
     print_table(["preset", "nprobe", "candidates", "recall@10", "the same first three"], ())
     for name in compressed():
-        preset, folder = PRESETS[name], folder_for(args.work, name, manifest)
+        folder = folder_for(args.work, name, manifest)
         make_files(name, vectors, folder)
         opened = Opened(folder, name, whole.d, mapped=True)
-        n_cells, usual = cells_for(whole.ntotal), preset.rescoring.candidates
-        table = faiss_recall.measure_recall(
-            folder / FAISS_INDEX,
-            VectorFiles([folder / ROWS], whole.d, preset.rescoring.rows),
-            sentences,
-            "sentences",
-            SearchParameters(),
-            faiss_recall.RescoringRows(opened.stored, usual),
-        )
-        built = faiss_recall.choose_default(table.rows, preset.target_recall).nprobe
+        n_cells, usual = cells_for(whole.ntotal), PRESETS[name].rescoring.candidates
+        built = built_nprobe(name, folder, opened, sentences)
         probes = sorted({n_cells, *(nprobe for nprobe in args.nprobe if nprobe < n_cells)})
         settings = [(built, usual, " (as built)"), *((nprobe, usual, "") for nprobe in probes)]
         settings += [(n_cells, count, "") for count in args.candidates if count != usual]

@@ -32,7 +32,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.large_search import read_through  # noqa: E402
+from benchmarks.large_search import await_ready, read_through  # noqa: E402
 from benchmarks.measured_steps import measure, processor_seconds  # noqa: E402
 from rag_r1.runs.markdown import print_table  # noqa: E402
 from rag_r1.system.child_processes import free_port  # noqa: E402
@@ -140,14 +140,7 @@ def serve(index: Path) -> list[tuple[str, str]]:
     started = time.perf_counter()
     process = subprocess.Popen([*map(str, command), "--deadline", "600"], cwd=ROOT, stdout=subprocess.DEVNULL)
     try:
-        while True:
-            if process.poll() is not None:
-                raise SystemExit(f"error: the server ended with status {process.returncode}; see above")
-            try:
-                with urllib.request.urlopen(f"{url}/ready", timeout=60):
-                    break
-            except OSError:
-                time.sleep(0.02)
+        await_ready(url, process)
         ready = time.perf_counter() - started
         rows = [
             ("start to ready, files in cache", f"{ready:.1f} s"),

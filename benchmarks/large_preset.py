@@ -51,12 +51,12 @@ ROOT = _here.parent
 sys.path[:] = [str(ROOT)] + [entry for entry in sys.path if Path(entry).resolve() != _here]
 
 from benchmarks.measured_steps import limited, measure, spent_by_children  # noqa: E402
+from benchmarks.retrieval_load import QUESTIONS, read_questions  # noqa: E402
 
 if TYPE_CHECKING:
     from benchmarks.synthetic_vectors import SyntheticVectors
     from retrieval_server.folder.manifest import EncoderSection
 
-QUESTIONS = ROOT.parent / "shared" / "data" / "qa" / "hotpotqa.jsonl"
 BUILD = ROOT / "retrieval_server" / "build_index.py"
 SHARD = ROOT / "retrieval_server" / "shard_index.py"
 #: Passages of a search, and words of a passage.
@@ -87,10 +87,9 @@ class Work:
         part.replace(self._file)
 
     def write_questions(self, path: Path) -> None:
-        """Write the question file from JSONL with `question`."""
-        lines = path.read_text(encoding="utf-8").splitlines()
-        questions = [json.loads(line)["question"] for line in lines if line.strip()]
-        self.question_file.write_text("\n".join(questions) + "\n", encoding="utf-8")
+        """Write the question file, which has one line for each question in the JSONL file `path`."""
+        lines = [" ".join(question.split()) + "\n" for question in read_questions(path)]
+        self.question_file.write_text("".join(lines), encoding="utf-8")
 
     def questions(self) -> list[str]:
         """Return the real questions."""
@@ -100,7 +99,7 @@ class Work:
         """Return whether a step is recorded as finished."""
         return name in self.results and self.results[name]["done"]
 
-    def step(self, name: str, has_result: bool, *command: object) -> None:
+    def step(self, name: str, *command: object, has_result: bool) -> None:
         """Run and measure a command, unless its result exists (`has_result`).
 
         The seconds of failed attempts are added. A result that exists without a record, because this process
@@ -230,19 +229,19 @@ def run_steps(args: argparse.Namespace, work: Work) -> None:
     arguments += ("--questions", args.questions, "--limit-gb", args.limit_gb, "--step")
     work.write_questions(args.questions)
     text = work.corpus / "corpus.jsonl"
-    work.step("corpus", text.exists() or work.parts.exists(), *arguments, "corpus")
-    prepared = (work.parts / "corpus.json").exists()
-    work.step("passages", prepared, BUILD, "passages", "--corpus", text, "--parts", work.parts)
+    work.step("corpus", *arguments, "corpus", has_result=text.exists() or work.parts.exists())
+    passages = (BUILD, "passages", "--corpus", text, "--parts", work.parts)
+    work.step("passages", *passages, has_result=(work.parts / "corpus.json").exists())
     for part in range(1, work.n_parts + 1):
         name = f"part {part} of {work.n_parts}"
         # A part that was interrupted resumes by itself, so only the record tells whether it is finished.
-        work.step(name, work.finished(name), *arguments, "encode", "--part", part)
+        work.step(name, *arguments, "encode", "--part", part, has_result=work.finished(name))
     merge = (BUILD, "merge", "--parts", work.parts, "--preset", args.preset, "--out", work.index)
-    built = work.index.exists()
-    work.step("merge", built, *merge, "--encoder", "minilm", "--recall-queries", work.question_file)
+    merge += ("--encoder", "minilm", "--recall-queries", work.question_file)
+    work.step("merge", *merge, has_result=work.index.exists())
     split = (SHARD, "--index", work.index, "--shards", args.shards, "--out", work.shards)
-    work.step("split", work.shards.exists(), *split)
-    work.step("exact search", work.exact.exists(), *arguments, "exact")
+    work.step("split", *split, has_result=work.shards.exists())
+    work.step("exact search", *arguments, "exact", has_result=work.exact.exists())
     for way in large_search.WAYS:
         if way not in work.results:
             work.keep(way, limited(args.limit_gb, *arguments, "search", "--way", way))

@@ -185,15 +185,12 @@ def serve(index: Path, questions: list[str], encoder: Path | None = None) -> dic
         [*map(str, command)], cwd=ROOT, stdout=subprocess.DEVNULL, preexec_fn=ending_with(os.getpid())
     )
     try:
-        while (status := _ready(url)) is None:
-            if process.poll() is not None:
-                raise SystemExit(f"error: the server ended with status {process.returncode}; see above")
-            time.sleep(0.05)
+        status = await_ready(url, process)
         figures = {"ready": time.perf_counter() - started, "processor": processor_seconds(process.pid)}
         figures["first"] = percentiles([_ask(url, question) for question in questions[:COLD]])
         while status["paged_in"] not in (None, 1.0):
             time.sleep(0.2)
-            status = _ready(url) or status
+            status = await_ready(url, process)
         figures["read ahead"] = status["paged_in"]
         if new := [_ask(url, question) for question in questions[COLD:]]:
             figures["new"] = percentiles(new)
@@ -205,13 +202,15 @@ def serve(index: Path, questions: list[str], encoder: Path | None = None) -> dic
         process.wait(60)
 
 
-def _ready(url: str) -> dict | None:
-    """Return the response of /ready, or None while the server is not ready."""
-    try:
-        with urllib.request.urlopen(f"{url}/ready", timeout=60) as response:
-            return json.load(response)
-    except OSError:
-        return None
+def await_ready(url: str, process: subprocess.Popen) -> dict:
+    """Return the response of /ready as soon as the server is ready. Raises SystemExit if its process ends."""
+    while process.poll() is None:
+        try:
+            with urllib.request.urlopen(f"{url}/ready", timeout=60) as response:
+                return json.load(response)
+        except OSError:
+            time.sleep(0.02)
+    raise SystemExit(f"error: the server ended with status {process.returncode}; see above")
 
 
 def _ask(url: str, question: str) -> float:

@@ -176,14 +176,14 @@ def report(judged: Sequence[Planted]) -> tuple[float, float | None, float]:
         print(f"late, each kind counted the same: {sum(shares) / len(shares):.1%} of {len(shares)} kinds")
     print_faulty("faulty", faulty)
     good = [draft for draft in judged if draft.is_good]
-    lost = sum(draft.reason is not None for draft in good) / len(good)
+    lost = sum(draft.reason is not None for draft in good) / len(good) if good else 0.0
     print(f"good: {len(good):,}, {lost:.1%} lost")
     return share_right(faulty), share_right(late) if late else None, lost
 
 
 def share_right(drafts: Sequence[Planted]) -> float:
-    """Return the share of drafts with a right verdict."""
-    return sum(draft.is_judged_right for draft in drafts) / len(drafts)
+    """Return the share of drafts with a right verdict; 1 if there are no drafts."""
+    return sum(draft.is_judged_right for draft in drafts) / len(drafts) if drafts else 1.0
 
 
 def print_faulty(name: str, faulty: Sequence[Planted]) -> None:

@@ -17,6 +17,7 @@ a resumed GRPO draws other tokens, and only `sft` can be equal to the bit.
 from __future__ import annotations
 
 import argparse
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -43,8 +44,12 @@ def run(arguments: Sequence[str], out: Path) -> list[list[object]]:
     if last_whole_step(straight) != _STEPS:
         _train(arguments, straight)
     if last_whole_step(resumed) is None:
-        command = _command(arguments, resumed)
-        run_and_kill(command, _log(resumed, "killed"), lambda: last_whole_step(resumed) == _SAVE_EVERY, {})
+        command, log = _command(arguments, resumed), _log(resumed, "killed")
+        try:
+            run_and_kill(command, log, lambda: last_whole_step(resumed) == _SAVE_EVERY, {})
+        except RuntimeError:  # it has ended by itself, and must not pass for one that was killed
+            shutil.rmtree(resumed, ignore_errors=True)
+            raise
         print(f"killed after step {_SAVE_EVERY}", file=sys.stderr)
     if last_whole_step(resumed) != _STEPS:
         _train(arguments, resumed)

@@ -52,8 +52,14 @@ class Round:
 
 
 def read_questions(path: Path) -> list[str]:
-    """Read the `question` of each JSONL row, or each line of a text file."""
-    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    """Read the `question` of each JSONL row, or each line of a text file.
+
+    Raises SystemExit if there is no question.
+    """
+    with path.open(encoding="utf-8") as file:  # `splitlines` would also split at U+2028, which JSON may have
+        lines = [line.strip() for line in file if line.strip()]
+    if not lines:
+        raise SystemExit(f"error: {path} has no question: give your questions with --questions FILE")
     return [json.loads(line)["question"] for line in lines] if path.suffix == ".jsonl" else lines
 
 

@@ -11,9 +11,8 @@ process_resident_memory_bytes, read once per second from /metrics.
 
 A number is added to each question, so that all are different and no cache helps. The token of a server that
 requires one is read from the variable RETRIEVAL_TOKEN. This process generates the load; if it runs on the
-server's machine, leave it a core. With --max-delay S a server accepts the queries
-that it expects to answer within S seconds, with a margin for scatter; try a fifth more than the p95 at
-capacity.
+server's machine, leave it a core. With --max-delay S a server accepts the queries that it expects to answer
+within S seconds, with a margin for scatter; try a fifth more than the p95 at capacity.
 """
 
 from __future__ import annotations
@@ -54,9 +53,10 @@ def numbered(questions: list[str]) -> Iterator[str]:
 
 async def watch_memory(url: str, session: aiohttp.ClientSession, samples: list[float]) -> None:
     """Append the server's resident megabytes to `samples` once per second, if the server reports them."""
+    metrics = url.rstrip("/").removesuffix("/retrieve") + "/metrics"
     while True:
         try:
-            async with session.get(url.rstrip("/") + "/metrics") as response:
+            async with session.get(metrics) as response:
                 match = _RESIDENT.search(await response.read())
         except (aiohttp.ClientError, OSError):
             match = None

@@ -39,11 +39,17 @@ def corpus_hash(corpus: Path) -> str:
     return section.sha256
 
 
-def search(
-    args: argparse.Namespace, kind: str, is_dense: bool, corpus: str, questions: Sequence[str]
-) -> list[list[str]]:
-    """Return the ids of the passages that the index of a kind finds for each question, best first. The index
-    is built if it is missing. Raises UserError if it is one of another corpus than that of this hash."""
+def dense_name(encoder: str) -> str:
+    """Return the kind of the dense index with this encoder, which is also the name of its folder."""
+    return encoder.replace("/", "_")
+
+
+def search(args: argparse.Namespace, kind: str, corpus: str, questions: Sequence[str]) -> list[list[str]]:
+    """Return the ids of the passages that the index of a kind finds for each question, best first.
+
+    The index is built if it is missing. Raises UserError if it is not one of the corpus with the hash
+    `corpus`.
+    """
     from retrieval_server.folder.manifest import read_manifest, require_equal
     from retrieval_server.indexing.builder import build_hybrid, build_index
     from retrieval_server.indexing.options import BuildOptions
@@ -51,8 +57,9 @@ def search(
 
     out = args.work / kind
     if not out.exists() and kind == "hybrid":
-        build_hybrid([args.work / "bm25", args.work / args.encoder.replace("/", "_")], out)
+        build_hybrid([args.work / "bm25", args.work / dense_name(args.encoder)], out)
     elif not out.exists():
+        is_dense = kind == dense_name(args.encoder)
         backend, encoder = ("dense", args.encoder) if is_dense else (kind, None)
         options = BuildOptions(
             corpus=args.corpus, out=out, backend=backend, encoder=encoder, device=args.device
@@ -90,18 +97,18 @@ def main() -> int:
     from retrieval_server.errors import UserError
     from retrieval_server.folder.manifest import read_manifest
 
-    rows = [json.loads(line) for line in args.questions.open(encoding="utf-8")]
-    rows = [row for row in rows if row["supporting_ids"]]
+    with args.questions.open(encoding="utf-8") as lines:
+        rows = [row for row in map(json.loads, lines) if row["supporting_ids"]]
     if not rows:
         parser.error(f"--questions {args.questions}: no question has supporting_ids")
     questions, golds = [row["question"] for row in rows], [set(row["supporting_ids"]) for row in rows]
-    dense = args.encoder.replace("/", "_")
-    kinds = {"bm25": "BM25 (bm25s)", dense: f"dense ({args.encoder}, Flat)", "hybrid": "hybrid of both"}
+    dense = {dense_name(args.encoder): f"dense ({args.encoder}, Flat)"}
+    kinds = {"bm25": "BM25 (bm25s)", **dense, "hybrid": "hybrid of both"}
     if args.lucene:
         kinds["lucene"] = "BM25 (Lucene)"
     try:
         corpus = corpus_hash(args.corpus)
-        results = {kind: search(args, kind, kind == dense, corpus, questions) for kind in kinds}
+        results = {kind: search(args, kind, corpus, questions) for kind in kinds}
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -27,6 +27,7 @@ import math
 import random
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -76,6 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("options", nargs="*", help="further options of `rag-r1 retriever train`, after --")
     args = parser.parse_args(arguments)
+    if args.splits < 1:
+        parser.error("--splits must be 1 or more")
 
     with args.questions.open(encoding="utf-8") as lines:
         rows = [json.loads(line) for line in lines]
@@ -192,9 +195,8 @@ def search_results(
     """Return the ids of the best passages in an index for each question."""
     from retrieval_server.search.index_source import IndexSource
 
-    source = IndexSource.open(folder, device=args.device)
-    hits_of_questions = source.search([question["question"] for question in questions], count)
-    source.close()
+    with closing(IndexSource.open(folder, device=args.device)) as source:
+        hits_of_questions = source.search([question["question"] for question in questions], count)
     return [[hit.passage.id for hit in hits] for hits in hits_of_questions]
 
 

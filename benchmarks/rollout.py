@@ -90,7 +90,7 @@ def simulated(args: argparse.Namespace, bench: Bench, url: str) -> list[dict[str
         f"{args.turns[1]} turns, decode {args.decode_s:g} s per turn (mean), search {args.search_s:g} s, "
         f"speed {args.speed:g}\n{HEADER}"
     )
-    client = client_of(url)
+    make_client = client_factory(url)
     rows = []
     for sigma in args.sigma:
         plans = draw(load_of(args, sigma), bench.queries)
@@ -98,7 +98,7 @@ def simulated(args: argparse.Namespace, bench: Bench, url: str) -> list[dict[str
             label = f"sigma {sigma:g}, {slots or 'unlimited'} slots"
             base_s = None
             for name in args.schedules:
-                outcome, critical = bench.run(name, plans, client, args.speed, slots or None)
+                outcome, critical = bench.run(name, plans, make_client, args.speed, slots or None)
                 base_s = base_s or outcome.wall_s
                 rows.append(print_row(label, outcome, args.speed, critical, base_s))
     return rows
@@ -153,7 +153,7 @@ def vllm(args: argparse.Namespace, world: World, url: str) -> list[dict[str, Any
             async def run(name: str, count: int, speed: float = 1.0) -> Outcome:
                 pauses = [iter([turn.search_s / speed for turn in plan]).__next__ for plan in plans[:count]]
                 jobs = factory.jobs(questions[:count], args.temperature, pauses)
-                async with closing(client_of(url)()) as searcher:
+                async with closing(client_factory(url)()) as searcher:
                     return await play(name, jobs, searcher, factory.protocol, budget, factory.codec, slots)
 
             await run("async", min(16, len(questions)))  # warms up
@@ -192,7 +192,7 @@ def load_of(args: argparse.Namespace, sigma: float) -> Load:
     )
 
 
-def client_of(url: str) -> Callable[[], RetrievalClient]:
+def client_factory(url: str) -> Callable[[], RetrievalClient]:
     """Return a factory for clients without a cache."""
     return lambda: RetrievalClient(RetrieverConfig(url=url, topk=TOPK, cache_size=0))
 

@@ -16,8 +16,8 @@ import asyncio
 import gc
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -189,18 +189,14 @@ class Outcome:
         return sum(record.n_tool_failures for record in self.records)
 
 
-class closing:
-    """A context manager that closes a searcher, if it has a `close`."""
-
-    def __init__(self, searcher: Any):
-        self.searcher = searcher
-
-    async def __aenter__(self) -> Any:
-        return self.searcher
-
-    async def __aexit__(self, *_: Any) -> None:
-        if hasattr(self.searcher, "close"):
-            await self.searcher.close()
+@asynccontextmanager
+async def closing(searcher: Any) -> AsyncIterator[Any]:
+    """Yield a searcher, and close it at the end of the block, if it has a `close`."""
+    try:
+        yield searcher
+    finally:
+        if hasattr(searcher, "close"):
+            await searcher.close()
 
 
 async def play(

@@ -134,7 +134,7 @@ def build(args: argparse.Namespace, work: Work) -> None:
         built = {"factory": section.factory, "nprobe": section.search.nprobe, "sizes": sizes, "rate": rate}
         built["candidates"] = section.rescoring.candidates
         built["cells asked"] = cells_searched(folder / FAISS_INDEX, vectors, section.search.nprobe)
-    work.keep("index", built)
+        work.keep("index", built)  # before the index is published, since a published one is not built again
 
 
 def cells_searched(path: Path, vectors: np.ndarray, nprobe: int) -> int:

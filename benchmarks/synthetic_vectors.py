@@ -73,11 +73,12 @@ class RealVectors:
         if manifest.dense is None or manifest.dense.factory != "Flat" or not manifest.dense.encoder.normalize:
             raise SystemExit(f"error: {folder}: give an exact dense index of normalised vectors")
         passages = faiss.read_index(str(folder / FAISS_INDEX)).reconstruct_n(0, manifest.count)
-        lines = [json.loads(line) for line in questions.read_text(encoding="utf-8").splitlines() if line]
+        with questions.open(encoding="utf-8") as file:
+            rows = [json.loads(line) for line in file if line.strip()]
         row_of = {passage.id: row for row, passage in enumerate(PassageStore(folder / PASSAGES))}
         encoder = Encoder.open(manifest.dense.encoder, None, "cpu", "float32")
-        vectors = encoder.encode_queries([line["question"] for line in lines])
-        gold = [[row_of[name] for name in line["supporting_ids"] if name in row_of] for line in lines]
+        vectors = encoder.encode_queries([row["question"] for row in rows])
+        gold = [[row_of[name] for name in row["supporting_ids"] if name in row_of] for row in rows]
         return cls(passages, vectors, gold)
 
 

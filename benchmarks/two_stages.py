@@ -160,6 +160,10 @@ def run(
     Raises RunError if a training fails.
     """
     finished = out / "results.json"
+    arms = {
+        "two stages": [out / "two_stages" / "stage1", out / "two_stages" / "stage2"],
+        "control": [out / "control" / "stage1"],
+    }
     if not finished.exists():
         started = time.monotonic()
         with prepared(out, seed, policy) as overrides:
@@ -168,19 +172,14 @@ def run(
             run_stages(
                 STAGES, out / "two_stages", overrides, partial(train_stage, out / "log_stages", timeout_s)
             )
-            steps = max(curve([out / "two_stages" / f"stage{i}" for i in (1, 2)], "train"))
+            steps = max(curve(arms["two stages"], "train"))
             print(f"seed {seed}: control, {steps} steps")
-            control = [*overrides, f"stage1:trainer.total_training_steps={steps}"]
+            overrides.append(f"stage1:trainer.total_training_steps={steps}")
             run_stages(
-                STAGES[1:], out / "control", control, partial(train_stage, out / "log_control", timeout_s)
+                STAGES[1:], out / "control", overrides, partial(train_stage, out / "log_control", timeout_s)
             )
-        arms = {
-            "two stages": [out / "two_stages" / "stage1", out / "two_stages" / "stage2"],
-            "control": [out / "control" / "stage1"],
-        }
-        folders = (*arms["two stages"], *arms["control"])
-        stage1, stage2, control = (exported_model(folder / "checkpoints") for folder in folders)
-        models = {"start": policy, "stage 1": stage1, "stage 2": stage2, CONTROL: control}
+        trained = [exported_model(folder / "checkpoints") for folders in arms.values() for folder in folders]
+        models = dict(zip(("start", "stage 1", "stage 2", CONTROL), (policy, *trained), strict=True))
         results = {
             "seed": seed,
             "seconds": round(time.monotonic() - started),

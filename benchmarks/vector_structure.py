@@ -31,6 +31,7 @@ import numpy as np
 _here = Path(__file__).resolve().parent
 sys.path[:] = [str(_here.parent)] + [entry for entry in sys.path if Path(entry).resolve() != _here]
 
+from benchmarks.retrieval_load import QUESTIONS  # noqa: E402
 from benchmarks.synthetic_vectors import (  # noqa: E402
     RealVectors,
     SyntheticVectors,
@@ -38,7 +39,6 @@ from benchmarks.synthetic_vectors import (  # noqa: E402
 )
 from rag_r1.runs import markdown  # noqa: E402
 
-QUESTIONS = _here.parents[1] / "shared" / "data" / "qa" / "hotpotqa.jsonl"
 #: Vectors (n, d): an array, or drawn when they are read.
 Vectors = np.ndarray | SyntheticVectors
 #: The neighbours whose similarity is measured.

@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.large_preset import SyntheticEncoder, Work, identity, main, parse_args, write_corpus
 from benchmarks.large_report import report
-from benchmarks.large_search import one_by_one, recall
+from benchmarks.large_search import await_ready, one_by_one, recall
 
 from .conftest import ROOT, run_script, write_jsonl
 
@@ -27,19 +27,19 @@ def test_a_step_that_is_done_is_not_repeated_and_one_that_failed_adds_to_its_sec
     script = tmp_path / "step.py"
     script.write_text(code)
     with pytest.raises(SystemExit, match="merge: exit status 3"):
-        Work(tmp_path, 1).step("merge", False, script)
+        Work(tmp_path, 1).step("merge", script, has_result=False)
     failed = Work(tmp_path, 1).results["merge"]
     assert not failed["done"] and failed["wall"] > 0 and failed["cpu"] >= 0.1
     (tmp_path / "may").unlink()
-    Work(tmp_path, 1).step("merge", False, script)
+    Work(tmp_path, 1).step("merge", script, has_result=False)
     done = Work(tmp_path, 1).results["merge"]
     assert done["done"] and done["wall"] > failed["wall"] and done["cpu"] >= failed["cpu"] + 0.1
-    Work(tmp_path, 1).step("merge", True, script)
+    Work(tmp_path, 1).step("merge", script, has_result=True)
     assert (tmp_path / "ran").read_text() == "xx"
 
 
 def test_a_result_without_a_record_is_kept_and_not_measured(tmp_path):
-    Work(tmp_path, 1).step("merge", True, tmp_path / "not run.py")
+    Work(tmp_path, 1).step("merge", tmp_path / "not run.py", has_result=True)
     work = Work(tmp_path, 1)
     assert work.finished("merge")
     output = reported({"passages": 1000}, work.results)
@@ -69,14 +69,8 @@ def test_a_command_ends_with_the_process_that_measures_it(tmp_path):
 
 def test_a_folder_of_other_options_is_refused_with_both_values(tmp_path):
     (tmp_path / "asked.jsonl").write_text("")
-    arguments = [
-        "--real",
-        str(tmp_path),
-        "--work",
-        str(tmp_path),
-        "--questions",
-        str(tmp_path / "asked.jsonl"),
-    ]
+    arguments = ["--real", str(tmp_path), "--work", str(tmp_path)]
+    arguments += ["--questions", str(tmp_path / "asked.jsonl")]
     run = identity(parse_args(arguments))
     assert run["real"] == str(tmp_path) and run["limit-gb"] == 8
     Work(tmp_path, 4).keep("run", run)
@@ -115,6 +109,13 @@ def test_questions_are_asked_one_by_one_and_what_comes_before_is_not_timed():
         lambda: order.append("before"),
     )
     assert rows == [[1], [1]] and len(took) == 2 and order == ["before", "asked"] * 2
+
+
+def test_a_server_that_has_ended_is_not_awaited():
+    process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
+    process.wait()
+    with pytest.raises(SystemExit, match="ended with status 3"):
+        await_ready("http://127.0.0.1:1", process)
 
 
 def reported(run: dict, parts: dict, passages: int = 10**6) -> str:
@@ -159,13 +160,8 @@ def test_an_index_is_built_split_searched_and_served_and_nothing_of_it_twice(tmp
     flags = ["--real", tmp_path / "exact", "--questions", tmp_path / "questions.jsonl", "--passages", 3000]
     flags += ["--work", tmp_path / "work", "--queries", 20]
     output = run_script("benchmarks/large_preset.py", *flags)
-    for line in (
-        "part 4 of 4 |",
-        "2 shards, merged |",
-        "index, all a second time |",
-        "start to ready, files",
-    ):
-        assert f"| {line}" in output
+    rows = ("part 4 of 4 |", "2 shards, merged |", "index, all a second time |", "start to ready, files")
+    assert all(f"| {row}" in output for row in rows)
     assert "20,000,000 passages, these steps at these rates" in output
     before = (tmp_path / "work" / "results.json").read_text()
     run_script("benchmarks/large_preset.py", *flags)

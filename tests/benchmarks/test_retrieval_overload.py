@@ -41,6 +41,28 @@ def test_a_bar_that_is_missed_is_counted(storm, memory, alive, missed):
     assert overload.report(of(1.0), storm, memory, alive) == missed
 
 
+def test_a_line_separator_within_a_question_does_not_end_its_row(tmp_path):
+    (tmp_path / "q.jsonl").write_text('{"question": "Who\u2028?"}\n\n{"question": "Where?"}\n')
+    assert overload.load.read_questions(tmp_path / "q.jsonl") == ["Who\u2028?", "Where?"]
+    (tmp_path / "q.jsonl").write_text("\n")
+    with pytest.raises(SystemExit, match="has no question"):
+        overload.load.read_questions(tmp_path / "q.jsonl")
+
+
+async def test_the_memory_of_a_server_is_read_beside_its_route_for_queries():
+    requested = []
+
+    class Session:
+        def get(self, url):
+            requested.append(url)
+            raise asyncio.CancelledError
+
+    for url in ("http://a/", "http://a/retrieve"):
+        with pytest.raises(asyncio.CancelledError):
+            await overload.watch_memory(url, Session(), [])
+    assert requested == ["http://a/metrics"] * 2
+
+
 def test_no_two_questions_are_equal():
     questions = list(itertools.islice(overload.numbered(["a", "b", "a"]), 1000))
     assert len(set(questions)) == 1000
