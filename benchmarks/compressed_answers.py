@@ -30,6 +30,7 @@ import shutil
 import sys
 import urllib.request
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -59,20 +60,27 @@ _FINISHED = "index.json"
 _BATCH, _K = 32, 3
 
 
+@dataclass(frozen=True)
 class Loop:
-    """The data, the last encoder and the last agent of a finished loop.
+    """A finished loop."""
 
-    Raises SystemExit if the loop is not finished.
-    """
+    #: The folder of its data.
+    data: Path
+    #: The folder of its last encoder.
+    encoder: Path
+    #: The folder of its last agent.
+    agent: Path
 
-    def __init__(self, folder: Path):
-        self.data = folder / "data"
+    @classmethod
+    def of(cls, folder: Path) -> Loop:
+        """Return the loop in this folder. Raises SystemExit if it is not finished."""
         finished = folder / "loop" / "arm.json"
         if not finished.exists():
             raise SystemExit(f"error: {finished} is missing: run python -m examples.agentic_r.run first")
         rounds = json.loads(finished.read_text(encoding="utf-8"))["rounds"]
-        self.encoder = (folder / "loop" / f"round{rounds}" / "retriever" / "run" / "model").resolve()
-        self.agent = (folder / "loop" / f"round{rounds + 1}" / "agent" / "model").resolve()
+        encoder = folder / "loop" / f"round{rounds}" / "retriever" / "run" / "model"
+        agent = folder / "loop" / f"round{rounds + 1}" / "agent" / "model"
+        return cls(folder / "data", encoder.resolve(), agent.resolve())
 
 
 def measure_index(loop: Loop, name: str, folder: Path, policy_url: str) -> None:
@@ -197,7 +205,7 @@ def main(argv: list[str] | None = None) -> int:
         names = [name for name in ("exact", *args.indexes) if not _is_done(args.out, seed, name)]
         if not names:
             continue
-        loop = Loop(args.loops / f"seed{seed}")
+        loop = Loop.of(args.loops / f"seed{seed}")
         folder.mkdir(parents=True, exist_ok=True)
         with vllm_server(loop.agent, folder / "vllm.log") as policy_url:
             for name in dict.fromkeys(names):

@@ -53,7 +53,7 @@ def test_the_queries_are_those_that_were_sent_in_their_order(tmp_path):
 
 def test_a_loop_that_is_not_finished_is_refused_with_the_command(tmp_path):
     with pytest.raises(SystemExit, match="examples.agentic_r.run"):
-        Loop(tmp_path)
+        Loop.of(tmp_path)
 
 
 def test_every_index_is_one_that_a_build_takes():
