@@ -19,9 +19,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 
@@ -32,8 +32,11 @@ from rag_r1.io.bounded_http import bounded_http_client
 from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments
+from rag_r1.options.server_address import OTHER_JSON
 from rag_r1.runs.errors import RunError
 from rag_r1.tools.retrieval.client import RetrieverConfig, token_header
+
+Value = TypeVar("Value")
 
 
 class RetrievalServerSearcher:
@@ -55,32 +58,40 @@ class RetrievalServerSearcher:
         config = RetrieverConfig(url=args.retriever_url, timeout_s=args.retriever_timeout)
         self._index = {"index": args.retriever_index} if args.retriever_index else {}
         self._client = bounded_http_client(config.timeout_s, token_header(), config.base)
+
+        def read_backend(status: Any) -> str:
+            return str(status.get("indexes", {}).get(args.retriever_index, status).get("backend", ""))
+
         try:
-            status = self._request("GET", "/ready")
+            self._backend = self._request("GET", "/ready", read_backend)
         except RunError:
             self._client.close()
             raise
-        self._backend = str(status.get("indexes", {}).get(args.retriever_index, status).get("backend", ""))
 
     def search(self, query: str, k: int = 10) -> list[dict[str, Any]]:
         """Return at most `k` documents, best first, each as `{"docid", "score", "text"}`.
 
         Raises RunError if the server does not answer with documents.
         """
+
+        def read_hits(answer: Any) -> list[dict[str, Any]]:
+            [hits] = answer["result"]
+            return [{**_document_of(hit["document"]), "score": hit["score"]} for hit in hits]
+
         body = {"queries": [query], "topk": k, "return_scores": True, **self._index}
-        hits = self._request("POST", "/retrieve", body)["result"][0]
-        return [
-            {"docid": hit["document"]["id"], "score": hit["score"], "text": hit["document"]["contents"]}
-            for hit in hits
-        ]
+        return self._request("POST", "/retrieve", read_hits, body)
 
     def get_document(self, docid: str) -> dict[str, Any] | None:
         """Return the whole document, `{"docid", "text"}`, or None if there is none with this id.
 
         Raises RunError if the server does not answer with documents.
         """
-        [document] = self._request("POST", "/documents", {"ids": [docid], **self._index})["result"]
-        return document and {"docid": document["id"], "text": document["contents"]}
+
+        def read_document(answer: Any) -> dict[str, Any] | None:
+            [document] = answer["result"]
+            return None if document is None else _document_of(document)
+
+        return self._request("POST", "/documents", read_document, {"ids": [docid], **self._index})
 
     @property
     def search_type(self) -> str:
@@ -97,21 +108,28 @@ class RetrievalServerSearcher:
         """Return the description of the tool that opens a document, for the model."""
         return "Returns the whole document with the given docid."
 
-    def _request(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Send a request and return the JSON object of the response.
+    def _request(
+        self, method: str, path: str, read: Callable[[Any], Value], body: dict[str, Any] | None = None
+    ) -> Value:
+        """Send a request and return what `read` takes from the JSON of the response.
 
-        Raises RunError if there is no response, or another one.
+        Raises RunError if there is no response, or if it has another status or shape.
         """
         address = f"{self._client.base_url}{path}"
         try:
             answer = self._client.request(method, path, json=body)
             if answer.status_code != 200:
                 raise RunError(f"{address} answered {answer.status_code}: {answer.text[:300]}")
-            if not isinstance(content := answer.json(), dict):
-                raise ValueError(f"a JSON {type(content).__name__}, not an object")
-            return content
+            return read(answer.json())
+        except (LookupError, TypeError, AttributeError) as error:
+            raise RunError(f"no retrieval server answers at {address}: {OTHER_JSON}") from error
         except (httpx.HTTPError, ValueError, RecursionError) as error:
             raise RunError(f"no retrieval server answers at {address}: {error}") from error
+
+
+def _document_of(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a document of the server in the benchmark's format."""
+    return {"docid": document["id"], "text": document["contents"]}
 
 
 def to_benchmark_run(trajectory: Trajectory, query_id: str, model: str = "") -> dict[str, Any]:

@@ -201,13 +201,24 @@ def test_the_benchmarks_own_script_evaluates_our_runs(tmp_path):
     assert correct == {"7": True, "8": False, "9": False}
 
 
-@pytest.mark.parametrize("answer", ["[]", '"ready"', "null", "not JSON"])
-def test_a_server_that_answers_no_object_is_no_retrieval_server(monkeypatch, answer):
-    client = httpx.Client(
-        base_url="http://retriever", transport=httpx.MockTransport(lambda _: httpx.Response(200, text=answer))
-    )
+@pytest.fixture
+def client(request, monkeypatch):
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, text=request.param))
+    client = httpx.Client(base_url="http://retriever", transport=transport)
     monkeypatch.setattr(run, "bounded_http_client", lambda *_: client)
-    args = argparse.Namespace(retriever_url="http://retriever:1", retriever_index=None, retriever_timeout=5.0)
+    return client
+
+
+@pytest.mark.parametrize("client", ["[]", '"ready"', "null", "not JSON", '{"indexes": []}'], indirect=True)
+def test_a_server_that_answers_no_status_is_no_retrieval_server(client):
     with pytest.raises(RunError, match="no retrieval server answers at http://retriever/ready"):
-        RetrievalServerSearcher(args)
+        searcher_of("http://retriever:1")
     assert client.is_closed
+
+
+@pytest.mark.parametrize("client", ["{}", '{"result": "x"}', '{"result": [[1]]}'], indirect=True)
+def test_an_answer_without_documents_is_told_as_that_of_another_server(client):
+    searcher = searcher_of("http://retriever:1")
+    for ask, route in ((searcher.search, "retrieve"), (searcher.get_document, "documents")):
+        with pytest.raises(RunError, match=f"http://retriever/{route}: JSON of another shape"):
+            ask("7")
