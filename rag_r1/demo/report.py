@@ -24,7 +24,7 @@ from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments
 from rag_r1.runs import pictures
-from rag_r1.runs.markdown import Page
+from rag_r1.runs.markdown import Page, number
 
 
 @dataclass(frozen=True)
@@ -54,15 +54,15 @@ class HeldOutMeans:
 
 
 def summarise(records: Sequence[dict[str, Any]]) -> HeldOutMeans:
-    """Average over the records of a validation."""
-    by_kind: dict[str, list[float]] = defaultdict(list)
+    """Average over the records of a validation. Exact match is nan if it is not among the run's rewards."""
+    by_kind: dict[str, list[float | None]] = defaultdict(list)
     for record in records:
-        by_kind[record["data_source"].rpartition("/")[2]].append(record["rewards"]["em"])
+        by_kind[record["data_source"].rpartition("/")[2]].append(record["rewards"].get("em"))
     kinds = dict.fromkeys([*KINDS, *sorted(by_kind)])  # the world's kinds first, in its order
     figures = [summary(trajectory_of(record)) for record in records]
     return HeldOutMeans(
         em_by_kind={kind: known_mean(by_kind[kind]) for kind in kinds if kind in by_kind},
-        em=known_mean([record["rewards"]["em"] for record in records]),
+        em=known_mean([record["rewards"].get("em") for record in records]),
         searches=known_mean([episode["searches"] for episode in figures]),
         turns=known_mean([episode["turns"] for episode in figures]),
     )
@@ -97,16 +97,18 @@ def make_report(run: Path, facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """Format the results before and after the training as a table in Markdown."""
+    """Format the results before and after the training as a table in Markdown. A kind of question that one of
+    these validations lacks, since it was interrupted, has no row."""
     steps = sorted(results["held_out"])
     before, after = results["held_out"][steps[0]], results["held_out"][steps[-1]]
     page = Page().text(
         f"{results['held_out_questions']} held-out questions, greedy; {steps[-1]} steps, "
         f"{results['trajectories']} training trajectories"
     )
+    figures = {name: (before[name], after[name]) for name in before if name in after}
     rows = [
-        [name, f"{before[name]:.2f}", f"{after[name]:.2f}", f"{after[name] - before[name]:+.2f}"]
-        for name in before
+        [name, number(start, 2), number(end, 2), number(end - start, 2, signed=True)]
+        for name, (start, end) in figures.items()
     ]
     return str(page.table(["", "before", "after", ""], rows))
 
@@ -141,7 +143,7 @@ def _draw_exact_match(axes: pictures.Axes, held_out: Mapping[int, HeldOutMeans],
     """Draw the exact match for each kind of question, and for all questions with its 95 % interval."""
     steps = sorted(held_out)
     for kind, color in zip(held_out[steps[0]].em_by_kind, cycle(pictures.SERIES), strict=False):
-        points = [(step, held_out[step].em_by_kind[kind]) for step in steps]
+        points = [(step, ems[kind]) for step in steps if kind in (ems := held_out[step].em_by_kind)]
         pictures.line(axes, points, kind.replace("_", "-"), color)
     overall = [held_out[step].em for step in steps]
     low, high = zip(*(wilson_interval(share, questions) for share in overall), strict=True)

@@ -41,6 +41,7 @@ from rag_r1.options.import_path import add_working_directory
 from rag_r1.options.out_folder import check_out
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.protocols import Protocol
+from rag_r1.runs.lock import hold_out
 from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks, check_packages
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 from rag_r1.training.composition import check_overrides, compose_recipe, refuse_own_keys
@@ -95,30 +96,29 @@ def run_demo(
     """Run one demo in the folder `out`, where it replaces an earlier run; returns its results.
 
     Without `inputs`, the training starts from the embedded policy of the recipe's protocol, in the demo's
-    world. `timeout_s` limits the training, in seconds. Raises RunError if a server or the training fails, and
-    DataError if it has recorded fewer than two validations.
+    world. `timeout_s` limits the training, in seconds. Raises RunError if another run has the folder, or if a
+    server or the training fails, and DataError if it has recorded fewer than two validations.
     """
-    start = time.monotonic()
-    # An earlier run is removed, its policy first, since `rag-r1 serve --demo` serves a run that has one.
-    for name in ("checkpoints", "data", "index", "trajectories"):
-        shutil.rmtree(out / name, ignore_errors=True)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "report.png").unlink(missing_ok=True)
     if inputs is None:
         protocol = demo_protocol(protocol_of(recipe))
         inputs = TrainingInputs(protocol, policy_path(protocol.name))
-
-    print(f"1/4 inventing a world (seed {seed}) and its questions")
-    inputs.write(out / "data", inputs.protocol, seed)
-    print("2/4 building the BM25 index")
-    build_index(out / "data" / "corpus.jsonl", out / "index", "--backend", "bm25")
-    print("3/4 starting the retrieval server")
-    with retrieval_process(out / "index", out / "server.log") as url:
-        changes = [*_run_overrides(out, seed, inputs.policy, url), *overrides]
-        print(f"4/4 training with veRL, Ray, FSDP and vLLM; log: {out / 'train.log'}")
-        train(Recipe.find(f"demo/{recipe}").command(changes), out, timeout_s)
-    seconds = round(time.monotonic() - start, 1)
-    return make_report(out, {"recipe": recipe, "seed": seed, "seconds": seconds})
+    start = time.monotonic()
+    with hold_out(out):
+        # An earlier run is removed, its policy first, since `rag-r1 serve --demo` serves a run that has one.
+        for name in ("checkpoints", "data", "index", "trajectories"):
+            shutil.rmtree(out / name, ignore_errors=True)
+        (out / "report.png").unlink(missing_ok=True)
+        print(f"1/4 inventing a world (seed {seed}) and its questions")
+        inputs.write(out / "data", inputs.protocol, seed)
+        print("2/4 building the BM25 index")
+        build_index(out / "data" / "corpus.jsonl", out / "index", "--backend", "bm25")
+        print("3/4 starting the retrieval server")
+        with retrieval_process(out / "index", out / "server.log") as url:
+            changes = [*_run_overrides(out, seed, inputs.policy, url), *overrides]
+            print(f"4/4 training with veRL, Ray, FSDP and vLLM; log: {out / 'train.log'}")
+            train(Recipe.find(f"demo/{recipe}").command(changes), out, timeout_s)
+        seconds = round(time.monotonic() - start, 1)
+        return make_report(out, {"recipe": recipe, "seed": seed, "seconds": seconds})
 
 
 def _run_overrides(out: Path, seed: int, policy: Path, url: str) -> list[str]:

@@ -6,7 +6,10 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from rag_r1.demo import run
-from rag_r1.demo.report import make_report, summarise
+from rag_r1.demo.report import make_report, markdown, summarise
+from rag_r1.runs.errors import RunError
+from rag_r1.runs.lock import hold_out
+from tests.explorer.made_records import write
 
 
 def record(id_, em):
@@ -16,6 +19,15 @@ def record(id_, em):
 
 def test_a_trajectory_without_a_reward_is_not_counted_as_wrong():
     assert summarise([record("a", 1.0), record("b", None)]).em == 1.0
+
+
+def test_an_interrupted_validation_and_rewards_without_em_do_not_end_the_report(tmp_path):
+    bridge = {**record("b", 1.0), "data_source": "demo/bridge"}
+    validations = [[record("a", 0.5), bridge], [{**record("a", None), "rewards": {"f1": 1.0}}]]
+    for step, records in enumerate(validations):
+        rows = [{**each, "step": step} for each in records]
+        write(tmp_path / "trajectories" / "val" / f"step_{step}.jsonl", rows)
+    assert "| EM one_hop | 0.50 | – | – |" in markdown(make_report(tmp_path, {}))
 
 
 def test_a_training_with_one_validation_ends_with_the_remedy(tmp_path, monkeypatch, capsys):
@@ -41,3 +53,5 @@ def test_a_new_run_removes_the_earlier_policy_first(tmp_path, monkeypatch):
             "grpo", tmp_path, 0, inputs=run.TrainingInputs(None, tmp_path, lambda *_: next(iter(())))
         )
     assert removed[0] == "checkpoints"
+    with hold_out(tmp_path), pytest.raises(RunError, match="in use by another process"):
+        run.run_demo("grpo", tmp_path, 0)
