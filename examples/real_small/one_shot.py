@@ -53,7 +53,7 @@ class OneShotArguments(Arguments):
     seed: int = argument("seed of the split", default=0)
 
 
-@command_main(DataError, RunError, ValueError, OSError)
+@command_main(RunError, ValueError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     prog = "python -m examples.real_small.one_shot"

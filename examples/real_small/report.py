@@ -25,7 +25,6 @@ from data_process.passage_questions.questions import KINDS
 from rag_r1.agent.records import read_records, records_by_step
 from rag_r1.evaluation.report.estimates import known_mean, wilson_interval
 from rag_r1.io.atomic_files import write_text
-from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments
 from rag_r1.options.out_folder import check_out
@@ -67,7 +66,7 @@ class ReportArguments(Arguments):
     seed: int = argument("seed by which the trajectories are drawn", default=0)
 
 
-@command_main(DataError, RunError, ValueError, OSError)
+@command_main(RunError, ValueError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     prog = "python -m examples.real_small.report"
@@ -146,7 +145,7 @@ def by_kind(records: Iterable[Record]) -> dict[str, list[Record]]:
 
 def exact_match(records: Iterable[Record]) -> float:
     """Return the share of questions whose answer is an exact match; those without a score are left out."""
-    return known_mean([record["rewards"]["em"] for record in records])
+    return known_mean([record["rewards"].get("em") for record in records])
 
 
 def queries(records: Iterable[Record]) -> float:
@@ -192,7 +191,7 @@ def kinds_table(rows: Mapping[str, list[Record]]) -> tuple[list[str], list[list[
     table = []
     for name, records in rows.items():
         share, groups = exact_match(records), by_kind(records)
-        scored = sum(record["rewards"]["em"] is not None for record in records)
+        scored = sum(record["rewards"].get("em") is not None for record in records)
         low, high = wilson_interval(share, max(scored, 1))  # without scores, the share and the ends are nan
         ems = [number(exact_match(groups[kind]), 2) if kind in groups else "–" for kind in KINDS]
         interval = f"{number(share)} [{number(low)}, {number(high)}]"
@@ -234,7 +233,8 @@ def as_text(record: Record) -> str:
 
     The text has the question, whether the answer is right, and the turns with the titles of their passages.
     """
-    verdict = "right" if record["rewards"]["em"] else f"wrong; right: {record['golds'][0]}"
+    em = record["rewards"].get("em")
+    verdict = "right" if em else f"{'not judged' if em is None else 'wrong'}; right: {record['golds'][0]}"
     lines = [f"{record['question']} ({verdict})"]
     for turn in record["turns"]:
         lines += turn["text"].splitlines()

@@ -17,7 +17,6 @@ from typing import Any
 from rag_r1.corpus.inputs import passages_of
 from rag_r1.corpus.reader import Corpus
 from rag_r1.io.atomic_files import write_json_lines
-from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.options.out_folder import check_out_file
@@ -31,7 +30,7 @@ class ShortPassagesArguments(Arguments):
     words: Positive = argument("words of a passage after its title; 50 are about 80 tokens", default=50)
 
 
-@command_main(DataError, ValueError, OSError)
+@command_main(ValueError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     prog = "python -m examples.real_small.short_passages"

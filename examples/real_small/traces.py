@@ -34,6 +34,7 @@ from typing import Any, Literal
 from tqdm import tqdm
 
 from rag_r1.agent import Trajectory, Turn
+from rag_r1.data.files.questions import text_of, texts_of
 from rag_r1.demo.traces.mixes import Mix, Strategy, draw_strategy
 from rag_r1.demo.traces.turns import turn
 from rag_r1.io.atomic_files import write_json_lines
@@ -96,7 +97,7 @@ class TraceArguments(Arguments):
     seed: int = argument("seed of the draws", default=0)
 
 
-@command_main(DataError, RunError, ValueError, OSError)
+@command_main(RunError, ValueError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     prog = "python -m examples.real_small.traces"
@@ -123,12 +124,12 @@ def read_questions(path: Path) -> list[Question]:
         for number, line in enumerate(limited_lines(lines, _MAX_LINE_BYTES), 1):
             try:
                 row = read_json_line(line)
-                ids, titles = tuple(row["supporting_ids"]), tuple(row["supporting_titles"])
-                golds = tuple(row["golden_answers"])
-                are_texts = all(isinstance(text, str) for text in (row["question"], *golds, *ids, *titles))
-                if row["kind"] not in MIXED or not (golds and ids and are_texts) or len(ids) != len(titles):
-                    raise ValueError("kind, question, golden_answers or the passages are not usable")
-                questions.append(Question(str(row["id"]), row["kind"], row["question"], golds, ids, titles))
+                names = ("golden_answers", "supporting_ids", "supporting_titles")
+                golds, ids, titles = (tuple(texts_of(row, name)) for name in names)
+                if row["kind"] not in MIXED or not (golds and ids) or len(ids) != len(titles):
+                    raise ValueError("kind, golden_answers or the passages are not usable")
+                text = text_of(row, "question")
+                questions.append(Question(str(row["id"]), row["kind"], text, golds, ids, titles))
             except (ValueError, KeyError, TypeError, RecursionError) as error:
                 message = f"{path}, line {number}: {error!r}"
                 raise DataError(f"{message}: make the file with rag-r1 passage-questions") from error

@@ -56,6 +56,10 @@ def test_the_last_run_of_a_step_counts_and_a_line_that_was_cut_off_is_skipped(tm
     assert training_log(tmp_path) == {1: {"a": 2.0}}
 
 
+def test_an_answer_without_a_score_is_not_called_wrong():
+    assert "(not judged; right: Karlen Ford)" in as_text(made("a", None))
+
+
 def test_each_line_of_a_trajectory_is_indented_so_that_none_is_markup():
     text = as_text({**made("a"), "question": "Which town?\n# A. Ulm"})
     assert "    # A. Ulm (right)" in text and all(line.startswith("    ") for line in text.splitlines())
