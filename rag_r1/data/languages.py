@@ -93,5 +93,6 @@ def _split_words(text: str) -> list[str]:
 
 def _scripts(text: str) -> Counter[str]:
     """Count the letters of each script in a text. The script of a letter is the first word of its Unicode
-    name."""
-    return Counter(unicodedata.name(letter, "").split(" ")[0] for letter in text if letter.isalpha())
+    name. Katakana counts as hiragana, since Japanese has both, and a full-width letter as an ordinary one."""
+    names = (unicodedata.name(c, "") for c in unicodedata.normalize("NFKC", text) if c.isalpha())
+    return Counter(re.split("[ -]", name.replace("KATAKANA", "HIRAGANA"))[0] for name in names)

@@ -46,6 +46,10 @@ def test_foreign_names_in_a_question_do_not_make_it_foreign(question):
     assert not is_in_another_language(question, [TEXTS["en"]])
 
 
+def test_full_width_letters_and_both_kana_are_no_other_language():
+    assert not is_in_another_language("ＢＢＣのホテルはどこ", ["BBCは東京にある。"])
+
+
 @given(st.text("абвгдειοπ你好吗かな한국 ", max_size=60))
 def test_no_text_is_in_another_script_than_itself(text):
     assert not is_in_another_language(text, [text])
