@@ -54,6 +54,7 @@ def elements(text: TextIO, begin: int = 1, ends_text: bool = True) -> Iterator[A
             raise ValueError("there is more text after its end")
     except ValueError as error:
         reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
+        reason = reason.removesuffix(" starting at")  # a position follows in Python's message
         location = f"after element {number}" if number else "at its beginning"
         raise ValueError(f"{reason} {location}") from error
 

@@ -89,7 +89,7 @@ def open_rows(
 
 def refuse_repeated(paths: Sequence[str | Path]) -> None:
     """Raise DataError for a file that is named twice, also by another path or a link."""
-    files = [os.path.realpath(path) for path in paths]  # unlike Path.resolve also of a loop of links
+    files = [os.path.realpath(path) for path in paths]  # unlike Path.resolve, also for a loop of links
     counts = Counter(files)
     if repeated := [path for path, file in zip(paths, files, strict=True) if counts[file] > 1]:
         same = (path for path in repeated if os.path.realpath(path) == os.path.realpath(repeated[0]))
@@ -131,8 +131,8 @@ def refuse_utf16(path: Path, file: BinaryIO, accepted: str = ACCEPTED) -> None:
             raise not_text from error
         convert = f"iconv -f {encoding} -t UTF-8"
         file_name = quote(str(path))
-        is_gzip = path.name.lower().endswith(".gz")
-        command = f"zcat {file_name} | {convert}" if is_gzip else f"{convert} {file_name}"
+        is_gzip = isinstance(file, gzip.GzipFile)  # whatever the name is: zcat reads stdin
+        command = f"zcat < {file_name} | {convert}" if is_gzip else f"{convert} {file_name}"
         raise DataError(f"{path} is not UTF-8 but {encoding}: convert it (`{command} > NEW`), and give NEW")
     if b"\0" in begin:
         raise not_text
@@ -173,6 +173,7 @@ def _json_rows(path: Path, file: BinaryIO, within: str | None) -> Rows:
 
 def _lines(path: Path, file: Any) -> Iterator[Any]:
     """Yield the lines of a file of bytes or of text. Raises DataError for a line that is too long."""
+    # `read(0)` is what readline returns at the end: b"" or "".
     for number, line in enumerate(iter(partial(file.readline, MAX_LINE + 1), file.read(0)), 1):
         if len(line) > MAX_LINE:
             raise DataError(f"{path}, line {number}: longer than {MAX_LINE >> 20} MiB: remove or split it")

@@ -67,7 +67,7 @@ def test_a_text_that_json_refuses_is_refused_after_the_elements_before_the_fault
 @pytest.mark.parametrize(
     ("text", "read", "message"),
     [
-        ('[{"a": 1}, {"a', [{"a": 1}], "Unterminated string starting at after element 1"),
+        ('[{"a": 1}, {"a', [{"a": 1}], "Unterminated string after element 1"),
         ("[1, 2", [1, 2], "it ends after element 2"),
         ("[1 2]", [1], "expecting a comma or the end, not '2' after element 1"),
         ("[1,]", [1], "Expecting value after element 1"),

@@ -136,8 +136,7 @@ def test_the_titles_of_gold_passages_are_kept_in_the_rows_of_a_training(tmp_path
         {"question": "When?", "answer": "y"},
         {"question": "Where?", "answer": "z", "supporting_titles": "no list"},
     ]
-    path = tmp_path / "q.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (path := tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert [dict(question.metadata) for question in read_file(path).questions] == [
         {"supporting_titles": ["Rome", "Tiber"]},
         {},
