@@ -33,7 +33,7 @@ from rag_r1.agent import Budget
 from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.config.recipes import RECIPES
 from rag_r1.demo.names import YEARS
-from rag_r1.demo.phase_trainer import Row, TrainingPhase
+from rag_r1.demo.phase_trainer import TrainingPhase
 from rag_r1.demo.pipeline.pretraining_data import name_tokens
 from rag_r1.demo.policy import load_policy, policy_path
 from rag_r1.demo.search import WorldSearch
@@ -104,7 +104,11 @@ def _train_phase(
     # The years are left out: most of them are in the lists of the pages, which are not worth learning.
     names = name_tokens(tokenizer) - set(tokenizer.convert_tokens_to_ids([f" {year}" for year in YEARS]))
     return train_policy(
-        folder, model, tokenizer, phase, lambda step: weighted_rows(setup, rates, seed, step, names)
+        folder,
+        model,
+        tokenizer,
+        phase,
+        lambda step: [loss_weights(row, names) for row in scripted_rows(setup, rates, seed, step)],
     )
 
 
@@ -137,13 +141,6 @@ def _tag_pairs(protocol: Protocol) -> list[tuple[str, str]]:
 def memory_setup(tokenizer: PreTrainedTokenizerBase, protocol: Protocol) -> AgentSetup:
     """Return the agent of the recipes with a placeholder search; the caller replaces its tools."""
     return script_setup(tokenizer, protocol, memory_budget())
-
-
-def weighted_rows(
-    setup: AgentSetup, rates: BehaviourRates, seed: str, step: int, names: frozenset[int] = frozenset()
-) -> list[Row]:
-    """Return the rows of a step's scripted episodes, with the weights of their tokens in the loss."""
-    return [loss_weights(row, names) for row in scripted_rows(setup, rates, seed, step)]
 
 
 def measure_memory(

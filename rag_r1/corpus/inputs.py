@@ -72,17 +72,15 @@ def check_first_rows(corpus: Corpus, skip_bad_rows: bool | None = None) -> None:
     """Check the first row of each file. Raises DataError if the files have no rows at all or, unless
     `skip_bad_rows` says to leave such rows out, if a first row is not a passage. `skip_bad_rows` is None for
     a command without this flag, which the message then does not name."""
-    has_rows = not corpus.files
+    has_rows = not corpus.files  # there is nothing to check without a file
     for index in range(len(corpus.files)):
         # After a file without rows, this is the first row of a later one.
         row, position = next(corpus.rows(CorpusPosition(index), progress=False), (None, START))
         if isinstance(row, ValueError) and not skip_bad_rows:
             with open_bytes(path := corpus.files[position.file]) as file:
                 refuse_utf16(path, file, f"files whose names end in {', '.join(SUFFIXES)}")
-            remedy = "correct the file"
-            if skip_bad_rows is not None:
-                remedy += ", or leave such rows out with --skip-bad-rows"
-            raise DataError(f"{corpus.location(position)}: {row}; {_ROW}: {remedy}")
+            flag = "" if skip_bad_rows is None else ", or leave such rows out with --skip-bad-rows"
+            raise DataError(f"{corpus.location(position)}: {row}; {_ROW}: correct the file{flag}")
         has_rows = has_rows or row is not None
     if not has_rows:
         raise DataError(f"{', '.join(map(str, corpus.files))}: no passage in it; {_ROW}: give another file")

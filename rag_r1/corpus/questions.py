@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 
 from rag_r1.corpus.evidence import COLUMNS, evidence_of
 from rag_r1.data.files.bad_rows import BadRows
-from rag_r1.data.files.questions import columns_of, parse_row
+from rag_r1.data.files.question_file import check_columns
+from rag_r1.data.files.questions import ANSWER_KEYS, KEYS, parse_row
 from rag_r1.data.files.row_files import ACCEPTED, open_rows, refuse_repeated
 from rag_r1.data.rows import COLUMNS_READ, QuestionRow, as_golds, read_rows, row_fault
 from rag_r1.io.errors import DataError
 from rag_r1.sandbox.parquet import check_parquet
 
-_GOLDS = ("golden_answers", "answers", "answer")
-_READ_COLUMNS = ("question", *_GOLDS, "id", "_id", "idx", *COLUMNS)
+_READ_COLUMNS = tuple(dict.fromkeys((*KEYS, *COLUMNS)))
 
 
 class QuestionPart(NamedTuple):
@@ -98,10 +98,9 @@ def _rows(path: Path) -> Iterator[tuple[int, Any, Callable[[Any, Path, int], Cor
     if has_verl_columns(path):
         yield from ((number, row, _from_verl) for number, row in enumerate(read_rows(path), 1))
         return
-    with open_rows(path, _READ_COLUMNS, (*_GOLDS, *COLUMNS)) as (columns, rows):
-        if columns is not None and "question" not in columns:
-            present = columns_of(columns)
-            raise DataError(f"{path} has no column `question`: {present}. Rename the column of questions")
+    with open_rows(path, _READ_COLUMNS, (*ANSWER_KEYS, *COLUMNS)) as (columns, rows):
+        if columns is not None:
+            check_columns(path, columns)
         yield from ((number, row, _from_data_set) for number, row in rows)
 
 

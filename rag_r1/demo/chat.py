@@ -123,12 +123,11 @@ def last_demo_run(outputs: Path) -> DemoRun | None:
 
     Only runs that have a policy, an index and a recipe count.
     """
-    runs = []
+    runs: dict[float, DemoRun] = {}  # by the time of the policy's weights
     for folder in outputs.glob("*"):
         recipe = RECIPES / "demo" / f"{folder.name}.yaml"
         checkpoint = newest_checkpoint(folder / "checkpoints")
         weights = checkpoint and checkpoint / "actor" / "huggingface" / "model.safetensors"
         if weights and weights.is_file() and recipe.is_file() and (folder / "index").is_dir():
-            run = DemoRun(folder, weights.parent, protocol_of(folder.name))
-            runs.append((weights.stat().st_mtime, run))
-    return max(runs, key=lambda pair: pair[0])[1] if runs else None
+            runs[weights.stat().st_mtime] = DemoRun(folder, weights.parent, protocol_of(folder.name))
+    return runs[max(runs)] if runs else None

@@ -119,10 +119,8 @@ def write_reading_row(
         # State the intermediate fact, too, because two steps in one thought are too hard for this policy.
         thought = f"{question.lookups[0].value}, {thought}"
     note = _note(question, form, rng) if form else ""
-    return [
-        _document_segment(documents, rng),
-        Segment(note + _ending(f"{thought}I know enough.", answer), True),
-    ]
+    turn = Segment(note + _ending(f"{thought}I know enough.", answer), True)
+    return [_document_segment(documents, rng), turn]
 
 
 def write_unrelated_row(
@@ -131,9 +129,8 @@ def write_unrelated_row(
     """Write a row with unrequested documents that do not contain the answer, or with none, and a guess."""
     documents = []
     if rng.random() < DOCUMENTS_SHARE:
-        documents = _search_results(
-            neighbouring_words(question, rng), search, _needed_documents(question, world)
-        )
+        query, needed = neighbouring_words(question, rng), _needed_documents(question, world)
+        documents = _search_results(query, search, needed)
     return [_document_segment(documents, rng), *write_guess_row(question, world, rng, None)]
 
 
@@ -233,10 +230,9 @@ def batches(
         world = fresh_world(rng)
         search = WorldSearch(world.passages, TOPK)
         row_kinds = [kind for kind, count in mix.items() for _ in range(count)]
+        questions = make_questions(world, len(row_kinds), rng.randrange(1 << 48), kinds)
         batch = []
-        for kind, question in zip(
-            row_kinds, make_questions(world, len(row_kinds), rng.randrange(1 << 48), kinds), strict=True
-        ):
+        for kind, question in zip(row_kinds, questions, strict=True):
             if kind == "guess" and "note" not in mix and rng.random() < NOTE_SHARE:
                 kind = "note"
             counts[kind] += 1

@@ -162,8 +162,7 @@ def test_wherever_a_compressed_file_was_cut_off_the_records_before_are_read(tmp_
 
 def test_a_file_that_was_compressed_as_a_whole_is_read_too(tmp_path):
     plain = written(tmp_path / "a", ["a", "b"], compressed=False)
-    path = tmp_path / "whole.jsonl.gz"
-    path.write_bytes(gzip.compress(plain.read_bytes()))
+    (path := tmp_path / "whole.jsonl.gz").write_bytes(gzip.compress(plain.read_bytes()))
     assert list(read_records(path)) == list(read_records(plain))
 
 

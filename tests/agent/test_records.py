@@ -87,8 +87,7 @@ def test_wherever_writing_was_cut_off_the_records_before_are_read(tmp_path_facto
 
 @pytest.mark.parametrize("line", ["{broken", "[1, 2]", "7", '"text"', "[" * 100_000, "\x00"])
 def test_a_broken_line_is_named_with_its_file(tmp_path, line, caplog):
-    path = tmp_path / "step_000001-7.jsonl"
-    path.write_text(f'{{"id": "a"}}\n\n{line}\n{{"id": "b"}}\n')
+    (path := tmp_path / "step_000001-7.jsonl").write_text(f'{{"id": "a"}}\n\n{line}\n{{"id": "b"}}\n')
     read = read_records(tmp_path)
     assert next(read) == {"id": "a"}
     with pytest.raises(DataError, match=r"step_000001-7\.jsonl, line 3: not a trajectory record"):

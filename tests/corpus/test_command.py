@@ -131,8 +131,7 @@ def test_ids_of_another_corpus_are_ignored_unless_they_are_trusted(run, tmp_path
 
 
 def test_redirects_are_followed(run, tmp_path):
-    redirects = tmp_path / "redirects.tsv"
-    redirects.write_text("Rome\tUlm\nHeat\tHeat (1995 film)\n")
+    (redirects := tmp_path / "redirects.tsv").write_text("Rome\tUlm\nHeat\tHeat (1995 film)\n")
     run("--redirects", redirects)
     verdicts = {row["id"]: row["signals"]["titles"] for row in rows_of(tmp_path / "out" / "verdicts.jsonl")}
     assert verdicts["titles"]["Rome"] == "redirect" and verdicts["film"] == {"Heat": "redirect"}
@@ -193,7 +192,6 @@ def test_an_id_that_two_passages_have_is_named_with_both_places_and_nothing_is_w
     other = written(tmp_path / "more.jsonl", [{"id": "7", "contents": "a"}, {"id": "2", "contents": "b"}])
     for skip in ([], ["--skip-bad-rows"]):
         status, _, error = run("--corpus", other, *skip)
-        assert (
-            status == 1 and f"{other}, line 2: the id '2' is that of {tmp_path}/corpus.jsonl, line 2" in error
-        )
+        named = f"{other}, line 2: the id '2' is that of {tmp_path}/corpus.jsonl, line 2"
+        assert status == 1 and named in error
     assert not (tmp_path / "out" / "summary.json").exists()

@@ -133,8 +133,7 @@ def test_a_utf16_file_after_an_empty_one_is_refused_with_the_command_that_conver
 
 
 def test_a_supply_may_have_no_ids(tmp_path):
-    path = tmp_path / "supply.jsonl"
-    path.write_text('{"title": "Ulm", "text": "A city."}\n')
+    (path := tmp_path / "supply.jsonl").write_text('{"title": "Ulm", "text": "A city."}\n')
     assert passages(Corpus([path], ids=False)) == [Passage(None, '"Ulm"\nA city.')]
     assert "no 'id'" in faults(Corpus([path]))[0]
 

@@ -97,9 +97,8 @@ def asks(*golds: str, **more) -> CorpusQuestion:
 def test_every_signal_is_read_from_what_was_found():
     known = evidence(ids={"1"}, answers={"danube": (2, "7"), "1762": (5, "8")})
     read = signals_of(asks("the Danube", "1762", ids=("1", "2"), titles=("Ulm", "Rome")), known)
-    assert read == QuestionSignals(
-        ("2",), {"Ulm": "case", "Rome": None}, None, None, "distinctive", (), 2, "7"
-    )
+    levels = {"Ulm": "case", "Rome": None}
+    assert read == QuestionSignals(("2",), levels, None, None, "distinctive", (), 2, "7")
 
 
 @pytest.mark.parametrize(

@@ -106,8 +106,7 @@ def test_rows_that_are_written_one_by_one_are_those_of_a_list_in_one_schema(tmp_
 
 
 def test_an_error_while_writing_leaves_the_file_of_before_and_names_the_row(tmp_path: Path):
-    path = tmp_path / "train.parquet"
-    path.write_bytes(b"before")
+    (path := tmp_path / "train.parquet").write_bytes(b"before")
     message = "row made/train/1: undeclared metadata colour"
     with pytest.raises(ValueError, match=message), RowWriter(path) as writer:
         writer.add(replace(ROW, metadata={"colour": "red"}))

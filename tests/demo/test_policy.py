@@ -106,17 +106,14 @@ def test_a_rollout_is_one_row_of_prompt_turns_and_observations(name, held_out):
     model, tokenizer = policy.load_policy(policy.policy_path(name))
     torch.manual_seed(0)
     protocol = world.demo_protocol(name)
-    codec = TokenizerCodec(tokenizer)
+    codec, budget = TokenizerCodec(tokenizer), Budget(max_turns=3)
     for temperature in (0.0, 1.0):
-        rollouts = run_rollouts(
-            model, tokenizer, protocol, questions[:8], search, temperature, Budget(max_turns=3)
-        )
+        rollouts = run_rollouts(model, tokenizer, protocol, questions[:8], search, temperature, budget)
         for rollout in rollouts:
             ids, mask = rollout.row.response_ids, rollout.row.response_mask
             generated = codec.decode([token for token, kept in zip(ids, mask, strict=True) if kept])
-            assert rollout.row.prompt_ids == policy.prompt_ids(
-                tokenizer, protocol, protocol.messages(rollout.question.text)
-            )
+            messages = protocol.messages(rollout.question.text)
+            assert rollout.row.prompt_ids == policy.prompt_ids(tokenizer, protocol, messages)
             assert generated == rollout.trajectory.generated_text
             logits = model(torch.tensor([rollout.row.prompt_ids + ids])).logits[0].log_softmax(-1)
             start = len(rollout.row.prompt_ids)

@@ -49,9 +49,8 @@ def test_no_row_holds_a_search_nor_a_prompt_that_names_one_and_no_documents(writ
     for prompt, text, reading in written:
         assert not any(tag in text for tag in QUERY_TAGS)
         assert not isinstance(PROTOCOL.parse(text), Search)
-        assert QUERY_TAGS[0] not in prompt or reading, (
-            "the prompt of reinforcement learning alone is never answered by a guess"
-        )
+        # The prompt of reinforcement learning alone is never answered by a guess.
+        assert QUERY_TAGS[0] not in prompt or reading
 
 
 def test_every_row_ends_in_an_answer_in_the_dialects_own_ending(written):
@@ -87,9 +86,8 @@ def test_a_note_says_what_it_takes_of_the_question():
 def test_documents_that_nobody_asked_for_hold_every_fact_of_the_answer():
     rng = random.Random(0)
     for question in QUESTIONS:
-        reading, turn = r1_searcher_traces.write_reading_row(
-            question, SMALL, SEARCH, rng, rng.choice([None, "memo"])
-        )
+        form = rng.choice([None, "memo"])
+        reading, turn = r1_searcher_traces.write_reading_row(question, SMALL, SEARCH, rng, form)
         assert not reading.generated and all(lookup.value in reading.text for lookup in question.lookups)
         assert PROTOCOL.parse(turn.text).text == question.gold
 
@@ -170,8 +168,7 @@ def test_the_committed_policy_reads_but_searches_in_less_than_one_trajectory_of_
     data = world.demo_data(0, train=4, val=160)
     model, tokenizer = policy.load_policy(policy.policy_path(r1_searcher_traces.NAME))
     torch.manual_seed(0)
-    rollouts = run_rollouts(
-        model, tokenizer, PROTOCOL, data.val, WorldSearch(data.passages, r1_searcher_traces.TOPK), 1.0
-    )
+    search = WorldSearch(data.passages, r1_searcher_traces.TOPK)
+    rollouts = run_rollouts(model, tokenizer, PROTOCOL, data.val, search, 1.0)
     searched = sum(rollout.trajectory.n_searches > 0 for rollout in rollouts)
     assert 0 < searched < 16

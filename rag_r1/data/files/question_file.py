@@ -57,7 +57,7 @@ def collect(
     """
     file = QuestionFile(name)
     if columns:
-        _check_columns(name, columns)
+        check_columns(name, columns)
     for number, row in rows:
         file.n_read += 1
         try:
@@ -70,7 +70,7 @@ def collect(
     return file
 
 
-def _check_columns(name: str, columns: Collection[str]) -> None:
+def check_columns(name: object, columns: Collection[str]) -> None:
     """Raise DataError if a table has no column of questions, or none of answers."""
     present = columns_of(columns)
     if "question" not in columns:

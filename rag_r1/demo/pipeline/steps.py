@@ -175,12 +175,7 @@ class Pipeline(PipelineArtifacts):
     def _sft(self) -> Step:
         """Make the step that fine-tunes the base on the samples."""
         args = self.args
-        settings = {
-            "seed": args.seed,
-            "epochs": args.sft_epochs,
-            "batch": args.sft_batch,
-            "set": args.sft_set,
-        }
+        settings = dict(seed=args.seed, epochs=args.sft_epochs, batch=args.sft_batch, set=args.sft_set)
 
         def work(folder: Path) -> dict[str, Any]:
             run, data = folder / "run", self.out / "sft_data"

@@ -68,8 +68,7 @@ def test_the_page_has_a_line_for_each_training_and_a_picture(tmp_path):
 @pytest.mark.slow  # a picture
 def test_finished_trainings_are_shown_again_and_those_of_other_settings_are_refused(tmp_path, capsys):
     def write(run):
-        folder = tmp_path / f"seed{run['seed']}" / run["arm"]
-        folder.mkdir(parents=True)
+        (folder := tmp_path / f"seed{run['seed']}" / run["arm"]).mkdir(parents=True)
         (folder / "memory.json").write_text(json.dumps(run))
 
     for run in (run_of("plain", 0, 0.2, 0.3), run_of("memory", 0, 0.2, 0.8)):

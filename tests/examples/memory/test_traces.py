@@ -10,14 +10,9 @@ from functools import partial
 import pytest
 
 from examples.common.scripted_episodes import play
+from examples.common.scripted_sft import loss_weights
 from examples.memory.traces import MIXED, RIGHT, BehaviourRates, ScriptedMemory, scripted_rows
-from examples.memory.warm_start import (
-    add_memory_tokens,
-    memory_budget,
-    memory_protocol,
-    memory_setup,
-    weighted_rows,
-)
+from examples.memory.warm_start import add_memory_tokens, memory_budget, memory_protocol, memory_setup
 from examples.memory.world import KINDS, fresh_pages
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.world import make_questions
@@ -86,7 +81,7 @@ def test_a_turn_is_never_invalid_and_its_loss_is_on_what_the_script_wrote(setups
     assert not any(turn.action == "invalid" for _, record, _ in played for turn in record.turns)
     rows = scripted_rows(setups[MEMORY], MIXED, "warm-0", 3)
     assert rows == scripted_rows(setups[MEMORY], MIXED, "warm-0", 3)
-    weighted = weighted_rows(setups[MEMORY], MIXED, "warm-0", 3)
-    for row, (ids, weights) in zip(rows, weighted, strict=True):
+    for row in rows:
+        ids, weights = loss_weights(row, frozenset())
         assert ids == row.prompt_ids + row.response_ids
         assert weights[len(row.prompt_ids) :] == row.response_mask and not any(weights[: len(row.prompt_ids)])

@@ -89,8 +89,7 @@ def test_the_page_tells_the_change_what_held_and_the_papers_figures():
 def test_a_finished_comparison_is_printed_again_and_other_settings_are_refused(tmp_path, capsys):
     made = results(arms(), arms())
     for run in made["runs"]:
-        folder = tmp_path / f"seed{run['seed']}"
-        folder.mkdir()
+        (folder := tmp_path / f"seed{run['seed']}").mkdir()
         (folder / "results.json").write_text(json.dumps({"settings": made["settings"], "results": run}))
     words = ["--seeds", "0", "1", "--out", str(tmp_path)]
     assert sq_mq.main(words) == 0
