@@ -1,4 +1,4 @@
-"""Runs the two loops of a seed with `rag-r1 iterate`, and finds what finished ones have left.
+"""Runs the two loops of a seed with `rag-r1 iterate`, and reads the results of finished ones.
 
     loop      rounds of agent, data, retriever, index and reload, and a last training of the agent
     control   the same trainings of the agent with the first index; the steps before the first retriever are

@@ -227,7 +227,7 @@ def records_by_step(folder: str | Path) -> dict[int, list[dict[str, Any]]]:
         if isinstance(step, int) and isinstance(id_, str):
             steps[step][id_] = record
         else:
-            _skip_or_raise(True, location, "it has no step or no id")
+            _skip_or_raise(skip_broken=True, location=location, problem="it has no step or no id")
     return {step: list(records.values()) for step, records in sorted(steps.items())}
 
 

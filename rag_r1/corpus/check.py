@@ -110,7 +110,7 @@ def check_corpus(
     foreign = _sources_with_foreign_ids(args, questions, scan)
     findings = CorpusFindings(scan, titles, retrieved.get("retriever"), retrieved.get("bm25"), foreign)
     judged = judge_questions(questions, findings)
-    summary = report.summarise(judged, findings, report.notes(questions, findings, args.ids))
+    summary = report.summarise(judged, findings, report.make_notes(questions, findings, args.ids))
     missing = report.missing_evidence(judged)
     repaired = _write_repaired(args, inputs, missing) if args.supply else None
     report.write_report(args.out, judged, summary)

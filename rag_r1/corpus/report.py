@@ -49,7 +49,7 @@ def missing_evidence(judged: Iterable[QuestionVerdict]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: -row["questions"])
 
 
-def notes(questions: Sequence[CorpusQuestion], findings: CorpusFindings, ids: IdsMode) -> list[str]:
+def make_notes(questions: Sequence[CorpusQuestion], findings: CorpusFindings, ids: IdsMode) -> list[str]:
     """Return notes without which the reported shares could be misread. `ids` is the value of --ids."""
     texts = []
     if findings.foreign and ids == "auto":

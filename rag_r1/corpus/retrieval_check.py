@@ -151,8 +151,8 @@ async def _search(
         if isinstance(documents, Failure):
             return documents.detail
         # All golds are among the answers already, so `add` only returns their keys.
-        gold_keys = {answers.keys[key] for gold in golds if (key := answers.add(gold)) is not None}
-        hits = (rank for rank, doc in enumerate(documents, 1) if gold_keys & answers.matches_in(doc.contents))
+        indices = {answers.keys[key] for gold in golds if (key := answers.add(gold)) is not None}
+        hits = (rank for rank, doc in enumerate(documents, 1) if indices & answers.matches_in(doc.contents))
         ranks.append(next(hits, None))
         ids += [document.id for document in documents]
     rank = None if None in ranks else max(rank for rank in ranks if rank is not None)

@@ -99,24 +99,24 @@ RULES = (
     ),
     VerdictRule(
         "in_top_k",
-        "a gold answer stands in the first k passages of the retriever, or of BM25",
+        "one of the first k passages of the retriever, or of BM25, contains a gold answer",
         lambda s: s.in_top_k,
         "answerable",
     ),
     VerdictRule(
         "anywhere",
-        "a gold answer stands in some passage",
+        "some passage contains a gold answer",
         lambda s: s.anywhere == "distinctive",
         "answerable",
     ),
     VerdictRule(
         "anywhere_weak",
-        "the same, but it is a number, has at most three letters, or is common: in more than 20 passages and "
-        "in more than 1 of 1,000",
+        "the same, but the answer is a number, has at most three letters, or is common: in more than 20 "
+        "passages and in more than 1 of 1,000",
         lambda s: s.anywhere == "weak",
         "unknown",
     ),
-    VerdictRule("nowhere", "no gold answer stands in any passage", lambda s: True, "unanswerable"),
+    VerdictRule("nowhere", "no passage contains a gold answer", lambda s: True, "unanswerable"),
 )
 
 

@@ -1,8 +1,8 @@
 """Reads the wording of a question: whether it is one question, what it refers to, and what it names.
 
-Closed classes of words (question words, pronouns, auxiliaries) decide where they can; where only a list of
-nouns helps, the list stands here. The patterns are for English and find nothing in other languages, but
-`unknown_names` reads every script that has capital letters.
+Closed classes of words (question words, pronouns, auxiliaries) decide where they suffice, and otherwise lists
+of nouns. The patterns are for English and find nothing in other languages, but `unknown_names` reads every
+script that has capital letters.
 """
 
 from __future__ import annotations

@@ -116,10 +116,10 @@ def as_golds(value: Any) -> list[str]:
 
     `value` is a string, a list, a tuple, a numpy array (as read from parquet), a ground truth `{"target":
     ...}`, or None (no golds). Lists may be nested, with a list of aliases for each answer. Blank entries are
-    left out, as is NaN, which pandas reads from an empty cell, and numbers become text.
+    left out, as are NaN, which pandas reads from an empty cell, and other mappings. Numbers become text.
     """
     if isinstance(value, Mapping):
-        value = value.get("target")
+        return as_golds(value.get("target"))
     value = _plain(value)
     if isinstance(value, list | tuple):
         return [gold for item in value for gold in as_golds(item)]

@@ -18,7 +18,7 @@ STEM = [a + b for a in "Kar Vel Zan Mor Ila Pes".split() for b in "len da tis bo
 TOWN = "Ford Mill Bridge Haven Cross Hill Moor Gate".split()
 RIVER = "Water Brook Beck Run Stream Burn Flow Creek".split()
 COMPANY = "Works Motors Foundry Bank Press Foods Glass Steel".split()
-#: Occupations of persons, which stand in passages only.
+#: Occupations of persons, which occur only in passages.
 TRADE = "painter singer doctor writer pilot teacher farmer miner".split()
 #: The words of all names.
 NAME_WORDS = (*FIRST, *LAST, *STEM, *TOWN, *RIVER, *COMPANY)

@@ -187,8 +187,8 @@ def test_a_row_without_a_question_is_told(question):
         {},
         {"target": None},
         {"target": []},
-        {"target": [" "]},
-        {"target": [None]},
+        {"target": [" ", None]},
+        {"target": {"aliases": ["x"]}},
         {"text": "x"},
     ],
 )

@@ -113,7 +113,7 @@ def _added_ids(tokens: list[dict[str, Any]]) -> dict[str, int] | None:
 
 def _ranks(spec: dict[str, Any], model: Any) -> dict[bytes, int] | None:
     """Return the ids of the tokens by their bytes; None if the model is no byte-level BPE, has options that
-    tiktoken has not, or has ids that do not rise with the ranks of the merges."""
+    tiktoken lacks, or has ids that do not rise with the ranks of the merges."""
     # tiktoken has none of these.
     foreign_options = ("dropout", "continuing_subword_prefix", "end_of_word_suffix")
     if spec["type"] != "BPE" or any(spec[option] for option in foreign_options):
