@@ -28,7 +28,7 @@ import numpy as np
 
 from rag_r1.evaluation.report.bootstrap import DEFAULT_BOOTSTRAP, Bootstrap, Estimate, Estimates, RatioSums
 from rag_r1.evaluation.report.episode_metrics import METRICS
-from rag_r1.evaluation.report.measures import MEASURES, Measure, by_question, measures_of, score
+from rag_r1.evaluation.report.measures import MEASURES, Measure, by_question, score, term_measure
 from rag_r1.evaluation.report.published_results import in_paper_order
 from rag_r1.evaluation.report.report import figure
 from rag_r1.evaluation.report.run_table import QuestionKey, RunTable
@@ -149,7 +149,7 @@ def _measures(tables: Sequence[RunTable], normaliser: NormaliserName) -> list[Me
     """Return the scores with the normaliser, the reward terms of all runs, and the untested figures."""
     scores = [replace(score(name, normaliser), name=name, label=score(name).label) for name in METRICS]
     shared_terms = set(tables[0].terms).intersection(*(table.terms for table in tables[1:]))
-    terms = [measure for measure in measures_of(tables[0]) if measure.name in shared_terms]
+    terms = [term_measure(name, tables) for name in sorted(shared_terms)]
     by_name = {measure.name: measure for measure in MEASURES}
     return [*scores, *terms, *(by_name[name] for name in _UNTESTED)]
 

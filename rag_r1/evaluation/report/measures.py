@@ -124,13 +124,14 @@ MEASURES: tuple[Measure, ...] = (
 
 def measures_of(table: RunTable) -> tuple[Measure, ...]:
     """Return MEASURES, and a measure for each term of the reward in the records, such as a judge's."""
-    terms = []
-    for name in table.terms:
-        values = table.columns[name][~np.isnan(table.columns[name])]
-        share = bool(((values >= 0) & (values <= 1)).all())
-        label = f"{name.removeprefix(TERM_PREFIX)} (term)"
-        terms.append(Measure(name, label, "scores", column(name), share=share))
-    return (*MEASURES, *terms)
+    return (*MEASURES, *(term_measure(name, [table]) for name in table.terms))
+
+
+def term_measure(name: str, tables: Sequence[RunTable]) -> Measure:
+    """Return the measure of a term of the reward. It is a share if all of its values in these tables are."""
+    values = np.concatenate([table.columns[name] for table in tables])
+    share = bool(((values >= 0) & (values <= 1) | np.isnan(values)).all())
+    return Measure(name, f"{name.removeprefix(TERM_PREFIX)} (term)", "scores", column(name), share=share)
 
 
 def by_source(table: RunTable, measures: Sequence[Measure]) -> tuple[dict[str, RatioSums], np.ndarray]:

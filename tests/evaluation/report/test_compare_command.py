@@ -182,11 +182,12 @@ def test_runs_without_a_shared_question_are_refused(tmp_path):
 
 
 def test_terms_that_all_runs_have_are_compared(tmp_path):
-    first = answers("rr", rewards={"judge": 0.25, "own": 1.0})
-    second = answers("rr", rewards={"judge": 0.75})
+    first = answers("r", rewards={"judge": 0.25, "own": 1.0}) + answers("r", "nq", rewards={"judge": 0.25})
+    second = answers("r", rewards={"judge": -0.5}) + answers("r", "nq", rewards={"judge": 0.5})
     figures = compared(tmp_path, first, second)["figures"]
-    assert figures["term:judge"]["all"]["differences"][0]["value"] == 0.5
-    assert "term:own" not in figures
+    judge = figures["term:judge"]["all"]
+    assert judge["differences"][0]["value"] == -0.25 and "term:own" not in figures
+    assert judge["values"][1]["high"] == 0.0, "an interval of values that are not all in [0, 1]"
 
 
 def test_published_figures_are_shown_as_not_comparable(tmp_path):
