@@ -31,11 +31,20 @@ class JudgeArguments(Arguments):
     judge_price_out: From0 = argument("judge's price of a million generated tokens", default=0.0, rare=JUDGE)
     judge_max_cost: Above0 | None = argument("cost at which the judge is stopped", default=None, rare=JUDGE)
 
+    # Each check is a validator of its own, since only the first error of one is reported.
     @model_validator(mode="after")
     def _judge_is_complete(self) -> JudgeArguments:
         if (self.judge_url is None) != (self.judge_model is None):
             raise ValueError("--judge-url and --judge-model are given together, or neither")
+        return self
+
+    @model_validator(mode="after")
+    def _cost_has_prices(self) -> JudgeArguments:
         if self.judge_max_cost is not None and not (self.judge_price_in or self.judge_price_out):
             raise ValueError("--judge-max-cost needs --judge-price-in and --judge-price-out")
+        return self
+
+    @model_validator(mode="after")
+    def _body_is_json(self) -> JudgeArguments:
         json_body("--judge-body", self.judge_body)
         return self

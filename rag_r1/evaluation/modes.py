@@ -37,7 +37,7 @@ from rag_r1.evaluation.judge import check_judge
 from rag_r1.evaluation.report.bootstrap import Bootstrap
 from rag_r1.evaluation.report.compare_command import compare, write_comparison
 from rag_r1.evaluation.report.episode_metrics import TERM_PREFIX
-from rag_r1.evaluation.report.measures import MEASURES, Measure, by_source, column, mean_among
+from rag_r1.evaluation.report.measures import MEASURES, Measure, by_source, column, mean_among, term_measure
 from rag_r1.evaluation.report.report import WRONG_RUN, figure
 from rag_r1.evaluation.report.run_table import RunTable, read_run
 from rag_r1.evaluation.target import check_served_model, resolve_model, serve_model
@@ -94,11 +94,20 @@ class ModesArguments(EvalArguments):
         "prompt of the model without search: a text file with {question} in it", "FILE", default=None
     )
 
+    # Each check is a validator of its own, since only the first error of one is reported.
     @model_validator(mode="after")
-    def _flags_fit_modes(self) -> ModesArguments:
+    def _refuse_conditions(self) -> ModesArguments:
         self.refuse_other_conditions()
+        return self
+
+    @model_validator(mode="after")
+    def _trained_url_has_base_url(self) -> ModesArguments:
         if self.trained_url is not None and self.base_url is None:
             raise ValueError("--trained-url needs --base-url, the server of the model before training")
+        return self
+
+    @model_validator(mode="after")
+    def _prompt_alone_is_used(self) -> ModesArguments:
         if self.prompt_alone is not None and self.alone == "no_search":
             raise ValueError("--prompt-alone: no_search has the agent's prompt; use --alone cot or direct")
         return self
@@ -215,22 +224,27 @@ def write_modes(out: Path) -> list[str]:
     return [*table_lines(modes), "", files]
 
 
-def _accuracies(label: str, score_column: str) -> tuple[Measure, ...]:
-    """Return three means of a score: over all episodes, those with an answer, and the well-formed ones."""
-    return (
+def _accuracies(label: str, score_column: str, *, share: bool) -> list[Measure]:
+    """Return three means of a score: over all episodes, those with an answer, and the well-formed ones.
+    `share` says whether its values are in [0, 1]."""
+    measures = (
         Measure(label, label, "scores", column(score_column)),
         mean_among(label, f"{label} of the answered", "form", score_column, "answered"),
         mean_among(label, f"{label} of the well-formed", "form", score_column, "formatted"),
     )
+    return [replace(measure, share=share) for measure in measures]
 
 
 def figures_of(run: RunTable) -> dict[str, Any]:
     """Return a mode's entry of modes.json: the number of `questions`, the number of `failed` episodes, and
     `figures` over all questions by name, each with its label, its value and an interval."""
-    scores = [("EM", "em:squad"), *((name.removeprefix(TERM_PREFIX), name) for name in run.terms)]
+    accuracies = _accuracies("EM", "em:squad", share=True)
+    for name in run.terms:
+        share = term_measure(name, [run]).share
+        accuracies += _accuracies(name.removeprefix(TERM_PREFIX), name, share=share)
     measures = [
         *(measure for measure in MEASURES if measure.name in ("answered", "formatted")),
-        *(measure for label, name in scores for measure in _accuracies(label, name)),
+        *accuracies,
         *(measure for measure in MEASURES if measure.name in ("queries", "generated_tokens")),
     ]
     sums, _ = by_source(run, measures)

@@ -75,10 +75,8 @@ def test_each_temperature_is_a_run_and_a_finished_one_is_not_played_again(sq_tok
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--samples", "1", "--temperature", "1", "--card"], "--samples: .*--temperature: .*--card: "),
-        (["--temperature", "0.5"], "--temperatures"),
+        (["--samples", "1", "--temperature", "1", "--card"], "--samples: .*--temperature: give.*--card: for"),
         (["--temperatures", "0"], "--temperatures"),
-        (["--card"], "--card: for .*leave out"),
     ],
 )
 def test_flags_that_leave_no_group_are_refused(flags, message, tmp_path, capsys):

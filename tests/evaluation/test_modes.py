@@ -89,18 +89,15 @@ def test_three_runs_with_one_budget_become_one_table(
         assert compared["figures"]["em"]["all"]["differences"][1]["value"] == 1.0
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--baseline", "cot"], "--baseline: for `rag-r1 eval` alone: leave out"),
-        (["--trained-url", "http://127.0.0.1:1/v1"], "--trained-url needs --base-url"),
-        (["--alone", "no_search", "--prompt-alone", "p.txt"], "use --alone cot or direct"),
-    ],
-)
-def test_flags_that_do_not_go_together_are_refused(flags, message, capsys):
+def test_all_flags_that_do_not_go_together_are_refused_at_once(capsys):
+    flags = ["--baseline", "cot", "--trained-url", "http://127.0.0.1:1/v1", "--alone", "no_search"]
+    flags += ["--prompt-alone", "p.txt", "--judge-model", "j", "--judge-max-cost", "1", "--judge-body", "{"]
     with pytest.raises(SystemExit):
         command.main(["modes", "--data", "q", "--model", "m", "--trained", "t", "--out", "o", *flags])
-    assert message in capsys.readouterr().err
+    message = capsys.readouterr().err
+    assert "--baseline: for `rag-r1 eval` alone: leave out" in message
+    assert "--trained-url needs --base-url" in message and "use --alone cot or direct" in message
+    assert all(text in message for text in ("together, or neither", "-max-cost needs", "-body is not JSON"))
 
 
 def test_the_models_own_prompt_needs_a_place_for_the_question(tmp_path):
