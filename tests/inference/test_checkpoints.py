@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -302,7 +303,7 @@ def test_a_file_of_weights_that_is_cut_off_anywhere_is_refused(data):
             model_folder(folder, folder)
 
 
-def test_the_pointer_of_git_lfs_and_a_missing_shard_are_no_weights(tmp_path):
+def test_the_pointer_of_git_lfs_a_missing_shard_and_a_pipe_are_no_weights(tmp_path):
     folder = hugging_face(tmp_path / "model")
     shards = {"weight_map": {"a": "model.safetensors", "b": "none.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(shards))
@@ -310,6 +311,9 @@ def test_the_pointer_of_git_lfs_and_a_missing_shard_are_no_weights(tmp_path):
         model_folder(folder, tmp_path)
     (folder / "none.safetensors").write_text("version https://git-lfs.github.com/spec/v1\nsize 1\n")
     with pytest.raises(RunError, match="none.safetensors is not a file of weights"):
+        model_folder(folder, tmp_path)
+    os.mkfifo(folder / "a.safetensors")
+    with pytest.raises(RunError, match="not an ordinary file"):
         model_folder(folder, tmp_path)
 
 

@@ -10,7 +10,7 @@ from rag_r1.io.bounded_json import read_json_file
 
 def read_model_config(folder: Path) -> dict[str, Any]:
     """Return the values in a local model's config.json by key, with those in its `text_config` as defaults.
-    Raises OSError, ValueError, RecursionError, AttributeError or TypeError if the file cannot be used."""
+    Raises OSError, ValueError, AttributeError or TypeError if the file cannot be used."""
     config = read_json_file(folder / "config.json")
     return {**(config.get("text_config") or {}), **config}
 

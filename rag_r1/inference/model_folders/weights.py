@@ -17,6 +17,7 @@ from typing import Any
 from rag_r1.inference.model_folders.model_config import model_config
 from rag_r1.io.bounded_json import read_json, read_json_file
 from rag_r1.io.errors import DataError
+from rag_r1.io.ordinary_files import open_ordinary
 from rag_r1.runs.errors import RunError
 
 #: Length of the longest header that safetensors allows.
@@ -35,7 +36,7 @@ def tensors_of(file: Path) -> dict[str, Any]:
     """Return the header's entry of each tensor (`shape`, `dtype`, `data_offsets`) by its name. Raises
     DataError if the file is not a complete safetensors file, and OSError."""
     try:
-        with file.open("rb") as stream:
+        with open_ordinary(file) as stream:
             (length,) = struct.unpack("<Q", stream.read(8))
             header = read_json(stream.read(length), _MAX_VALUES) if length <= _MAX_HEADER_BYTES else None
         tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
@@ -58,7 +59,7 @@ def check_weights(folder: Path) -> None:
         for file in sorted({*folder.glob("*.safetensors"), *indexed}):
             tensors |= tensors_of(file)
         for file in folder.glob("pytorch_model*.bin"):
-            with file.open("rb") as stream:
+            with open_ordinary(file) as stream:
                 if not stream.read(2).startswith(_TORCH_PREFIXES):
                     raise DataError(f"{file} is not a file of weights of torch")
     except (OSError, ValueError, AttributeError) as error:

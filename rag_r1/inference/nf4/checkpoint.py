@@ -71,11 +71,11 @@ def read_adapters(checkpoint: Path) -> SavedAdapters:
         meta = read_json_file(state / ADAPTER_META)
         rank, alpha = int(meta["r"]), int(meta["lora_alpha"])
         saved = torch.load(files[0], map_location="cpu", weights_only=True)
+        weights = {name.replace(_ADAPTER_NAME, "."): value.contiguous() for name, value in saved.items()}
     except (*PARSE_ERRORS, OSError, EOFError, RuntimeError, pickle.PickleError) as error:
         raise RunError(f"{state} cannot be read ({first_line_of(error)}): give another checkpoint") from error
-    if not saved or not all(".lora_" in name for name in saved):
+    if not weights or not all(".lora_" in name for name in weights):
         raise RunError(
             f"{files[0]} holds the whole model: export it with `python -m verl.model_merger merge`"
         )
-    weights = {name.replace(_ADAPTER_NAME, "."): value.contiguous() for name, value in saved.items()}
     return SavedAdapters(weights, rank, alpha, state / "huggingface")

