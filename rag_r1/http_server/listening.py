@@ -15,9 +15,10 @@ def bind_socket(host: str, port: int, flag: str = "--port") -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family)
-    except OSError as error:
-        # Negative numbers are errors of resolving the host's name.
-        is_host_fault = error.errno == errno.EADDRNOTAVAIL or (error.errno or 0) < 0
+    except (OSError, TypeError) as error:
+        # Negative numbers are errors of resolving the host's name; for a TypeError it cannot be encoded.
+        number = getattr(error, "errno", -1) or 0
+        is_host_fault = number == errno.EADDRNOTAVAIL or number < 0
         # socket.create_server appends "(while attempting to bind on address ...)" to the system's text.
         reason = reason_of(error).partition(" (while attempting")[0]
         remedy = "--host, one of this machine's addresses" if is_host_fault else flag

@@ -96,15 +96,12 @@ def test_an_empty_host_and_an_address_in_place_of_a_name_are_named(tmp_path, cap
     assert "--host" in message and "--allowed-host" in message
 
 
-def test_a_path_that_does_not_exist_is_named(tmp_path, capsys):
-    assert main([str(tmp_path / "nothing")]) == 1
-    assert str(tmp_path / "nothing") in capsys.readouterr().err
-
-
-def test_a_file_without_records_is_named(tmp_path, capsys):
+def test_paths_without_records_and_a_host_that_has_no_encoding_are_named(tmp_path, capsys):
     (tmp_path / "q.jsonl").write_text('{"question": "Who?"}\n')
-    assert main([str(tmp_path / "q.jsonl"), "--port", "0"]) == 1
-    assert f"{tmp_path / 'q.jsonl'}: its first line is not a trajectory record" in capsys.readouterr().err
+    assert main([str(tmp_path / "nothing"), str(tmp_path / "q.jsonl"), "--host", "é" * 70]) == 1
+    message = capsys.readouterr().err
+    assert str(tmp_path / "nothing") in message and "choose another --host" in message
+    assert f"{tmp_path / 'q.jsonl'}: its first line is not a trajectory record" in message
 
 
 def test_the_name_of_a_folder_is_any_text_in_utf_8(tmp_path, capsys):
