@@ -28,6 +28,7 @@ from rag_r1.evaluation.report.run_table import read_run
 from rag_r1.evaluation.report.summary import headline
 from rag_r1.io.atomic_files import write_json_lines
 from rag_r1.io.errors import error_text
+from rag_r1.io.terminal_text import terminal_lines
 from rag_r1.options.command_exit import ExitStatus
 from rag_r1.rollouts.provenance import Provenance, protocol_part
 from rag_r1.rollouts.requests import make_request
@@ -188,4 +189,4 @@ def _print_summary(
             print(stop_message(verdicts.stopped, "the judge has not seen all answers"))
     print(usage_line(session))
     for line in session.run_setup.questions.bad.left_out():
-        print(line, file=sys.stderr)
+        print(terminal_lines(line), file=sys.stderr)

@@ -20,6 +20,7 @@ import yaml
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.inference.model_folders import newest_checkpoint
 from rag_r1.io.bounded_yaml import YamlError, read_yaml
+from rag_r1.io.terminal_text import terminal_lines
 from rag_r1.options.arguments.errors import ArgumentsError
 from rag_r1.options.command_line import names_flag
 from rag_r1.options.problems import plain
@@ -73,15 +74,15 @@ class RunDefaults:
         return args
 
     def lines(self, args: EvalArguments) -> list[str]:
-        """Return a line for each source, with the names and values that the arguments have taken from it.
-        Empty lists are left out."""
+        """Return a line for each source, with the names and values that the arguments have taken from it,
+        made safe for a terminal. Empty lists are left out."""
         used: dict[Path, list[str]] = {}
         for name, source in self.sources.items():
             texts, defaults = _texts(getattr(args, name)), _texts(self.values[name])
             # The command line may have added to a list of the run, such as its overrides.
             if defaults and texts[: len(defaults)] == defaults:
                 used.setdefault(source, []).append(f"{name} {' '.join(defaults)}")
-        return [f"from {source}: {', '.join(values)}" for source, values in used.items()]
+        return [terminal_lines(f"from {source}: {', '.join(values)}") for source, values in used.items()]
 
 
 def _texts(value: Any) -> list[str]:

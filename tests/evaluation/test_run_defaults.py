@@ -139,9 +139,9 @@ def test_a_run_is_known_by_its_checkpoints_too_and_may_have_been_moved(tmp_path)
 
 
 def test_an_empty_list_of_a_run_is_not_among_the_printed_defaults(tmp_path):
-    values = {"protocol": "rag_r1_mq", "overrides": []}
+    values = {"protocol": "\x1b[2Jmine", "overrides": []}
     defaults = RunDefaults(values, dict.fromkeys(values, tmp_path))
-    assert defaults.lines(SimpleNamespace(**values)) == [f"from {tmp_path}: protocol rag_r1_mq"]
+    assert defaults.lines(SimpleNamespace(**values)) == [f"from {tmp_path}: protocol \ufffd[2Jmine"]
 
 
 def test_a_home_that_nobody_has_hides_no_checkpoint_in_the_runs_own_folder(tmp_path):

@@ -44,6 +44,7 @@ from rag_r1.evaluation.report.report import WRONG_RUN
 from rag_r1.evaluation.report.run_table import read_run
 from rag_r1.io.atomic_files import write_json, write_text
 from rag_r1.io.errors import DataError, error_text
+from rag_r1.io.terminal_text import terminal_lines
 from rag_r1.options.command_exit import ExitStatus
 from rag_r1.probes import probes
 from rag_r1.probes.passages import Passages
@@ -113,7 +114,7 @@ def gather_passages(args: EvalArguments, run_setup: RunSetup) -> Passages:
     except DataError as error:
         raise RunError(str(error)) from error
     for line in bad.left_out():
-        print(line, file=sys.stderr)
+        print(terminal_lines(line), file=sys.stderr)
     return passages
 
 
