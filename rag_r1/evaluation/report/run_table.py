@@ -203,7 +203,7 @@ def _read_row(
             raise ValueError(f"{name.removeprefix(TERM_PREFIX)} is {number}")
     return _EpisodeRow(
         key=key,
-        step=int(record.get("step", 0)),
+        step=int(record.get("step") or 0),
         question=trajectory.question,
         golds=golds,
         status=str(trajectory.status),

@@ -47,6 +47,8 @@ from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 #: The fewest right answers, and wrong ones, with which a threshold does not depend on chance.
 MIN_ANSWERS = 50
+#: Reasons for which a record has no state; the second one names the reward term.
+_NO_ANSWER, _NO_VALUE = "without an answer", "without a value of {!r}"
 #: How far the area under the curve must be above 0.5 for the state to be useful.
 _MIN_AREA_GAIN = 0.05
 
@@ -96,9 +98,9 @@ def states_of(records: Iterable[dict[str, Any]], term: str = "em", right_from: f
         except (TypeError, AttributeError, OverflowError) as error:
             raise DataError(f"the record {trajectory.id!r} is no trajectory: {error}: remove it") from error
         if trajectory.answer is None:
-            excluded["without an answer"] += 1
+            excluded[_NO_ANSWER] += 1
         elif is_right is None:
-            excluded[f"without a value of {term!r}"] += 1
+            excluded[_NO_VALUE.format(term)] += 1
         elif state is None:
             excluded["without a state: answered in the last turn, or played without max_state"] += 1
         elif not is_finite:
@@ -226,11 +228,14 @@ def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval sigma"
     states = states_of(_trajectory_records(args.runs), args.term, args.right_from)
     if not len(states.right) and not len(states.wrong):
         reasons = "; ".join(f"{integer(count)} {reason}" for reason, count in states.excluded.items())
-        raise RunError(
-            f"{', '.join(map(str, args.runs))}: no answer has a state ({reasons}): play the questions with a "
-            "rag_r1.agent.max_state above all states, and give that run: `rag-r1 eval @RUN/settings.yaml "
-            "--out OTHER rag_r1.agent.max_state=1000000` (with --engine completions and vLLM)"
+        remedy = (
+            "play the questions with a rag_r1.agent.max_state above all states, and give that run: `rag-r1 "
+            "eval @RUN/settings.yaml --out OTHER rag_r1.agent.max_state=1000000` (with --engine completions "
+            "and vLLM)"
         )
+        if states.excluded.keys() - {_NO_ANSWER} == {_NO_VALUE.format(args.term)}:
+            remedy = "give another --term, which the rewards of these records have"
+        raise RunError(f"{', '.join(map(str, args.runs))}: no answer has a state ({reasons}): {remedy}")
     print("\n".join(report(states, args.accept)))
     return 0
 

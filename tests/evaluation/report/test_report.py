@@ -220,7 +220,7 @@ def test_a_validation_of_a_training_is_reported_without_ids_of_questions(tmp_pat
 
 
 def test_records_of_several_steps_need_the_choice_of_one(tmp_path):
-    run = write_run(tmp_path, [record("a"), {**record("a", "Rome"), "step": 6}])
+    run = write_run(tmp_path, [{**record("a"), "step": None}, {**record("a", "Rome"), "step": 6}])
     with pytest.raises(RunError, match="steps 0, 6: choose one with --step"):
         read_run(run)
     assert read_run(run, step=6).columns["em:squad"].tolist() == [0.0]
