@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -132,9 +132,7 @@ def create_app(
 def _add_api(app: FastAPI, store: Store, watcher: Watcher) -> None:
     """Add the routes of the API."""
 
-    def route(path: str, parameter_names: str, query: Query, has_filters: bool = False) -> None:
-        names = parameter_names.split()
-
+    def route(path: str, names: Sequence[str], query: Query, *, has_filters: bool = False) -> None:
         async def answer(request: Request) -> Response:
             parameters = Parameters(request.query_params.multi_items(), names, has_filters)
             return _JsonResponse(await _run_query(request, store, lambda cache: query(cache, parameters)))
@@ -160,12 +158,12 @@ def _add_api(app: FastAPI, store: Store, watcher: Watcher) -> None:
         headers = {"content-disposition": 'attachment; filename="trajectories.html"'}
         return Response(page, media_type="text/html; charset=utf-8", headers=headers)
 
-    route("overview", "", lambda cache, _: queries.overview(cache, store))
-    route("trajectories", "sort order offset limit", _trajectories, has_filters=True)
-    route("histogram", "column", _histogram, has_filters=True)
-    route("causes", "", _causes, has_filters=True)
-    route("compare", "a b a_step b_step offset limit", _compare)
-    route("charts", "run", _charts, has_filters=True)
+    route("overview", (), lambda cache, _: queries.overview(cache, store))
+    route("trajectories", ("sort", "order", "offset", "limit"), _trajectories, has_filters=True)
+    route("histogram", ("column",), _histogram, has_filters=True)
+    route("causes", (), _causes, has_filters=True)
+    route("compare", ("a", "b", "a_step", "b_step", "offset", "limit"), _compare)
+    route("charts", ("run",), _charts, has_filters=True)
 
 
 def _causes(cache: Connection, parameters: Parameters) -> Any:

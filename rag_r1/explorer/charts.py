@@ -9,15 +9,15 @@ training repeats a step, the values in the newer file are used.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from rag_r1.explorer.filters import Selection
 from rag_r1.explorer.queries import Connection, fetch
-from rag_r1.io.bounded_json import limited_lines, read_json_line
-from rag_r1.io.ordinary_files import open_ordinary
 from rag_r1.runs.rollout_metrics import logger_files
+from rag_r1.training.metrics_files import MetricsFile
 
 #: For each group, the names of its series, and the SQL expressions that are averaged.
 _MEANS = {
@@ -44,7 +44,6 @@ _METRIC_GROUPS = {
     "actor/ppo_kl": "engine",
     "actor/grad_norm": "gradient",
 }
-_MAX_LINE_BYTES = 1 << 20
 
 
 def charts(connection: Connection, run: str, selection: Selection) -> dict[str, Any]:
@@ -110,18 +109,13 @@ def _series(name: str, group: str, points: list[tuple]) -> dict[str, Any]:
 
 
 def _metric_series(folder: Path) -> list[dict[str, Any]]:
-    """Read the series of veRL's metrics from the folder of a run.
-
-    Lines without metrics are skipped, and so is the rest of a file that cannot be read further.
-    """
-    values: dict[str, dict[int, float]] = {}
-    for file in logger_files(folder):
-        try:
-            with open_ordinary(file) as lines:
-                for line in limited_lines(lines, _MAX_LINE_BYTES):
-                    _add_metrics(line, values)
-        except (OSError, ValueError):
-            continue
+    """Read the series of veRL's metrics from the folder of a run. Files that cannot be read are skipped."""
+    values: dict[str, dict[int, float]] = {}  # by the name of the metric and the step
+    for file in filter(Path.is_file, logger_files(folder)):
+        with suppress(OSError):
+            for step, metrics in MetricsFile(file).new_lines():
+                for name, value in _shown_metrics(metrics).items():
+                    values.setdefault(name, {})[step] = value
     return [
         _series(name, _metric_group(name), [(step, value, 1) for step, value in sorted(by_step.items())])
         for name, by_step in sorted(values.items())
@@ -133,14 +127,11 @@ def _metric_group(name: str) -> str:
     return _METRIC_GROUPS[max(filter(name.startswith, _METRIC_GROUPS), key=len)]
 
 
-def _add_metrics(line: bytes, values: dict[str, dict[int, float]]) -> None:
-    """Add those metrics of a line that are shown to `values` (name -> step -> value)."""
-    try:
-        content = read_json_line(line)
-        step, data = int(content["step"]), content["data"].items()
-    except (ValueError, RecursionError, TypeError, KeyError, AttributeError, OverflowError):
-        return
-    for name, value in data:
-        is_number = isinstance(value, int | float) and abs(value) <= sys.float_info.max
-        if is_number and name.startswith(tuple(_METRIC_GROUPS)):
-            values.setdefault(name, {})[step] = float(value)
+def _shown_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Return those metrics of a step that are shown and are finite numbers."""
+    shown = ((name, value) for name, value in metrics.items() if name.startswith(tuple(_METRIC_GROUPS)))
+    return {
+        name: float(value)
+        for name, value in shown
+        if isinstance(value, int | float) and abs(value) <= sys.float_info.max
+    }

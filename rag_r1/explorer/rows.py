@@ -88,7 +88,7 @@ def _kind(split: str, step: int | None) -> str:
 
 def _searched_texts(texts: list[str], turns: list[Any], calls: list[Any]) -> dict[str, list[str]]:
     """Return the texts that are searched: `texts` with those of turns and calls, and the passages."""
-    texts += [_text(turn.get("text")) for turn in turns]
+    texts = [*texts, *(_text(turn.get("text")) for turn in turns)]
     texts += [str(value) for call in calls for value in (call.get("arguments") or {}).values()]
     documents = (document for call in calls for document in call.get("documents") or ())
     return {"texts": texts, "passages": [str(document.get("contents", "")) for document in documents]}

@@ -31,13 +31,14 @@ from typing import Literal, NamedTuple
 from rag_r1.explorer.record_files.lines import START, whole_lines
 from rag_r1.explorer.record_files.sources import NOT_ENTERED, run_settings
 from rag_r1.explorer.runs.file_locks import FileKey, file_key, locked_files
-from rag_r1.io.bounded_json import limited_lines, read_json_file, read_json_line
+from rag_r1.io.bounded_json import read_json_file
 from rag_r1.io.bounded_yaml import read_yaml
 from rag_r1.io.ordinary_files import open_ordinary
 from rag_r1.options.settings_file import SETTINGS
 from rag_r1.runs.rollout_metrics import logger_files
 from rag_r1.runs.steps import DONE
 from rag_r1.training.guard.attempts import SUPERVISOR_LOCK
+from rag_r1.training.metrics_files import MetricsFile
 
 #: Prefixes of the names of folders that are not searched: hidden ones and checkpoints.
 _SKIPPED_PREFIXES = (".", "global_step_")
@@ -242,18 +243,13 @@ def _training_progress(folder: Path) -> _Progress:
 
 
 def _logged_progress(folder: Path) -> tuple[int | None, float | None, int | None]:
-    """Read (last step, EM of the last validation, step of that validation) from veRL's metrics.
-
-    Lines without metrics are skipped, and so is the rest of a file that cannot be read further.
-    """
+    """Read (last step, EM of the last validation, step of that validation) from veRL's metrics. Files that
+    cannot be read are skipped."""
     step = em = validated_step = None
-    for file in logger_files(folder):
-        with suppress(OSError, ValueError), open_ordinary(file) as lines:
-            for line in limited_lines(lines, 1 << 20):
+    for file in filter(Path.is_file, logger_files(folder)):
+        with suppress(OSError):
+            for step, metrics in MetricsFile(file).new_lines():
                 with suppress(*_UNREADABLE):
-                    content = read_json_line(line)
-                    step = int(content["step"])
-                    metrics = content["data"]
                     if ems := [float(metrics[name]) for name in metrics if _VALIDATION_EM.fullmatch(name)]:
                         em, validated_step = fmean(ems), step
     return step, em, validated_step
