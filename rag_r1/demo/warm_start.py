@@ -49,6 +49,7 @@ from rag_r1.demo.world import KINDS, Question, demo_data, demo_protocol, fresh_w
 from rag_r1.evaluation.report.estimates import known_mean
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments
+from rag_r1.options.out_folder import check_out
 from rag_r1.protocols import Protocol
 from rag_r1.rewards import token_f1
 
@@ -200,6 +201,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m rag_r1.demo.warm_start",
         description="Make a warm start for the demo: format-learning SFT of a tiny policy, on a CPU.",
     )
+    check_out(args.out)
     learns_search = args.protocol != r1_searcher_traces.NAME
     start = time.perf_counter()
     model, tokenizer = _make_base(args, learns_search)

@@ -156,6 +156,7 @@ def test_a_warm_start_that_may_not_search_has_no_ceiling_of_right_searches(capsy
     with pytest.raises(SystemExit):
         warm_start.main(["--protocol", r1_searcher_traces.NAME, "--gold", "--out", str(tmp_path)])
     assert "--gold needs traces that search" in capsys.readouterr().err
+    assert warm_start.main(["--out", __file__]) == 1 and "is a file" in capsys.readouterr().err
 
 
 COMMITTED = (policy.POLICIES / r1_searcher_traces.NAME / "config.json").exists()
