@@ -32,11 +32,11 @@ def turn(thought: str, action: str, body: str) -> str:
     return f"<think> {thought} </think>\n<{action}> {body} </{action}>"
 
 
-def search_turn(question: Question, facts: Sequence[Lookup], step: Sequence[Lookup]) -> str:
-    """Write a turn that repeats the known `facts`, and searches for the facts of `step`."""
-    need = "I need to search for both." if len(step) > 1 else "I need to search."
+def search_turn(question: Question, facts: Sequence[Lookup], sought: Sequence[Lookup]) -> str:
+    """Write a turn that repeats the known `facts`, and searches for the `sought` ones."""
+    need = "I need to search for both." if len(sought) > 1 else "I need to search."
     thought = _recall(question, facts, entity_value_text) + need
-    return turn(thought, "search", ", ".join(fact.entity for fact in step))
+    return turn(thought, "search", ", ".join(fact.entity for fact in sought))
 
 
 def answer_turn(thought: str, answer: str) -> str:

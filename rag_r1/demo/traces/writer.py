@@ -62,11 +62,11 @@ def write_trace(
             raise ValueError(f"unknown strategy {strategy!r}")
     segments: list[Segment] = []
     facts: list[Lookup] = []
-    for step in rounds:
-        queries = [fact.entity for fact in step]
-        segments.append(Segment(search_turn(question, facts, step), True))
+    for sought in rounds:
+        queries = [fact.entity for fact in sought]
+        segments.append(Segment(search_turn(question, facts, sought), True))
         segments.append(Segment(protocol.observation(queries, search(queries)), False))
-        facts += step
+        facts += sought
     thought, answer = conclude(question, facts, rng, entity_value_text)
     segments.append(Segment(answer_turn(thought, answer), True))
     return segments
@@ -98,4 +98,4 @@ def write_drill(
 def sample_kinds(segments: Sequence[Segment]) -> list[str]:
     """Return the kind of SFT sample to which each turn of a trace corresponds, in order."""
     last = sum(segment.generated for segment in segments) - 1
-    return [sample_kind(after_observation=turn > 0, answers=turn == last) for turn in range(last + 1)]
+    return [sample_kind(after_observation=i > 0, answers=i == last) for i in range(last + 1)]

@@ -98,15 +98,14 @@ def check_start(args: PassagesArguments) -> CorpusInputs:
 
 
 def gather(
-    args: PassagesArguments, inputs: CorpusInputs | None = None, *, save_interval: int = SAVE_INTERVAL
+    args: PassagesArguments, inputs: CorpusInputs, *, save_interval: int = SAVE_INTERVAL
 ) -> tuple[list[str], BadRows]:
     """Write the passages. Returns the lines to be printed, with the numbers of passages, and the rows that
-    were left out. `inputs` is the result of `check_start`, which is called without it.
+    were left out. `inputs` is the result of `check_start`.
 
-    Raises RunError or DataError if a file cannot be read, or has bad rows that are not to be skipped, and
-    OSError if the passages cannot be written.
+    Raises DataError if the corpus cannot be read, or has bad rows that are not to be skipped, and OSError if
+    the passages cannot be written.
     """
-    inputs = inputs or check_start(args)
     data = inputs.questions
     gold = [
         GoldEvidence.of({"supporting_ids": question.ids, "supporting_titles": question.titles})

@@ -151,9 +151,9 @@ def intended_differences(
     if unintended:
         lines = [f"  {key}: {' | '.join(map(_value_text, values))}" for key, values in unintended.items()]
         sections = dict.fromkeys(key.split(".")[0] for key in unintended)
-        options = " ".join(f"--differs {name}" for name in sections)
+        flags = " ".join(f"--differs {name}" for name in sections)
         beginning = "the runs' cards differ, and so results may differ for these reasons:"
-        remedy = f"if that is what is compared, name it: {options}"
+        remedy = f"if that is what is compared, name it: {flags}"
         raise RunError("\n".join([beginning, *lines, remedy]))
     flat = [{} if card is None else card.flat() for card in cards]
     return {key: [values.get(key) for values in flat] for key in differences}

@@ -126,11 +126,11 @@ def test_the_command_goes_on_after_sigkill_and_finds_the_same(tmp_path):
     write_rows(tmp_path / "val.parquet", [row_of(1, "Page 3", "Page 999")])
     program = (
         "import sys; from pathlib import Path\n"
-        "from rag_r1.evaluation.probes.command import PassagesArguments, gather\n"
+        "from rag_r1.evaluation.probes.command import PassagesArguments, check_start, gather\n"
         "folder = Path(sys.argv[1])\n"
         "args = PassagesArguments(questions=[folder / 'val.parquet'], corpus=[folder / 'corpus.jsonl'],\n"
         "                         out=folder / sys.argv[2], random=50, no_progress=True)\n"
-        "print(gather(args, save_interval=2000)[0])\n"
+        "print(gather(args, check_start(args), save_interval=2000)[0])\n"
     )
     command = [sys.executable, "-c", program, str(tmp_path)]
     process = subprocess.Popen([*command, "killed.json"], cwd=ROOT, stdout=subprocess.DEVNULL)
