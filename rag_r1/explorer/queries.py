@@ -169,12 +169,11 @@ def causes(connection: Connection, selection: Selection, examples: int = 5) -> d
     """
     sql = f"""SELECT cause, count(*), list_sort(list(tid ORDER BY hash(tid))[:{examples:d}]) FROM trajectories
             WHERE {selection.where} AND cause IS NOT NULL GROUP BY cause"""
-    counted = fetch(connection, sql, selection.values)
+    counted = {name: (n, tids) for name, n, tids in fetch(connection, sql, selection.values)}
     cases = [
-        {"name": name, "sentence": sentence, "n": n, "examples": tids}
+        {"name": name, "sentence": sentence, "n": counted[name][0], "examples": counted[name][1]}
         for name, sentence in CAUSES.items()
-        for counted_name, n, tids in counted
-        if counted_name == name
+        if name in counted
     ]
     return {"causes": cases, "failures": sum(cause["n"] for cause in cases)}
 

@@ -55,6 +55,6 @@ def reason_of(error: BaseException) -> str:
 
 
 def first_line_of(error: BaseException) -> str:
-    """Return the first line of an error's message, or the name of its type if the message is empty. It is for
-    libraries whose messages have many lines."""
-    return next(iter(str(error).splitlines()), type(error).__name__)
+    """Return the first line of an error's message that is not blank, or the name of its type if there is
+    none. It is for libraries whose messages have many lines."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -14,10 +14,11 @@ _HIDDEN = ("Cc", "Cf", "Co", "Cs", "Zl", "Zp")
 
 def terminal_text(text: str, max_chars: int = 200) -> str:
     """Return an untrusted text on one line of at most `max_chars` characters, without control and formatting
-    characters."""
+    characters. A text that is cut ends with `...`."""
     # Cut first, since the text may be very long; white space in it shrinks afterwards.
     plain = _plain(" ".join(text[: 4 * max_chars].split()))
-    return plain if len(plain) <= max_chars else plain[: max_chars - 3] + "..."
+    is_whole = len(plain) <= max_chars and len(text) <= 4 * max_chars
+    return plain if is_whole else plain[: max_chars - 3] + "..."
 
 
 def terminal_lines(text: str, max_chars: int = 2000) -> str:
