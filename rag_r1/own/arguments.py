@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import model_validator
 from pydantic_settings import CliPositionalArg
 
-from rag_r1.options.command_line import Above0, Arguments, From0, Positive, argument, is_override
+from rag_r1.options.command_line import Above0, Arguments, Filled, From0, Positive, argument, is_override
 from rag_r1.options.server_address import Address
 from rag_r1.own.artifacts import STEP_NAMES
 from rag_r1.runs.start_checks import CHECK_ONLY
@@ -26,7 +26,7 @@ class OwnArguments(Arguments):
     )
     out: Path = argument("folder of the run; the same command resumes an interrupted run", "DIR")
     plan: Path | None = argument("a plan of yours, in the form of OUT/plan.yaml", "FILE", default=None)
-    model: str | None = argument("the model that is trained: a folder, or a name on the Hub", default=None)
+    model: Filled | None = argument("the model that is trained: a folder, or a name on the Hub", default=None)
     teacher: Address | None = argument(
         "address of the model that writes questions and plays traces, an OpenAI-compatible server, up to and "
         "including /v1; its key is read from OPENAI_API_KEY",
@@ -75,6 +75,8 @@ class OwnArguments(Arguments):
     def _one_folder(self) -> OwnArguments:
         if len(self.folders) > 1:
             raise ValueError(f"{', '.join(self.folders)}: give one FOLDER, or quote its name")
+        if not all(map(str.strip, self.folders)):
+            raise ValueError("FOLDER must be a path, not ''")
         return self
 
     @model_validator(mode="after")
@@ -103,7 +105,7 @@ class OwnArguments(Arguments):
         """Return the values that the flags and FOLDER set, by section and key of the plan. The words in
         `changes` are not among them."""
         sections: dict[str, Mapping[str, Any]] = {
-            "documents": {"folder": self.folders[0] if self.folders else None},
+            "documents": {"folder": next(filter(str.strip, self.folders), None)},
             "teacher": {
                 "url": self.teacher,
                 "model": self.teacher_model,

@@ -1,4 +1,4 @@
-"""Knows where the steps of `rag-r1 own` keep their files.
+"""The paths of the files that the steps of `rag-r1 own` read and write.
 
 Every step writes into the folder with its name in the folder of the run. The modules of the steps get an
 `OwnArtifacts`, from which they read the plan and the paths of what earlier steps have made, and they build
@@ -47,8 +47,7 @@ class OwnArtifacts:
     @property
     def corpus(self) -> list[Path]:
         """The files with the passages."""
-        corpora = [Path(path) for path in self.plan.documents.corpus]
-        return corpora or [self.out / "documents" / CORPUS]
+        return [Path(path) for path in self.plan.documents.corpus] or [self.out / "documents" / CORPUS]
 
     @property
     def index(self) -> Path:

@@ -64,7 +64,7 @@ def with_teacher_name(plan: OwnPlan) -> OwnPlan:
 def check_plan(artifacts: OwnArtifacts, folder: PipelineFolder, knows_teacher: bool = True) -> None:
     """Check a plan, the files that it names, and the servers that its unfinished steps need.
 
-    A plan that names a model must have all recipes. `folder` knows which steps are finished.
+    A plan that names a model must have all recipes. `folder` tells which steps are finished.
     `knows_teacher` says whether the name of the teacher's model is known; otherwise the arguments that
     contain it are not checked. Raises ModuleNotFoundError if a package of the trainings is missing, and
     StartError with all other problems.
@@ -104,8 +104,7 @@ def check_documents(artifacts: OwnArtifacts, folder: PipelineFolder) -> None:
     """Read the documents, unless the step that does so is finished. Raises RunError if that fails."""
     documents = artifacts.plan.documents
     if documents.folder is not None and folder.seconds("documents") is None:
-        source = Path(documents.folder)
-        count_passages(source, artifacts.out, skip_bad_files=documents.skip_bad_files)
+        count_passages(Path(documents.folder), artifacts.out, skip_bad_files=documents.skip_bad_files)
 
 
 def _check_files(artifacts: OwnArtifacts, checks: StartChecks) -> None:
@@ -165,8 +164,8 @@ def _check_overrides(artifacts: OwnArtifacts, checks: StartChecks) -> None:
         checks.run(lambda: check_overrides(Recipe.find(str(plan.grpo.recipe)), episodes.overrides))
     if not plan.sft.skip:
         check_sft = check_overrides if plan.sft.overrides else check_composition
-        overrides = plan.sft.overrides if config is None else sft_overrides(artifacts)
-        checks.run(lambda: check_sft(Recipe.find(str(plan.sft.recipe)), overrides))
+        overrides = None if config is None else checks.run(sft_overrides, artifacts)
+        checks.run(lambda: check_sft(Recipe.find(str(plan.sft.recipe)), overrides or plan.sft.overrides))
 
 
 def _check_arguments(artifacts: OwnArtifacts, checks: StartChecks) -> None:

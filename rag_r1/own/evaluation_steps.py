@@ -121,8 +121,7 @@ def _step(artifacts: OwnArtifacts, evaluation: Evaluation) -> Step:
             with recorded_settings("rag-r1 eval", args):
                 if asyncio.run(evaluate(args)):
                     raise RunError(f"{evaluation.step} is not complete (see above): the same command goes on")
-        report = read_json_object(folder / result)
-        return {"em": report["figures"]["em"]["all"]}
+        return {"em": read_json_object(folder / result)["figures"]["em"]["all"]}
 
     return own_step(evaluation.step, settings, work, (result,), ("index", "questions", *evaluation.needs))
 

@@ -126,7 +126,7 @@ def max_seeds(spec: QuestionsSpec, pool: PassagePool) -> list[Seed]:
     """
     passages = pool.passages
     seeds = []
-    for kind in spec.kinds:
+    for kind in dict.fromkeys(spec.kinds):
         size = LONGEST_CHAIN if kind == "bridge" else 2 if kind in PAIRS else 1
         count = min(spec.per_kind, len(passages)) if len(passages) >= min(size, 2) else 0
         for index in range(count):
@@ -162,7 +162,7 @@ def _cost(plan: OwnPlan, teacher: Usage, reader: Usage) -> float:
 def _limit_text(plan: OwnPlan, cost: float) -> str:
     """Return a remark about a cost above the limit of the plan; "" for any other cost."""
     limit = plan.teacher.max_cost
-    return "" if limit is None or cost <= limit else f"; teacher.max_cost {limit:g} may end the run before"
+    return "" if limit is None or cost <= limit else f"; teacher.max_cost {limit:g} may end the run earlier"
 
 
 def _traces_line(plan: OwnPlan, usage: Usage, *, is_limit: bool) -> str:
@@ -178,8 +178,7 @@ def _traces_line(plan: OwnPlan, usage: Usage, *, is_limit: bool) -> str:
 def _model_time_lines(plan: OwnPlan, teacher: Usage, reader: Usage) -> Iterator[str]:
     """Yield the line about the time that the teacher and the reader take, if they get any request."""
     if requests := teacher.requests + reader.requests:
-        seconds = requests * _ANSWER_S / plan.teacher.in_flight
-        time = duration_text(seconds)
+        time = duration_text(requests * _ANSWER_S / plan.teacher.in_flight)
         yield f"time of teacher and reader: about {time}, if a request takes {_ANSWER_S:g} s"
 
 

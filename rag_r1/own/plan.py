@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 from pydantic import AfterValidator, Field, Strict
 
-from rag_r1.options.command_line import Above0, From0, Share
+from rag_r1.options.command_line import Above0, Filled, From0, Share, Variable
 from rag_r1.options.declare import options
 from rag_r1.options.server_address import Address
 from rag_r1.options.types import Constraint, Flag, PositiveCount, Text
@@ -29,7 +29,9 @@ from rag_r1.questions.spec import ModelSpec, RequestLimits
 from rag_r1.runs.settings import json_roundtrip
 
 Texts = Annotated[tuple[Text, ...], Constraint("a list of texts")]
-Paths = Annotated[tuple[Text, ...], Constraint("a list of paths")]
+FilledText = Annotated[Filled, Strict()]
+KeyVariable = Annotated[Variable, Strict()]
+Paths = Annotated[tuple[FilledText, ...], Constraint("a list of paths")]
 Kinds = Annotated[tuple[KindName, ...], Field(min_length=1), Constraint(f"a list of {', '.join(KINDS)}")]
 #: A date, which YAML has and JSON does not, becomes a text.
 Body = Annotated[dict[Text, Any], AfterValidator(json_roundtrip), Constraint("a mapping of a request's keys")]
@@ -52,7 +54,7 @@ def key(default: Any, comment: str) -> Any:
 class DocumentsPlan:
     """the documents, or passages that are cut already"""
 
-    folder: Text | None = key(None, "folder of documents, subfolders too; null if there is a corpus")
+    folder: FilledText | None = key(None, "folder of documents, subfolders too; null if there is a corpus")
     corpus: Paths = key((), "files of passages (JSON lines) instead of a folder")
     skip_bad_files: Flag = key(False, "leave out documents that cannot be read")
 
@@ -62,7 +64,7 @@ class IndexPlan:
     """the index that is searched, in training and afterwards"""
 
     backend: Literal["bm25", "dense"] = key("bm25", "bm25, or dense with an encoder")
-    encoder: Text | None = key(None, "embedding model for dense, such as intfloat/e5-base-v2")
+    encoder: FilledText | None = key(None, "embedding model for dense, such as intfloat/e5-base-v2")
 
 
 @options("teacher")
@@ -71,7 +73,7 @@ class TeacherPlan:
 
     url: Address | None = key(None, "address of an OpenAI-compatible server, up to and with /v1")
     model: Text | None = key(None, "name of the model there; null: the only one that the server lists")
-    api_key_env: Text = key("OPENAI_API_KEY", "environment variable with the key")
+    api_key_env: KeyVariable = key("OPENAI_API_KEY", "environment variable with the key")
     body: Body = key(dict, "further keys of each request, such as {max_tokens: 2000}")
     price_in: Price = key(0.0, "price of a million prompt tokens")
     price_out: Price = key(0.0, "price of a million generated tokens")
@@ -85,7 +87,7 @@ class ReaderPlan:
 
     url: Address | None = key(None, "address of its server, up to and with /v1; null: the teacher's")
     model: Text | None = key(None, "name of the model there")
-    api_key_env: Text = key("READER_API_KEY", "environment variable with the key of that address")
+    api_key_env: KeyVariable = key("READER_API_KEY", "environment variable with the key of that address")
     price_in: Price = key(0.0, "price of a million prompt tokens")
     price_out: Price = key(0.0, "price of a million generated tokens")
 
@@ -107,10 +109,10 @@ class QuestionsPlan:
 class PolicyPlan:
     """the model that is trained, and how it plays"""
 
-    model: Text | None = key(None, "folder of a Hugging Face model, or its name on the Hub")
+    model: FilledText | None = key(None, "folder of a Hugging Face model, or its name on the Hub")
     url: Address | None = key(None, "a server that has it already; only if nothing is trained")
     protocol: Text = key("rag_r1_mq", "protocol of its turns: a name, or a .yaml file")
-    prompt: Text | None = key(None, "file with a prompt of its own, with {question} in it")
+    prompt: FilledText | None = key(None, "file with a prompt of its own, with {question} in it")
     keys: Texts = key((), "keys of the block rag_r1, such as rag_r1.retriever.topk=5")
     platform: Platform | None = key(None, "cpu, gpu or gpu_sdpa (no flash-attn), for recipes chosen by size")
 
@@ -162,7 +164,7 @@ class EvaluationPlan:
     questions: PositiveCount | None = key(None, "number of held-out questions, from the first; null: all")
     card: Flag = key(True, "a search card of the last model: does it search, or does it know?")
     one_shot: Flag = key(True, "the untrained model with one search for the question (RAG)")
-    one_shot_prompt: Text | None = key(None, "a prompt of your own for it, with {documents} and {question}")
+    one_shot_prompt: FilledText | None = key(None, "your own prompt for it, with {documents} and {question}")
 
 
 @options("run")

@@ -101,5 +101,5 @@ def _absolute(value: Any) -> Any:
         return [_absolute(item) for item in value]
     if not isinstance(value, str | Path):
         return value
-    path = Path(os.path.expanduser(value))  # Path.expanduser raises RuntimeError for an unknown user
-    return str(path.absolute()) if path.exists() else str(value)
+    path = os.path.expanduser(value)  # Path's own methods raise errors for an unknown user and a long name
+    return str(Path(path).absolute()) if os.path.exists(path) else str(value)

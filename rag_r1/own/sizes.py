@@ -81,9 +81,10 @@ SIZES = (
 
 
 def size_of(model: str) -> ModelSize:
-    """Return the size of a model by its weights. A model without weights on this machine counts as large."""
+    """Return the size of a model by its weights, of which a folder may have a copy in each of two formats. A
+    model without weights on this machine counts as large."""
     folder = Path(model)
-    files = [] if is_hub_name(model) else [*folder.glob("*.safetensors"), *folder.glob("*.bin")]
+    files = [] if is_hub_name(model) else [*folder.glob("*.safetensors")] or [*folder.glob("*.bin")]
     weight_bytes = sum(file.stat().st_size for file in files)
     return next(size for size in SIZES if weight_bytes < size.below_bytes) if files else SIZES[-1]
 

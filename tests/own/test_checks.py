@@ -103,6 +103,17 @@ def test_a_prompt_of_the_policy_is_named_by_its_key(tmp_path):
     assert any(problem.startswith("policy.prompt ") for problem in problems(tmp_path, policy=policy))
 
 
+def test_a_model_that_the_hub_does_not_give_hides_no_other_problem(tmp_path, monkeypatch):
+    def refuse(name: str) -> Path:
+        raise RunError("no network")
+
+    monkeypatch.setattr("rag_r1.own.artifacts.local_model", refuse)
+    (tmp_path / "notes.txt").write_text("A text.")
+    recipes = {"grpo": {"recipe": "demo/grpo"}, "sft": {"recipe": "rag_r1/sft/demo"}}
+    found = problems(tmp_path, policy={"model": "owner/name", "platform": "cpu"}, **recipes)
+    assert found[0] == "no network" and found[1].endswith("--teacher")
+
+
 @pytest.mark.slow
 def test_documents_are_read_with_check_only_also_without_questions_to_write(tmp_path, capsys):
     (tmp_path / "latin.txt").write_bytes("Käse".encode("latin-1"))
@@ -123,13 +134,8 @@ def test_neither_a_contradiction_nor_a_wrong_key_hides_what_is_wrong_with_files(
     for words in [], ["grpo.stepz=3", "traces.samples=x"]:
         assert command.main([str(docs), *files, *words, "--check-only"]) == 1
         message = capsys.readouterr().err
-        named = (
-            *(word.partition("=")[0] for word in words),
-            "teacher.url",
-            "latin.txt",
-            f"{none}/q.jsonl",
-            f"{none} is not the folder of a model",
-        )
+        named = ["teacher.url", "latin.txt", f"{none}/q.jsonl", f"{none} is not the folder of a model"]
+        named += [word.partition("=")[0] for word in words]
         assert [name for name in named if name not in message] == []
 
 

@@ -114,7 +114,7 @@ def test_check_only_prints_the_forecast_and_asks_and_writes_nothing(own: Own, tm
     prices = ("--price-in", "1", "--price-out", "2", "--max-cost", "0.01")
     assert main(own.words(out, "--check-only", *prices)) == 0
     output = capsys.readouterr().out
-    assert "cost: about " in output and "teacher.max_cost 0.01 may end the run before" in output
+    assert "cost: about " in output and "teacher.max_cost 0.01 may end the run earlier" in output
     assert len(own.teacher.bodies) == asked and not out.exists()
 
 

@@ -30,6 +30,9 @@ def test_a_model_has_the_size_of_its_weights(tmp_path):
     for number, bound in enumerate(bounds):
         assert size_of(model(tmp_path / f"below{number}", int(bound) - 1)) is SIZES[number]
         assert size_of(model(tmp_path / f"at{number}", int(bound))) is SIZES[number + 1]
+    with (tmp_path / "below1" / "pytorch_model.bin").open("wb") as copy:
+        copy.truncate(int(bounds[1]))
+    assert size_of(str(tmp_path / "below1")) is SIZES[1], "the same weights in two formats"
     assert size_of("owner/name") is SIZES[-1], "one that is not here yet"
 
 

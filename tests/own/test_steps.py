@@ -55,10 +55,7 @@ def four_at_a_time(own: Own, tmp_path_factory):
 
 
 def test_every_step_builds_on_earlier_ones(whole):
-    assert list(whole) == [
-        *STEP_NAMES[:-1],
-        *(f"evaluation/{name}" for name in MODELS),
-    ]
+    assert list(whole) == [*STEP_NAMES[:-1], *(f"evaluation/{name}" for name in MODELS)]
     for place, (name, step) in enumerate(whole.items()):
         assert set(step.needs) <= set(list(whole)[:place]), name
 

@@ -62,8 +62,7 @@ def _draw_curves(axes: pictures.Axes, curves: Mapping[str, Mapping[Any, float]])
         ("reward", "reward, sampled", pictures.GREEN),
         ("held_out_em", "held-out exact match", pictures.BLUE),
     ):
-        points = [(int(step), value) for step, value in curves[name].items()]
-        pictures.line(axes, points, label, color)
+        pictures.line(axes, [(int(step), value) for step, value in curves[name].items()], label, color)
     axes.set(title="Reinforcement learning", xlabel="training step", ylim=(-0.02, 1.02))
     axes.legend(frameon=False, fontsize=8)
     pictures.whole_steps(axes)
