@@ -15,7 +15,7 @@ the loop, `agent.model=models/other` changes a key of the file, and `~agent.keys
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -193,28 +193,29 @@ def read_plan(path: Path, overrides: Sequence[str] = ()) -> LoopPlan:
     problems = [problem for override in overrides if (problem := change_key(sections, override))]
     placeholders = _PLACEHOLDERS | _OPTIONAL_PLACEHOLDERS
     specs, faults, wrong_keys = read_sections(path, sections, _SECTIONS, _OPTIONAL, placeholders)
-    problems += faults
-    if not problems:
-        problems = [f"{path}: {problem}" for problem in _contradictions(specs)]
+    replaced = frozenset(placeholders.keys() - specs.keys()) | wrong_keys
+    wrong_sections = {key.partition(".")[0] for key in replaced}
+    plan = LoopPlan(**_PLACEHOLDERS | specs, replaced=replaced)
+    contradictions = [text for names, text in _contradictions(plan) if wrong_sections.isdisjoint(names)]
+    problems += [*faults, *(f"{path}: {text}" for text in contradictions)]
     if problems:
-        replaced = frozenset(placeholders.keys() - specs.keys()) | wrong_keys
-        raise PlanError(problems, LoopPlan(**_PLACEHOLDERS | specs, replaced=replaced))
-    return LoopPlan(**specs)
+        raise PlanError(problems, plan)
+    return plan
 
 
-def _contradictions(specs: Mapping[str, Any]) -> list[str]:
-    """Return the problems of sections that contradict each other."""
-    problems = []
-    if (specs["data"] is None) != (specs["retriever"] is None):
-        problems.append("data and retriever are given together: give both, or neither for a fixed retriever")
-    if specs["retriever"] is not None and not specs["index"].corpus:
-        problems.append("index.corpus must be given: the index is built anew for each retriever")
-    if specs["server"].url is not None and specs["server"].options:
-        problems.append("server.options are for a server that the loop starts: leave out them or server.url")
-    if specs["retriever"] is None and specs["agent"].recipe is None:
-        problems.append("agent.recipe or retriever must be given: otherwise there is nothing to train")
-    elif specs["retriever"] is None and specs["agent"].start == "base":
-        problems.append(
-            "agent.start must be previous where there is no retriever: otherwise all rounds train the same"
-        )
-    return problems
+def _contradictions(plan: LoopPlan) -> Iterator[tuple[Sequence[str], str]]:
+    """Yield (names of sections, message) for each contradiction between these sections."""
+    agent, retriever = plan.agent, plan.retriever
+    if (plan.data is None) != (retriever is None):
+        text = "data and retriever are given together: give both, or neither for a fixed retriever"
+        yield ["data", "retriever"], text
+    if retriever is not None and not plan.index.corpus:
+        yield ["retriever", "index"], "index.corpus must be given: the index is built anew for each retriever"
+    if plan.server.url is not None and plan.server.options:
+        yield ["server"], "server.options are for a server that the loop starts: leave them or server.url out"
+    if retriever is None and agent.recipe is None:
+        text = "agent.recipe or retriever must be given: otherwise there is nothing to train"
+        yield ["retriever", "agent"], text
+    elif retriever is None and agent.start == "base":
+        text = "agent.start must be previous where there is no retriever: otherwise all rounds train the same"
+        yield ["retriever", "agent"], text

@@ -111,9 +111,10 @@ def change_key(sections: dict[str, Any], word: str) -> str | None:
         return f"{word}: write section.key=value, such as agent.model=models/other"
     section = sections
     for name in parents:
-        if section.get(name) is None:
-            section[name] = {}
-        section = section[name]
+        inner = {} if section.get(name) is None else section[name]
+        if not key.startswith("~"):  # a deletion makes no section
+            section[name] = inner
+        section = inner
         if not isinstance(section, dict):
             return f"{word}: {name} is not a section; use section.key=value"
     if key.startswith("~"):

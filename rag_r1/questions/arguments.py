@@ -105,17 +105,20 @@ class QuestionsArguments(EndpointArguments):
 
     @model_validator(mode="after")
     def _flags_fit(self) -> QuestionsArguments:
-        if self.reader_url is not None and self.reader_model is None:
-            raise ValueError("--reader-url needs --reader-model, the name of the model there")
+        faults = []
         body = json_body("--reader-body", self.reader_body)
-        if self.reader_model is None and (body or self.reader_price_in or self.reader_price_out):
-            raise ValueError("--reader-body and --reader-price-* need --reader-model: else the teacher reads")
+        if self.reader_model is None and self.reader_url is not None:
+            faults.append("--reader-url needs --reader-model, the name of the model there")
+        elif self.reader_model is None and (body or self.reader_price_in or self.reader_price_out):
+            faults.append("--reader-body and --reader-price-* need --reader-model: else the teacher reads")
         if self.reader_url is None and self.reader_api_key_env != READER_KEY:
-            raise ValueError("--reader-api-key-env needs --reader-url: --base-url uses --api-key-env")
+            faults.append("--reader-api-key-env needs --reader-url: --base-url uses --api-key-env")
         if repeated := [kind for kind in self.kinds if self.kinds.count(kind) > 1]:
-            raise ValueError(f"--kinds names {repeated[0]} twice: leave one out")
+            faults.append(f"--kinds names {repeated[0]} twice: leave one out")
         if self.right > self.samples:
-            raise ValueError(f"--right {self.right} is more than --samples {self.samples}")
+            faults.append(f"--right {self.right} is more than --samples {self.samples}: lower it")
+        if faults:
+            raise ValueError("; ".join(faults))
         return self
 
     def spec(self) -> QuestionsSpec:

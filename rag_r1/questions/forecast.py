@@ -39,8 +39,7 @@ def forecast(spec: QuestionsSpec, seeds: Sequence[Seed], prompts: Prompts) -> tu
         if rules.review:
             tokens_per_prompt.append(instruction_tokens["review"] + _QUESTION_TOKENS)
         requests = rules.samples * len(tokens_per_prompt)
-        prompt_tokens = rules.samples * sum(tokens_per_prompt)
-        reader.add(Usage(requests, prompt_tokens, requests * _ANSWER_TOKENS))
+        reader.add(Usage(requests, rules.samples * sum(tokens_per_prompt), requests * _ANSWER_TOKENS))
     return teacher, reader
 
 
@@ -74,7 +73,7 @@ def forecast_lines(
             f"prompt tokens and {usage.completion_tokens:,} generated tokens{priced}"
         )
     if spec.limits.max_cost is not None and cost > spec.limits.max_cost:
-        yield f"  --max-cost {spec.limits.max_cost:g} may end the run before: it may cost {cost:.4g}"
+        yield f"  --max-cost {spec.limits.max_cost:g} may end the run earlier: it may cost {cost:.4g}"
 
 
 def _mean_passage_tokens(seeds: Sequence[Seed]) -> int:

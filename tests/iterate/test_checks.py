@@ -220,12 +220,8 @@ def test_the_help_teaches(capsys):
     with pytest.raises(SystemExit) as ended:
         main(["--help"])
     text = capsys.readouterr().out
-    assert (
-        ended.value.code == 0
-        and "example:" in text
-        and "--check-only" in text
-        and "rag-r1 recipes show agentic_r/iterate" in text
-    )
+    assert ended.value.code == 0 and "example:" in text and "--check-only" in text
+    assert "rag-r1 recipes show agentic_r/iterate" in text
 
 
 def test_a_wrong_section_for_the_server_does_not_hide_missing_files(loop, capsys):
@@ -256,10 +252,12 @@ def test_a_wrong_key_hides_no_other_problem_of_its_section(loop, capsys):
     loop.plan["agent"] |= {"start": "bse", "model": "nowhere", "recipe": "no/such", "protocol": "nope"}
     loop.plan["retriever"] |= {"querry": "x", "recipe": "no/such"}
     loop.plan["evaluation"] |= {"questions": 3, "options": {"samples": 2}}
+    loop.plan["server"]["options"] = ["--device", "cpu"]
     starts = [
         "agent.start must be",
         "unknown key retriever.querry",
         "evaluation.questions must be",
+        "server.options are for a server",
         "agent.model: nowhere is not",
         "agent.recipe: there is no recipe",
         "agent.protocol, agent.keys or options.prompt:",

@@ -52,6 +52,7 @@ def test_a_word_sets_a_key_as_yaml_reads_its_value_and_another_deletes_it(path, 
         ("count=1", "write section.key=value"),
         ("one.count.x=1", "count is not a section"),
         ("~one.count=1", "a deletion has no value"),
+        ("~two.name", "there is no key two.name to delete"),
         ("one.count={", "its value cannot be read"),
     ],
 )

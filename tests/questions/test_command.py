@@ -138,7 +138,7 @@ def test_check_only_and_estimate_ask_no_model(served: Served, tmp_path, capsys):
     dead = ("--base-url", "http://127.0.0.1:9/v1")
     assert run(served.words(out, "--estimate", *dead, *prices)) == 0
     output = capsys.readouterr().out
-    assert "at most" in output and "cost" in output and "--max-cost 0.01 may end the run before" in output
+    assert "at most" in output and "cost" in output and "--max-cost 0.01 may end the run earlier" in output
     assert run(served.words(out, "--estimate", "--check-only", *dead)) == 0
     assert "the models were not asked" in capsys.readouterr().out
     assert served.asked() == before and not out.exists(), "a run with other settings can follow"
@@ -371,7 +371,7 @@ def test_every_server_that_is_dead_is_named(served: Served, tmp_path, capsys):
         ("--reader-model r --reader-api-key-env R", "--reader-api-key-env needs --reader-url"),
         ("--source-name=", "argument --source-name: must be a name that is not empty"),
         ("--kinds one_hop riddle", "argument --kinds: must be one of one_hop"),
-        ("--kinds one_hop one_hop", "--kinds names one_hop twice"),
+        ("--kinds one_hop one_hop --samples 1", "names one_hop twice: leave one out; --right 2 is more"),
         ("--max-cost 5", "--max-cost needs --price-in and --price-out"),
     ],
 )
