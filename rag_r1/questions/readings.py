@@ -35,6 +35,7 @@ Answers = Sequence[str | None]
 Passages = tuple[str, ...]
 #: A right answer of the reader may have this many more words than the longest gold answer.
 _MAX_EXTRA_WORDS = 4
+_CAPITALISED = r"[A-ZÀ-ÖØ-Þ]\w+"
 #: Words that are no part of a name, though an answer may begin with them.
 _BEFORE_NAMES = frozenset("a an the in on at by from of to near for with and it is was".split())
 
@@ -104,7 +105,8 @@ def is_part_of_name(golds: Sequence[str], answer: str | None, passages: Sequence
     names = [
         name
         for gold in map(re.escape, golds)
-        for name in re.findall(rf"\b(?:[A-Z]\w+ {gold}\b|{gold} [A-Z]\w+)", answer)
+        for pattern in (rf"\b{_CAPITALISED} {gold}\b", rf"\b{gold} {_CAPITALISED}")
+        for name in re.findall(pattern, answer)
         if name not in golds and name.split()[0].lower() not in _BEFORE_NAMES
     ]
     return any(name in text for name in names for text in passages)
@@ -137,8 +139,7 @@ def _is_same(fact: str, forms: Sequence[str]) -> bool:
 def _has_rival(draft: Draft, facts: Sequence[str], passages: Sequence[str]) -> bool:
     """Whether these facts include others than the draft's, all of which occur in the passages and not in the
     question."""
-    pairs = zip(facts, draft.facts, strict=True)
-    others = [fact for fact, forms in pairs if not _is_same(fact, forms)]
+    others = [fact for fact, forms in zip(facts, draft.facts, strict=True) if not _is_same(fact, forms)]
     return bool(others) and all(
         not cover_exact_match(draft.question, [other], ordered=True)
         and any(cover_exact_match(text, [other], ordered=True) for text in passages)

@@ -8,15 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.questions.readings import (
-    CHECKS,
-    REVIEW,
-    agrees,
-    is_part_of_name,
-    is_right,
-    is_rival,
-    verdict,
-)
+from rag_r1.questions.readings import CHECKS, REVIEW, agrees, is_part_of_name, is_right, is_rival, verdict
 from rag_r1.questions.spec import RequestLimits, Verification
 from tests.questions.drafted import draft
 
@@ -60,7 +52,8 @@ def test_an_answer_agrees_with_a_gold_and_a_few_words_more(answer, golds, agree)
 @pytest.mark.parametrize(
     ("golds", "answer", "is_part"),
     [
-        (["Karlen"], "Karlen Ford", True),
+        (["Karlen"], "In Karlen Ford", True),
+        (["Lee"], "Émile Lee", True),
         (["Ford"], "in Karlen Ford", True),
         (["Karlen Ford"], "The town Karlen Ford", False),
         (["Karlen"], "In Karlen", False),
@@ -71,7 +64,7 @@ def test_an_answer_agrees_with_a_gold_and_a_few_words_more(answer, golds, agree)
     ],
 )
 def test_a_part_of_a_name_is_told_from_the_name_that_stands_in_the_passages(golds, answer, is_part):
-    text = "In Karlen Ford, where Ann Lee was born in May 1903, there is a bridge. In Karlen was another."
+    text = "In Karlen Ford, where Émile Lee was born in May 1903, there is a bridge. In Karlen was another."
     assert is_part_of_name(golds, answer, [text]) is is_part
 
 
