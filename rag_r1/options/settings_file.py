@@ -116,7 +116,7 @@ def _value_count(flag: str, fields: Fields) -> int:
     if "=" in flag:
         return 0
     kinds = {flag_of(name): field.annotation for name, field in fields.items()}
-    kind = kinds.get(flag.replace("--no-", "--"))
+    kind = kinds.get(flag, kinds.get(flag.replace("--no-", "--")))
     if kind is bool:
         return 0
     return len(get_args(kind)) if get_origin(kind) is tuple else 1

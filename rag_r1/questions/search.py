@@ -106,8 +106,7 @@ async def check_corpus(search: JournaledSearch, pool: PassagePool, url: str) -> 
 async def try_search(config: RetrieverConfig, pool: PassagePool | None) -> None:
     """Search once as a check and, if `pool` is given, also for passages of it. Raises RunError if a search
     fails, or if the server has another corpus."""
-    retriever = {"url": config.url, "wire": config.wire, "topk": config.topk}
-    await try_first_search(retriever, config.url)
+    await try_first_search({"url": config.url, "wire": config.wire, "topk": config.topk}, config.url)
     if pool is not None:
         with TemporaryDirectory() as folder:
             search = JournaledSearch(config, Path(folder) / "searches.ndjson", CancelToken())

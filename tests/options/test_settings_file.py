@@ -20,6 +20,7 @@ class Play(Arguments):
     samples: Positive = argument("of each", default=1)
     sizes: tuple[str, str] = argument("of answers", ("LEAST", "MOST"), default=("s", "l"))
     card: bool = argument("with a card", default=False)
+    no_bar: bool = argument("without a bar", default=False)
     url: Address | None = argument("of the server", default=None)
     overrides: Overrides = argument("anything else", "key=value", default=[])
 
@@ -81,7 +82,9 @@ def test_a_folder_in_place_of_a_file_of_settings_is_named(tmp_path, capsys):
     assert f"@{tmp_path} is a folder: give its file of settings" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("before", [[], ["--card"], ["--no-card"], ["--samples=2"], ["--samples", "2"]])
+@pytest.mark.parametrize(
+    "before", [[], ["--card"], ["--no-card"], ["--no-bar"], ["--samples=2"], ["--samples", "2"]]
+)
 def test_a_run_that_does_not_exist_is_named_before_missing_flags_are(before, tmp_path, capsys):
     with pytest.raises(SystemExit):
         play(*before, f"@{tmp_path / 'none'}")

@@ -59,5 +59,4 @@ def is_positional(field: FieldInfo) -> bool:
 
 def takes_several(field: FieldInfo) -> bool:
     """Return whether an argument takes several values or may be repeated."""
-    kinds = [field.annotation, *get_args(field.annotation)]
-    return any(get_origin(kind) in (list, tuple) for kind in kinds)
+    return any(get_origin(kind) in (list, tuple) for kind in [field.annotation, *get_args(field.annotation)])

@@ -63,8 +63,7 @@ class Links:
         URLs over names.
         """
         links: dict[str, Link] = {}
-        finders = (("title", self._by_title), ("url", self._by_url), ("name", self._by_name))
-        for kind, find_targets in finders:
+        for kind, find_targets in (("title", self._by_title), ("url", self._by_url), ("name", self._by_name)):
             for target in find_targets(passage):
                 if target.document != passage.document:
                     links.setdefault(target.id, Link(target.id, kind))

@@ -49,8 +49,7 @@ class CandidateStore(ResultJournal):
         """`retriever`: the result of `retriever_settings`; `count`: the largest number of passages that a
         search returns."""
         self.run_setup, self.count = run_setup, count
-        settings = {"command": "candidates", "candidates": count, "retriever": dict(retriever)}
-        super().__init__(folder, settings)
+        super().__init__(folder, {"command": "candidates", "candidates": count, "retriever": dict(retriever)})
         #: The reason of the latest failed search; empty if no search has failed.
         self.last_failure = ""
 
