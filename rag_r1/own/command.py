@@ -150,8 +150,7 @@ def steps_until(artifacts: OwnArtifacts, folder: PipelineFolder, until: str) -> 
 
     by_name = {step.name: [step] for step in (*data_steps(artifacts, folder), *training_steps(artifacts))}
     by_name["evaluation"] = evaluation_steps(artifacts)
-    names = STEP_NAMES[: STEP_NAMES.index(until) + 1]
-    return [step for name in names for step in by_name.get(name, ())]
+    return [step for name in STEP_NAMES[: STEP_NAMES.index(until) + 1] for step in by_name.get(name, ())]
 
 
 if __name__ == "__main__":

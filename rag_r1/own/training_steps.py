@@ -184,8 +184,7 @@ def batch_that_fits(rows: int, config: Any) -> list[str]:
             "filter.share, or give filter.skip=true"
         )
     print(f"  a step trains on {size} questions, since there are {rows} (the recipe: {batch})", flush=True)
-    actor = f"actor_rollout_ref.actor.ppo_mini_batch_size={min(mini, size)}"
-    return [f"data.train_batch_size={size}", actor]
+    return [f"data.train_batch_size={size}", f"actor_rollout_ref.actor.ppo_mini_batch_size={min(mini, size)}"]
 
 
 def _grpo(artifacts: OwnArtifacts) -> Step:

@@ -117,8 +117,7 @@ def reward_infos(batch: KVBatchMeta) -> dict[str, dict[str, Any]]:
     rows = sessions.last_rows(batch.keys)
     if not rows:
         return {}
-    fields = read_rows(rows, batch.partition_id, ["extra_fields"])
-    infos = map(reward_info, fields["extra_fields"])
+    infos = map(reward_info, read_rows(rows, batch.partition_id, ["extra_fields"])["extra_fields"])
     return {sessions.session_of(key): info for key, info in zip(rows, infos, strict=True)}
 
 

@@ -119,8 +119,7 @@ def _trie_pattern(words: Sequence[str], position: int = 0) -> str:
     if not words:
         return "(?!)"
     end = len(words[0])
-    last_word = words[-1]
-    while words[0][:end] != last_word[:end]:
+    while words[0][:end] != words[-1][:end]:
         end -= 1
     is_word = len(words[0]) == end
     groups: dict[str, list[str]] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -130,7 +130,7 @@ class QuestionsArguments(EndpointArguments):
                 self.base_url,
                 self.teacher_model,
                 key_variable=self.api_key_env,
-                body=json_body("--body", self.body),
+                body=_valid_body("--body", self.body),
                 price_in=self.price_in,
                 price_out=self.price_out,
             ),
@@ -175,7 +175,15 @@ class QuestionsArguments(EndpointArguments):
             self.reader_url or self.base_url,
             self.reader_model,
             key_variable=self.api_key_env if self.reader_url is None else self.reader_api_key_env,
-            body=json_body("--reader-body", self.reader_body),
+            body=_valid_body("--reader-body", self.reader_body),
             price_in=self.reader_price_in,
             price_out=self.reader_price_out,
         )
+
+
+def _valid_body(flag: str, text: str) -> dict[str, Any]:
+    """Return the result of `json_body`, or {} for a wrong text, which must not end the other checks."""
+    try:
+        return json_body(flag, text)
+    except ValueError:
+        return {}

@@ -379,7 +379,8 @@ def test_wrong_arguments_are_named(words, named, capsys):
     needed = "--corpus c.jsonl --out o --base-url http://127.0.0.1:1/v1 --teacher-model m"
     with pytest.raises(SystemExit) as ended:
         run(shlex.split(f"{needed} {words}"))
-    assert ended.value.code == 2 and named in capsys.readouterr().err
+    message = capsys.readouterr().err
+    assert ended.value.code == 2 and named in message and "c.jsonl: there is no such file" in message
 
 
 def test_the_defaults_are_those_of_a_spec():

@@ -85,8 +85,7 @@ def llds_loss(
         config=config,
         rollout_is_weights=rollout_is_weights,
     )
-    kept_tokens = response_mask.bool() & (advantages >= 0)
-    fallen = fallen_turns(old_log_prob, log_prob, kept_tokens)
+    fallen = fallen_turns(old_log_prob, log_prob, response_mask.bool() & (advantages >= 0))
     if config.policy_loss.llds_coef:
         penalty = agg_loss(
             loss_mat=fallen.penalties,
