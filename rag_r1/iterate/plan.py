@@ -25,11 +25,11 @@ from pydantic import Field
 from rag_r1.options.declare import options
 from rag_r1.options.sections import PlanError, change_key, load_sections, read_sections
 from rag_r1.options.server_address import Address
-from rag_r1.options.types import Constraint, PositiveCount, Text
+from rag_r1.options.types import Constraint, FilledText, PositiveCount, Text
 from rag_r1.protocols.retriever_query import Mode
 
 Texts = Annotated[tuple[Text, ...], Constraint("a list of texts")]
-Paths = Annotated[tuple[Text, ...], Field(min_length=1), Constraint("a list of at least one path")]
+Paths = Annotated[tuple[FilledText, ...], Field(min_length=1), Constraint("a list of at least one path")]
 CommandOptions = Annotated[dict[Text, Any], Constraint("a mapping of options")]
 Start = Literal["base", "previous"]
 
@@ -112,7 +112,7 @@ class IndexSpec:
     first: Text
     #: The form of its queries, as in `retriever.query`.
     first_query: Mode = "plain"
-    corpus: Texts = ()
+    corpus: Annotated[tuple[FilledText, ...], Constraint("a list of paths")] = ()
     options: CommandOptions = field(default_factory=dict)
 
 

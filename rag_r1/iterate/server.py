@@ -63,7 +63,7 @@ class LoopServer(ExitStack):
         """Raise RunError unless a retrieval server answers at its address, within seconds; it may be loading
         its index."""
         answer = self._request("GET", ready_address(self.url)[0])
-        self._refuse_token(answer)
+        self._check_token(answer)
         if is_web_page(answer.headers):
             raise RunError(web_page_fault("retrieval server", self.url, "server.url"))
         try:
@@ -135,7 +135,7 @@ class LoopServer(ExitStack):
             if answer.status_code != 409 or time.monotonic() > deadline:
                 break
             time.sleep(_RETRY_S)
-        self._refuse_token(answer)
+        self._check_token(answer)
         if answer.status_code != 200:
             raise RunError(
                 f"the server at {self.url} does not load {index} (HTTP {answer.status_code}): "
@@ -143,7 +143,7 @@ class LoopServer(ExitStack):
                 "under its path on that machine (server.paths)"
             )
 
-    def _refuse_token(self, answer: httpx.Response) -> None:
+    def _check_token(self, answer: httpx.Response) -> None:
         """Raise RunError if the server's answer says that the token is missing or wrong."""
         if answer.status_code == 401:
             fault = "does not accept the token" if token_header() else "requires a token"

@@ -33,6 +33,7 @@ class Constraint:
 
 Flag = Annotated[bool, Strict(), Constraint("true or false")]
 Text = Annotated[str, Strict(), Constraint("a text")]
+FilledText = Annotated[str, Strict(), Field(pattern=r"\S"), Constraint("a text that is not empty")]
 Count = Annotated[int, Strict(), Field(ge=0), Constraint("a whole number of at least 0")]
 PositiveCount = Annotated[int, Strict(), Field(ge=1), Constraint("a whole number of at least 1")]
 PositiveNumber = Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False), Constraint("a number above 0")]

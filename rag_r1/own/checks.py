@@ -169,7 +169,7 @@ def _check_overrides(artifacts: OwnArtifacts, checks: StartChecks) -> None:
 
 
 def _check_arguments(artifacts: OwnArtifacts, checks: StartChecks) -> None:
-    """Check that those arguments of the commands can be built that do not depend on earlier steps."""
+    """Check that the arguments of those commands can be built which do not depend on earlier steps."""
     if artifacts.plan.writes_questions:
         checks.run(questions_spec, artifacts)
     for evaluation in evaluations(artifacts):

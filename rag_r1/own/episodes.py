@@ -53,7 +53,7 @@ class Episodes:
         policy, grpo = self.plan.policy, self.plan.grpo
         prompt = [] if policy.prompt is None else [f"++rag_r1.prompt={hydra_quoted(policy.prompt)}"]
         steps = []
-        if grpo.steps is not None:  # with as many epochs as steps, the training does not end before
+        if grpo.steps is not None:  # with as many epochs as steps, the training does not end earlier
             steps = [f"trainer.total_training_steps={grpo.steps}", f"trainer.total_epochs={grpo.steps}"]
         return [f"rag_r1.protocol={policy.protocol}", *prompt, *policy.keys, *steps, *grpo.overrides]
 

@@ -19,17 +19,16 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 from pydantic import AfterValidator, Field, Strict
 
-from rag_r1.options.command_line import Above0, Filled, From0, Share, Variable
+from rag_r1.options.command_line import Above0, From0, Share, Variable
 from rag_r1.options.declare import options
 from rag_r1.options.server_address import Address
-from rag_r1.options.types import Constraint, Flag, PositiveCount, Text
+from rag_r1.options.types import Constraint, FilledText, Flag, PositiveCount, Text
 from rag_r1.protocols import Protocol, load_with_prompt
 from rag_r1.questions.seeds import KINDS, KindName
 from rag_r1.questions.spec import ModelSpec, RequestLimits
 from rag_r1.runs.settings import json_roundtrip
 
 Texts = Annotated[tuple[Text, ...], Constraint("a list of texts")]
-FilledText = Annotated[Filled, Strict()]
 KeyVariable = Annotated[Variable, Strict()]
 Paths = Annotated[tuple[FilledText, ...], Constraint("a list of paths")]
 Kinds = Annotated[tuple[KindName, ...], Field(min_length=1), Constraint(f"a list of {', '.join(KINDS)}")]

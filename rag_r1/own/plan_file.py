@@ -45,8 +45,8 @@ def read_plan(
     """Read the plan in a file, or take the defaults, and change keys of it.
 
     `flags` has new values by section and key, and `words` has changes of the form `section.key=value`.
-    Raises PlanError with all problems, and with a plan for further checks: defaults and flags stand in it for
-    sections that are wrong.
+    Raises PlanError with all problems and a plan for further checks, in which wrong sections have the
+    defaults and the flags.
     """
     sections = load_sections(path, SECTIONS) if path is not None else {}
     for name, values in flags.items():

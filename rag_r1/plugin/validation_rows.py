@@ -9,8 +9,8 @@ means over the judged trajectories.
 The number of lost trajectories stays visible: it is logged, and in the remaining trajectories `masked` and
 `failed_<kind>` are replaced by their shares in the same data source of that batch. So
 `val-aux/<source>/masked/mean@1` is the same as before the removal, as long as one trajectory of the source is
-judged. If all of a source are masked but not those of the others, the source has no metrics in this
-validation; only the log reports its loss.
+judged. If all trajectories of a source are masked, but not those of every source, this source has no metrics
+in the validation; only the log reports its loss.
 
 With several answers to a question (`val_kwargs.n`), veRL puts the number of answers into the name of a mean.
 A question that has lost an answer is therefore counted under another name (mean@3 beside mean@4).

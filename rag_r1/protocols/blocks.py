@@ -63,7 +63,7 @@ class CallFormat:
     names: tuple[tuple[str, str], ...] = ()
 
     def registered(self, name: str) -> str:
-        """Return the registered name of the tool that calls name `name`."""
+        """Return the registered name of the tool whose name in calls is `name`."""
         return dict(self.names).get(name, name)
 
 

@@ -5,7 +5,8 @@
     name    both passages contain a rare name, and the title of the first one does not contain it
 
 Parentheses at the end of a title, as in `Alien (film)`, are removed before the title is looked for. A title
-that two documents then share gives no link, since the mention would be ambiguous.
+that two documents then share gives no link, since the mention would be ambiguous. A possessive, as in
+`Torval's`, is another word than the name, and so is no mention of it.
 """
 
 from __future__ import annotations
