@@ -84,10 +84,12 @@ def _unpacked_bytes(file: Any, group: int, column: str, batch_rows: int, bytes_l
 
 
 def _parts(arrays: Iterable[Any]) -> Iterator[Any]:
-    """Yield Arrow arrays, and those inside their lists and structs."""
+    """Yield Arrow arrays, and those inside their lists and structs. An extension array, such as that of a
+    tensor of fixed shape, is replaced by its storage, which may be a list."""
     import pyarrow.types as kinds
 
     for array in arrays:
+        array = getattr(array, "storage", array)
         yield array
         kind = array.type
         if kinds.is_struct(kind):

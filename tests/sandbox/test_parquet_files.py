@@ -40,22 +40,16 @@ def written(path: Path, **columns: pa.Array) -> Path:
     return path
 
 
-def test_a_text_that_all_rows_refer_to_is_refused_with_its_row_group_and_column(tmp_path, monkeypatch):
+@pytest.mark.parametrize("is_dictionary", [False, True], ids=["plain", "with Arrow's schema"])
+def test_a_text_counts_for_each_row_that_refers_to_it(tmp_path, monkeypatch, is_dictionary):
     monkeypatch.setattr(pa, "set_cpu_count", lambda count: None)
     monkeypatch.setattr(parquet_trial, "MAX_BATCH_BYTES", 1 << 20)
-    path = written(tmp_path / "a.parquet", question=repeated("x" * 1100), answer=repeated("a"))
+    path = tmp_path / "a.parquet"
+    table = pa.table({"question": repeated("x" * 1100), "answer": repeated("a")})
+    pq.write_table(table, path, store_schema=is_dictionary)
+    assert pa.types.is_dictionary(pq.read_schema(path).field("question").type) == is_dictionary
     with pytest.raises(DataError, match="row group 0, column 'question': 1,024 rows .* than 1 MiB"):
         parquet_trial.try_out(str(path), ["question", "answer"], ROWS)
-
-
-def test_a_dictionary_with_arrows_schema_counts_its_text_for_each_row(tmp_path, monkeypatch):
-    monkeypatch.setattr(pa, "set_cpu_count", lambda count: None)
-    monkeypatch.setattr(parquet_trial, "MAX_BATCH_BYTES", 1 << 20)
-    table = pa.table({"question": repeated("x" * 1100), "answer": repeated("a")})
-    pq.write_table(table, tmp_path / "a.parquet")
-    assert pa.types.is_dictionary(pq.read_schema(tmp_path / "a.parquet").field("question").type)
-    with pytest.raises(DataError, match="row group 0, column 'question': 1,024 rows .* than 1 MiB"):
-        parquet_trial.try_out(str(tmp_path / "a.parquet"), ["question", "answer"], ROWS)
 
 
 @pytest.mark.slow
@@ -95,6 +89,14 @@ def test_a_list_of_millions_of_nulls_is_refused(tmp_path):
     check_parquet(path, ["question"])  # a column that is not read does no harm
     with pytest.raises(DataError, match=r"a\.parquet: " + NAMED.format("answer")):
         read(path)
+
+
+def test_the_values_of_an_extension_type_are_counted(tmp_path):
+    storage = pa.FixedSizeListArray.from_arrays(pa.nulls(5_000_000, pa.int8()), 5_000_000)
+    tensor = pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(pa.int8(), [5_000_000]), storage)
+    pq.write_table(pa.table({"question": tensor}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match="1 rows have more than 2,000,000 values"):
+        check_parquet(tmp_path / "a.parquet", ["question"])
 
 
 def test_very_many_columns_are_refused(tmp_path):

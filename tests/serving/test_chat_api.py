@@ -268,10 +268,7 @@ def test_of_32_chats_at_once_each_is_answered_or_told_when_to_come_back(tmp_path
 @pytest.mark.slow
 @pytest.mark.parametrize("stream", [True, False])
 def test_an_abandoned_chat_frees_its_seat_before_it_would_have_been_answered(tmp_path, stream):
-    with (
-        policy_of() as policy,
-        chat_server(arguments(policy.url, tmp_path, in_flight=1)) as chat,
-    ):
+    with policy_of() as policy, chat_server(arguments(policy.url, tmp_path, in_flight=1)) as chat:
         policy.latency_s = 30
         client = httpx.Client(timeout=httpx.Timeout(5, read=0.3), trust_env=False, verify=False)
         with pytest.raises(httpx.ReadTimeout), client:
