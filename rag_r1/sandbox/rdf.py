@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from xml.parsers import expat
 
+from rag_r1.io.errors import DataError
 from rag_r1.sandbox.job_paths import path_of
 
 #: Most characters of an address or text in a triple.
@@ -76,7 +77,7 @@ def _reject_doctype(path: str) -> None:
     OSError if it cannot be opened."""
 
     def refuse(*_: Any) -> None:
-        raise ValueError(
+        raise DataError(
             "it declares a document type (<!DOCTYPE ...>), whose entities are not read: save it as Turtle"
         )
 
@@ -92,6 +93,8 @@ def _reject_doctype(path: str) -> None:
                 parser.Parse(data)
             if not elements:
                 parser.Parse(b"", True)
-    except (expat.ExpatError, LookupError) as error:
+    except DataError:
+        raise
+    except (expat.ExpatError, LookupError, ValueError) as error:  # the last two for the declared encoding
         if not elements:  # otherwise rdflib reports what is wrong
             raise ValueError(f"it is not readable XML ({error}): repair it") from None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import sys
 import time
@@ -61,8 +62,6 @@ def _read(stream: BinaryIO) -> Any:
 def _set_limits(cpu_s: float, memory_bytes: int | None) -> None:
     """Allow this process `cpu_s` more seconds of processor time, and `memory_bytes` of address space in total
     (None for no limit)."""
-    import resource
-
     signal.setitimer(signal.ITIMER_PROF, cpu_s)  # its signal kills the process in any state
     _set_limit(resource.RLIMIT_CPU, int(time.process_time() + cpu_s) + 2)  # in case the signal is blocked
     _set_limit(resource.RLIMIT_AS, resource.RLIM_INFINITY if memory_bytes is None else memory_bytes)
@@ -71,8 +70,6 @@ def _set_limits(cpu_s: float, memory_bytes: int | None) -> None:
 
 def _set_limit(kind: int, value: int) -> None:
     """Set the soft limit of a resource, as far as its hard limit allows."""
-    import resource
-
     hard_limit = resource.getrlimit(kind)[1]
     if hard_limit != resource.RLIM_INFINITY:
         value = hard_limit if value == resource.RLIM_INFINITY else min(value, hard_limit)
@@ -86,8 +83,6 @@ def _peak_bytes() -> int:
         with open("/proc/self/status", "rb") as status:
             return next(int(line.split()[1]) << 10 for line in status if line.startswith(b"VmHWM:"))
     except (OSError, StopIteration):  # this is not Linux
-        import resource
-
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 

@@ -88,7 +88,7 @@ def _texts(row: Any) -> list[_Text]:
     else:
         parts = [row.get(name) for name in ("instruction", "input") if row.get(name)]
         history = row.get("history") or []
-        if not isinstance(history, list) or not all(map(_is_pair, history)):
+        if not isinstance(history, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in history):
             raise DataError("its history is not a list of pairs")
         texts = [text for prompt, reply in history for text in (_Text(prompt, False), _Text(reply, True))]
         if not all(isinstance(part, str) for part in [*parts, row.get("output")]):
@@ -97,11 +97,6 @@ def _texts(row: Any) -> list[_Text]:
     if len(texts) < 2 or not all(isinstance(text, str) for text, _ in texts):
         raise DataError("it has no prompt and answer")
     return texts
-
-
-def _is_pair(value: Any) -> bool:
-    """Return whether a value is a JSON array of two."""
-    return isinstance(value, list) and len(value) == 2
 
 
 def _message(turn: Any) -> tuple[Any, Any]:

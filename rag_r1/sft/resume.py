@@ -44,7 +44,7 @@ def steps_of_epoch(data: Any) -> int:
     # Imported here, because it needs omegaconf, and `rag-r1 sft --help` must work without it.
     from rag_r1.training.preflight.data import files_of
 
-    rows = sum(pq.ParquetFile(name).metadata.num_rows for name in files_of(data, "train_files"))
+    rows = sum(pq.read_metadata(name).num_rows for name in files_of(data, "train_files"))
     if 0 < (data.get("train_max_samples") or -1) < rows:
         rows = data.train_max_samples
     return rows // data.train_batch_size

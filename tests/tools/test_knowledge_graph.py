@@ -158,6 +158,7 @@ def test_xml_with_a_document_type_is_refused_whatever_its_encoding(tmp_path, dat
 @pytest.mark.parametrize(
     ("name", "text"),
     [
+        ("encoding.rdf", '<?xml version="1.0" encoding="gb2312"?><a/>'),
         ("nested.ttl", "@prefix : <http://e/> . :a :b " + "[" * 100_000),
         ("lists.ttl", "@prefix : <http://e/> . :a :b " + "(" * 100_000),
         ("number.ttl", f"<http://e/a> <http://e/b> {'9' * 10_000} ."),
