@@ -11,14 +11,13 @@ way, and since some servers show their list to everybody, but answer only to a k
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 
-from rag_r1.inference.client import base_address
+from rag_r1.inference.client import base_address, key_of
 from rag_r1.io.bounded_http import SHORT_ANSWER_VALUES, bounded_http_client, get_body, get_json
 from rag_r1.io.bounded_json import read_json
 from rag_r1.io.errors import TooLargeError
@@ -101,7 +100,8 @@ def check_replies(server: ModelServer, engine: str = "chat") -> None:
 def _send(server: ModelServer, path: str, payload: Any) -> tuple[int, bytes | None]:
     """Send a request and return the status and the body of the answer. The status is 0 after an error that
     does not show a fault of the server. With a `payload`, the request is a POST with that JSON. Raises
-    RunError."""
+    RunError if the server fails, refuses the key or is of another kind, and for a value that cannot be a
+    key."""
     name, address, flag = server.name, server.address, server.flag
     try:
         with _client(server.key_variable) as client:
@@ -109,11 +109,6 @@ def _send(server: ModelServer, path: str, payload: Any) -> tuple[int, bytes | No
     except httpx.TimeoutException as error:
         detail = f"no answer within {TIMEOUT_S:g} s"
         raise _PassingFaultError(server_fault(name, address, detail, _START, flag)) from error
-    except httpx.LocalProtocolError as error:  # its message may contain the key
-        raise RunError(
-            f"the {name} at {address} was not asked ({type(error).__name__}): the key in "
-            f"${server.key_variable} may have a line break or another control character; correct it"
-        ) from None
     except (httpx.NetworkError, httpx.ProtocolError) as error:
         raise _PassingFaultError(server_fault(name, address, str(error), _START, flag)) from error
     except httpx.DecodingError as error:
@@ -151,17 +146,19 @@ def _models(body: bytes, server: ModelServer) -> Mapping[str, Any]:
 
 
 def get_answer(address: str, key_variable: str) -> Any:
-    """Return the JSON of the answer to a GET at `address`; None if there is no answer, an error, or no JSON.
-    The key in the environment variable `key_variable` is sent if it is set."""
+    """Return the JSON of the answer to a GET at `address`, to which the key in the environment variable
+    `key_variable` is sent if it is set; None if there is no answer, an error or no JSON, or if the value of
+    the variable cannot be a key."""
     try:
         with _client(key_variable) as client:
             status, reply = get_json(client, address)
-    except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError):
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError, RunError):
         return None
     return reply if status == 200 else None
 
 
 def _client(key_variable: str) -> httpx.Client:
-    """Return an HTTP client that sends the key in the environment variable, if it is set."""
-    key = os.environ.get(key_variable, "").strip()
+    """Return an HTTP client that sends the key in the environment variable, if it is set. Raises RunError for
+    a value that cannot be a key."""
+    key = key_of(key_variable)
     return bounded_http_client(TIMEOUT_S, {"Authorization": f"Bearer {key}"} if key else {})

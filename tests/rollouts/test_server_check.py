@@ -77,10 +77,11 @@ def test_a_server_that_refuses_the_key_is_named_with_the_variable_of_the_key():
 
 
 def test_a_key_that_no_header_can_have_is_told_without_the_key(monkeypatch):
-    monkeypatch.setenv("NO_KEY", "sk-1234\nof another line")
-    with JsonStub(lambda asked: {"data": []}) as stub, pytest.raises(RunError) as raised:
-        check(stub.url)
-    assert "$NO_KEY" in str(raised.value) and "sk-1234" not in str(raised.value)
+    for key in ("sk-1234\nof another line", "sk-1234-schl\u00fcssel"):
+        monkeypatch.setenv("NO_KEY", key)
+        with JsonStub(lambda asked: {"data": []}) as stub, pytest.raises(RunError) as raised:
+            check(stub.url)
+        assert "$NO_KEY" in str(raised.value) and "sk-1234" not in str(raised.value)
 
 
 def test_a_model_that_is_not_in_the_list_is_named_with_those_that_are():
