@@ -26,26 +26,26 @@ def read_entry(entry: Any, key: str, protocol: Protocol | None) -> tuple[Term | 
         return None, [RewardError(f"{key} must be {{term, weight, ...}}, not {entry!r}")]
     faults: list[RewardError] = []
     options = dict(entry)
-    path = options.pop("term", None)
+    term = options.pop("term", None)
     weight = options.pop("weight", 1.0)
     if not _is_number(weight):
         faults.append(RewardError(f"{key}.weight must be a finite number, not {weight!r}"))
-    if not isinstance(path, str):
-        return None, [*faults, RewardError(f"{key}.term must name a reward term, not {path!r}")]
-    name = options.pop("name", path.rpartition(":")[2])
+    if not isinstance(term, str):
+        return None, [*faults, RewardError(f"{key}.term must name a reward term, not {term!r}")]
+    name = options.pop("name", term.rpartition(":")[2])
     if not isinstance(name, str) or not name:
         faults.append(RewardError(f"{key}.name must be a text, not {name!r}"))
     try:
-        function = find_term(path, f"{key}.term")
+        function = find_term(term, f"{key}.term")
         parameters = inspect.signature(function).parameters
     except RewardError as fault:
         return None, [*faults, fault]
     except ValueError:  # some built-in functions have none
-        return None, [*faults, RewardError(f"{key}.term: {path!r} has no signature that names its options")]
+        return None, [*faults, RewardError(f"{key}.term: {term!r} has no signature that names its options")]
     special: dict[str, Any] = {"protocol": protocol}
     if is_async(function):
         special["timeout_s"] = options.pop("timeout_s", DEFAULT_TIMEOUT_S)
-    faults += map(RewardError, _option_faults(function, options, special, path, key))
+    faults += map(RewardError, _option_faults(function, options, special, term, key))
     if faults:
         return None, faults
     options |= {keyword: value for keyword, value in special.items() if keyword in parameters}
@@ -54,14 +54,20 @@ def read_entry(entry: Any, key: str, protocol: Protocol | None) -> tuple[Term | 
 
 
 def _option_faults(
-    function: TermFunction, options: dict[str, Any], special: Mapping[str, Any], path: str, key: str
+    function: TermFunction, options: dict[str, Any], special: Mapping[str, Any], term: str, key: str
 ) -> Iterator[str]:
-    """Yield the faults of the time limit in `special`, those of the options according to the signature of the
-    function, and those that the term's own check finds."""
+    """Yield the faults of the time limit in `special`, those of the signature of the function, those of the
+    options according to it, and those that the term's own check finds."""
     timeout_s = special.get("timeout_s", DEFAULT_TIMEOUT_S)
     if not (_is_number(timeout_s) and timeout_s > 0):
         yield f"{key}.timeout_s must be a number of seconds above 0, not {timeout_s!r}"
-    parameters = inspect.signature(function).parameters
+    signature = inspect.signature(function)
+    parameters = signature.parameters
+    positional = [p for p in parameters.values() if p.kind is not p.KEYWORD_ONLY]
+    try:
+        signature.replace(parameters=positional).bind(None, None)
+    except TypeError as error:
+        yield f"{key}.term: {term!r} cannot be called with (trajectory, golds): {error}"
     keywords = {name: p for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY and name not in special}
     choices = _choices(function)
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
@@ -74,10 +80,10 @@ def _option_faults(
                 yield f"{key}.{name} must be one of {', '.join(map(str, choices[name]))}, not {value!r}"
         elif name in (*parameters, *special) or not takes_any:
             names = [*keywords, *(["timeout_s"] if "timeout_s" in special else [])]
-            yield f"{key}.{name}: {path!r} has no such option (its options: {', '.join(names) or 'none'})"
+            yield f"{key}.{name}: {term!r} has no such option (its options: {', '.join(names) or 'none'})"
     for name, parameter in keywords.items():
         if parameter.default is parameter.empty and name not in options:
-            yield f"{key}.{name} is missing: {path!r} needs it"
+            yield f"{key}.{name} is missing: {term!r} needs it"
     if (check := getattr(function, "check_options", None)) is not None:
         yield from check(options, key)
 

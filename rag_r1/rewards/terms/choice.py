@@ -24,8 +24,8 @@ from rag_r1.rewards.answer_metrics import exact_match
 from rag_r1.rewards.registry import register
 
 #: What may precede the letter: an introducing word, white space, punctuation.
-_LEAD = r"(?i:the|correct|answer|option|choice|is)\b|正确|答案|选项|应选|选择|选|是|为|[^\w]"
-_LETTER = re.compile(rf"(?:{_LEAD})*([A-Z])(?![A-Za-z])[^\w]*(.*)", re.DOTALL)
+_LEAD = r"(?i:the|correct|answer|option|choice|is)\b|正确|答案|选项|应选|选择|选|是|为|[\W_]"
+_LETTER = re.compile(rf"(?:{_LEAD})*([A-Z])(?![A-Za-z])[\W_]*(.*)", re.DOTALL)
 
 
 @register("choice")

@@ -20,7 +20,7 @@ ENGLISH = ["acute pneumonia", "B", "B. acute pneumonia"]
             1.0,
             "A| A. |(A)|（Ａ）|A、|答案：A|答案是A。|选A|选项 A|A. 急性肺炎|A急性肺炎|A：急性肺炎|急性肺炎",
         ),
-        (ENGLISH, 1.0, "B|The correct answer is B.|Option B|**B**|Acute Pneumonia|B) acute pneumonia"),
+        (ENGLISH, 1.0, "B|The correct answer is B.|Option B|**B**|__B__|Acute Pneumonia|B) acute pneumonia"),
         (ENGLISH, 0.0, "|A|b|A, B acute pneumonia|B or C|A, B|B. chronic pneumonia|Because of B cells"),
         (ENGLISH, 0.0, "BC|acute|AB|not B|B B"),
     ],
