@@ -24,7 +24,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from rag_r1.data.files.row_files import refuse_utf16
 from rag_r1.io.atomic_files import write_lines
-from rag_r1.io.errors import DataError
+from rag_r1.io.bounded_json import limited_lines
+from rag_r1.io.errors import DataError, TooLargeError, reason_of
 from rag_r1.io.ordinary_files import open_ordinary
 from rag_r1.protocols.actions import well_formed
 from rag_r1.runs.errors import RunError
@@ -185,14 +186,14 @@ def read_with_offsets(kind: type[Record], path: Path) -> Iterator[tuple[Record, 
     try:
         with open_ordinary(path) as file:
             refuse_utf16(path, file, f"files each of whose lines is {_line_kind(kind)}")
-            for number, line in enumerate(file, 1):
+            for number, line in enumerate(limited_lines(file), 1):
                 if line.strip():
                     yield _parse(kind, line, f"{path}, line {number}"), offset
                 offset += len(line)
     except DataError as error:
         raise RunError(str(error)) from error
-    except OSError as error:
-        message = f"{path} cannot be read ({error.strerror})"
+    except (OSError, TooLargeError) as error:
+        message = f"{path} cannot be read ({reason_of(error)})"
         raise RunError(f"{message}: give a file each of whose lines is {_line_kind(kind)}") from error
 
 

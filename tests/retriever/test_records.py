@@ -35,9 +35,8 @@ def changed(**values: object) -> dict[str, object]:
 
 
 def test_published_training_rows_are_read_and_written_as_they_are(tmp_path):
-    rows = list(
-        read_records(TrainingRow, write_lines(tmp_path / "rows.jsonl", PUBLISHED, changed(round_index=3)))
-    )
+    path = write_lines(tmp_path / "rows.jsonl", PUBLISHED, changed(round_index=3))
+    rows = list(read_records(TrainingRow, path))
     assert [row.round_index for row in rows] == [2, 3] and rows[0].passage_ids[0] == "0"
     assert write_records(tmp_path / "again.jsonl", rows) == 2
     assert json.loads((tmp_path / "again.jsonl").read_text().splitlines()[0]) == PUBLISHED
@@ -51,9 +50,8 @@ def test_a_byte_order_mark_at_the_beginning_of_a_file_is_skipped(tmp_path):
 
 
 def test_rows_of_a_published_ablation_without_a_question_are_read(tmp_path):
-    (row,) = read_records(
-        TrainingRow, write_lines(tmp_path / "rows.jsonl", changed(question="", history_queries=[]))
-    )
+    path = write_lines(tmp_path / "rows.jsonl", changed(question="", history_queries=[]))
+    (row,) = read_records(TrainingRow, path)
     assert row.question == ""
 
 
@@ -78,12 +76,15 @@ def test_a_row_that_is_none_is_refused_with_file_line_and_key(tmp_path, row, mes
     assert message in str(raised.value)
 
 
-def test_a_line_that_is_no_json_and_a_file_that_is_not_there_are_told(tmp_path):
+def test_a_line_that_is_no_json_or_too_long_and_a_file_that_is_not_there_are_told(tmp_path):
     (tmp_path / "rows.jsonl").write_text("{")
     with pytest.raises(RunError, match="line 1"):
         list(read_records(TrainingRow, tmp_path / "rows.jsonl"))
     with pytest.raises(RunError, match="none.jsonl cannot be read"):
         list(read_records(TrainingRow, tmp_path / "none.jsonl"))
+    (tmp_path / "long.jsonl").write_bytes(b" " * ((64 << 20) + 1))
+    with pytest.raises(RunError, match="long.jsonl cannot be read .line 1 has more than"):
+        list(read_records(TrainingRow, tmp_path / "long.jsonl"))
 
 
 def test_a_file_in_utf_16_is_refused_with_the_command_that_converts_it(tmp_path):

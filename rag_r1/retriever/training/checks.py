@@ -118,7 +118,9 @@ def _check_first_passage(corpus: Path) -> None:
 def _count_rows(path: Path, options: TrainOptions) -> int:
     """Return the number of rows of a file. Raises RunError for the first one that cannot be used, and if
     there are none."""
-    count = sum(1 for _ in usable_rows([path], options.mode, options.negatives, options.rank_weight > 0))
+    ranked = options.rank_weight > 0
+    rows = usable_rows([path], options.mode, negatives=options.negatives, ranked=ranked)
+    count = sum(1 for _ in rows)
     if not count:
         raise no_rows([path])
     return count
@@ -137,7 +139,7 @@ def check_batch(rows: int, options: TrainOptions) -> None:
 
 
 def usable_rows(
-    paths: Sequence[Path], mode: Mode | None, negatives: int, ranked: bool
+    paths: Sequence[Path], mode: Mode | None, *, negatives: int, ranked: bool
 ) -> Iterator[TrainingRow]:
     """Yield the rows of files. Raises RunError, with file and row, for the first row that cannot be used.
 

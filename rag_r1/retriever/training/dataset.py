@@ -94,7 +94,7 @@ def load_training_data(
     `reasoning` and no row has a thought, and if the corpus lacks passages. Raises DataError if the corpus
     cannot be read.
     """
-    rows = list(usable_rows(row_files, settings.mode, negatives, ranked))
+    rows = list(usable_rows(row_files, settings.mode, negatives=negatives, ranked=ranked))
     if not rows:
         raise no_rows(row_files)
     if settings.mode == "reasoning" and not any((row.reasoning or "").strip() for row in rows):
