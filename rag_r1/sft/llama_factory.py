@@ -88,7 +88,7 @@ def _texts(row: Any) -> list[_Text]:
     else:
         parts = [row.get(name) for name in ("instruction", "input") if row.get(name)]
         history = row.get("history") or []
-        if not isinstance(history, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in history):
+        if not isinstance(history, list) or not all(isinstance(p, list) and len(p) == 2 for p in history):
             raise DataError("its history is not a list of pairs")
         texts = [text for prompt, reply in history for text in (_Text(prompt, False), _Text(reply, True))]
         if not all(isinstance(part, str) for part in [*parts, row.get("output")]):
