@@ -202,11 +202,4 @@ async def test_honest_xml_is_read_and_facts_keep_their_order(tmp_path):
     (tmp_path / "b.ttl").write_text('@prefix : <http://e/> . :x :p 10, 9, "b", "a"@en, :z, _:n ; :o 1 .')
     tool = make_tool("kg", {"tool": "graph", "file": str(tmp_path / "b.ttl")})
     ((results,),) = await tool.call([{"query": "x"}])
-    assert results.contents.splitlines()[1:] == [
-        "o: 1",
-        "p: z",
-        "p: a",
-        "p: b",
-        "p: 9",
-        "p: 10",
-    ]
+    assert results.contents.splitlines()[1:] == ["o: 1", "p: z", "p: a", "p: b", "p: 9", "p: 10"]

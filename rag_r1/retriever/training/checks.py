@@ -15,6 +15,7 @@ from pathlib import Path
 
 from rag_r1.corpus.inputs import passages_of
 from rag_r1.corpus.reader import Corpus
+from rag_r1.data.files.row_files import refuse_repeated
 from rag_r1.inference.model_folders import check_weights, has_weights, local_model
 from rag_r1.inference.tokenizer import check_tokenizer
 from rag_r1.io.bounded_json import read_json_file
@@ -46,6 +47,7 @@ def check_start(options: TrainOptions) -> int:
         checks.run(check_packages, "rag-r1 retriever train", *packages)
         checks.run(check_out, options.out, "rag-r1 retriever train")
         checks.run(_check_results, options.out)
+        checks.run(refuse_repeated, options.rows)
         counts = [checks.run(_count_rows, path, options) for path in options.rows]
         usable = sum(count or 0 for count in counts)
         for path in options.corpus:

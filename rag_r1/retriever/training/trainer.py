@@ -112,25 +112,29 @@ def _training_facts(options: TrainOptions, data: TrainingData) -> dict[str, str 
 
 
 def training_arguments(options: TrainOptions) -> SentenceTransformerTrainingArguments:
-    """Return the arguments of sentence-transformers' trainer. Raises RunError if a single process sees
-    several GPUs, or if the batch cannot be divided among the devices."""
+    """Return the arguments of sentence-transformers' trainer. Raises RunError if the device lacks the number
+    format, if a single process sees several GPUs, or if the batch cannot be divided among the devices."""
     from sentence_transformers import SentenceTransformerTrainingArguments
 
     names = {"learning_rate", "weight_decay", "gradient_checkpointing", "seed", "logging_steps", "save_steps"}
-    args = SentenceTransformerTrainingArguments(
-        output_dir=str(options.out / CHECKPOINTS),
-        num_train_epochs=options.epochs,
-        warmup_steps=options.warmup,  # the trainer takes a number below 1 for a share of the steps
-        fp16=options.precision == "fp16",
-        bf16=options.precision == "bf16",
-        use_cpu=options.device == "cpu",
-        dataloader_pin_memory=options.device != "cpu",
-        **options.model_dump(include=names),
-        save_total_limit=2,  # one more than is needed, in case the newest one is damaged
-        report_to="none",
-        disable_tqdm=options.no_progress,
-        ddp_find_unused_parameters=False,  # there are none, since `freeze_unused` froze them
-    )
+    try:
+        args = SentenceTransformerTrainingArguments(
+            output_dir=str(options.out / CHECKPOINTS),
+            num_train_epochs=options.epochs,
+            warmup_steps=options.warmup,  # the trainer takes a number below 1 for a share of the steps
+            fp16=options.precision == "fp16",
+            bf16=options.precision == "bf16",
+            use_cpu=options.device == "cpu",
+            dataloader_pin_memory=options.device != "cpu",
+            **options.model_dump(include=names),
+            save_total_limit=2,  # one more than is needed, in case the newest one is damaged
+            report_to="none",
+            disable_tqdm=options.no_progress,
+            ddp_find_unused_parameters=False,  # there are none, since `freeze_unused` froze them
+        )
+    except ValueError as error:
+        message = f"--precision {options.precision} cannot be used with --device {options.device} ({error})"
+        raise RunError(f"{message}: give --precision fp32, or --device cpu") from error
     if args.n_gpu > 1:
         raise RunError(
             f"{args.n_gpu} GPUs, but one process: start with torchrun --nproc-per-node {args.n_gpu} "

@@ -13,21 +13,21 @@ from rag_r1.retriever.training.command import main
 from tests.retriever.small_training import files, row, tiny_bert, write_lines
 
 
-def test_eight_planted_problems_are_reported_in_one_run(tmp_path, capsys):
+def test_nine_planted_problems_are_reported_in_one_run(tmp_path, capsys):
     (tmp_path / "out").touch()
     (tmp_path / "corpus.txt").touch()
     bad = write_lines(tmp_path / "bad.jsonl", row(0), {"dataset": "animals"})
     few = write_lines(tmp_path / "few.jsonl", row(0))
     empty = write_lines(tmp_path / "empty.jsonl")
-    words = ["--rows", str(tmp_path / "none.jsonl"), str(bad), str(few), str(empty), "--negatives", "2"]
+    words = ["--rows", str(tmp_path / "none.jsonl"), str(bad), str(few), str(few), str(empty), "--negatives", "2"]
     words += ["--corpus", str(tmp_path / "absent.jsonl"), str(tmp_path / "corpus.txt")]
     words += ["--model", str(tmp_path / "no-model"), "--index", str(tmp_path / "no-index")]
     named = ["none.jsonl", "bad.jsonl, line 2", "absent.jsonl", "corpus.txt", "no-index", "is a file"]
-    named += ["no-model", "no training rows in"]
+    named += ["no-model", "no training rows in", "is given twice"]
     for check in ([], ["--check-only"]):
         assert main([*words, "--out", str(tmp_path / "out"), *check]) == 1
         message = capsys.readouterr().err
-        assert [name for name in named if name not in message] == [] and "8 problems" in message
+        assert [name for name in named if name not in message] == [] and "9 problems" in message
 
 
 def test_a_model_that_cannot_be_loaded_is_refused_by_its_file_or_its_name_on_the_hub(

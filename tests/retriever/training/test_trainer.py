@@ -67,6 +67,12 @@ def losses(path: Path) -> list[float]:
     return [entry["retriever/loss"] for entry in logged if "retriever/loss" in entry]
 
 
+def test_a_number_format_that_the_device_lacks_is_refused(tmp_path, bert, monkeypatch, capsys):
+    monkeypatch.setattr("transformers.training_args.is_torch_bf16_gpu_available", lambda: False)
+    assert main(words(tmp_path, bert, device="auto", precision="bf16")) == 1
+    assert "--precision bf16 cannot be used with --device auto" in capsys.readouterr().err
+
+
 @pytest.fixture
 def log(tmp_path, monkeypatch) -> Path:
     """Where veRL's logger `file` writes."""
