@@ -154,9 +154,7 @@ class RolloutArguments(EndpointArguments, AgentSelection, EpisodeTokens, _Questi
     @model_validator(mode="after")
     def _tokenizer_is_named(self) -> RolloutArguments:
         if self.engine == "completions" and self.tokenizer is None and not self.finds_tokenizer:
-            raise ValueError(
-                "--engine completions needs --tokenizer, the tokenizer of the model that is asked"
-            )
+            raise ValueError("--engine completions needs the model's tokenizer: give --tokenizer")
         return self
 
 

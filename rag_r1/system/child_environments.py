@@ -1,8 +1,8 @@
 """Chooses the environment variables of child processes, so that secrets do not reach them.
 
 `server_environment` returns the variables that this project's own servers need. `environment_without_secrets`
-returns all variables except those with the name of a secret or with a password in an address; it is for
-programs such as vLLM, whose variables are not known.
+returns all variables except those with the name of a secret or with a password or a token in an address; it
+is for programs such as vLLM, whose variables are not known.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _SECRET = re.compile(
     r"(_.*)?|.*(PASSWORD|PASSWD|_PWD|_PASS|CONNECTION_STRING|WEBHOOK_URL)(_.*)?",
     re.IGNORECASE,
 )
-#: An address with a password, such as that of a database.
-_PASSWORD_IN_ADDRESS = re.compile(r"://[^/\s@]*:[^/\s@]+@")
+#: An address with a password, such as that of a database, or a web address with a token in place of a user.
+_SECRET_IN_ADDRESS = re.compile(r"://[^/\s@]*:[^/\s@]+@|https?://[^/\s@]+@", re.IGNORECASE)
 #: Variables in which such an address is needed: those of proxies and of the Hub's mirror.
 _NEEDED_ADDRESS = re.compile(r".*_proxy|HF_ENDPOINT", re.IGNORECASE)
 
@@ -42,8 +42,9 @@ def server_environment(*secrets: str) -> dict[str, str]:
 
 
 def environment_without_secrets(keep: Collection[str], hidden: Collection[str] = ()) -> dict[str, str]:
-    """Return the environment of this process without its secrets: the variables with the name of a secret or
-    a password in an address, unless they are in `keep`. The variables in `hidden` are left out as well."""
+    """Return the environment of this process without its secrets: the variables with the name of a secret, or
+    with a password or a token in an address, unless they are in `keep`. The variables in `hidden` are left
+    out as well."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -52,7 +53,7 @@ def environment_without_secrets(keep: Collection[str], hidden: Collection[str] =
 
 
 def _is_secret(name: str, value: str) -> bool:
-    """Return whether a variable has the name of a secret, or a value with a password in an address. A
-    password is allowed in the variables of _NEEDED_ADDRESS."""
-    has_password = _PASSWORD_IN_ADDRESS.search(value) and not _NEEDED_ADDRESS.fullmatch(name)
-    return bool(_SECRET.fullmatch(name) or has_password)
+    """Return whether a variable has the name of a secret, or a value with a password or a token in an
+    address, which is allowed in the variables of _NEEDED_ADDRESS."""
+    is_in_address = _SECRET_IN_ADDRESS.search(value) and not _NEEDED_ADDRESS.fullmatch(name)
+    return bool(_SECRET.fullmatch(name) or is_in_address)

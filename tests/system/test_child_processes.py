@@ -197,8 +197,8 @@ def test_servers_get_what_they_need_and_nothing_secret(monkeypatch):
     assert environment_without_secrets([]) == dict(os.environ)
 
 
-def test_addresses_with_a_password_are_kept_from_servers_unless_they_lead_out(monkeypatch):
-    address = "http://user:hunter2@127.0.0.1:1/x"
+@pytest.mark.parametrize("address", ["http://user:hunter2@127.0.0.1:1/x", "https://ghp_1234@example.org/x"])
+def test_addresses_with_a_secret_are_kept_from_servers_unless_they_lead_out(monkeypatch, address):
     secret = ["DATABASE_URL", "RAG_R1_OF_SOMEONE", "PIP_INDEX_URL"]
     monkeypatch.setattr(os, "environ", {"https_proxy": address, **dict.fromkeys(secret, address)})
     assert server_environment() == {}

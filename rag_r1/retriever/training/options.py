@@ -155,9 +155,8 @@ def read_recipe(name: str) -> dict[str, Any]:
     try:
         options = read_settings(path, TrainOptions)
     except ArgumentsError as error:
-        if isinstance(error, SettingsError) and (fault := fault_of_kind(path, "retriever")):
-            raise RecipeError(f"--recipe {fault}") from error
-        raise RecipeError(f"--recipe {error}") from error
+        fault = fault_of_kind(path, "retriever") if isinstance(error, SettingsError) else None
+        raise RecipeError(f"--recipe {fault or error}") from error
     if "recipe" in options:
         raise RecipeError(f"--recipe {path}: unknown key recipe: a recipe has none of its own")
     return options

@@ -61,15 +61,15 @@ def _server_options(arguments: Sequence[str]) -> dict[str, Any]:
     elif arguments and arguments[0].startswith("--token-env="):
         options, arguments = {"token_env": arguments[0].partition("=")[2]}, arguments[1:]
     if arguments and arguments[0].startswith("-"):
-        raise CommandError(f"rag-r1 mcp --tools: unknown flag {arguments[0].partition('=')[0]}; {_USAGE}")
+        raise CommandError(f"rag-r1 mcp --tools: unknown flag {arguments[0].partition('=')[0]}: {_USAGE}")
     is_address = bool(arguments) and "://" in arguments[0]
     if is_address and any(argument.split("=")[0] == "--token-env" for argument in arguments[1:]):
         raise CommandError(f"rag-r1 mcp --tools: --token-env comes before the address: {_USAGE}")
     if is_address and len(arguments) > 1:
         raise CommandError(f"rag-r1 mcp --tools: nothing may follow the address: {_USAGE}")
     if not arguments or (options and not is_address):
-        kind = " of an MCP server, after --token-env NAME" if options else " or the command of an MCP server"
-        raise CommandError(f"rag-r1 mcp --tools needs the address{kind}")
+        kind = "of an MCP server, after --token-env NAME" if options else "or the command of an MCP server"
+        raise CommandError(f"rag-r1 mcp --tools needs the address {kind}: {_USAGE}")
     return options | ({"url": arguments[0]} if is_address else {"command": list(arguments)})
 
 
