@@ -4,7 +4,7 @@
     passages.jsonl      PassageRecord       the text of each candidate, as in a corpus
     sub_answers.jsonl   SubAnswersRecord    what each search of a trajectory should have found
     relevance.jsonl     RelevanceRecord     local relevance (LR) of a search's candidates, 0 to 100
-    correctness.jsonl   CorrectnessRecord   is the final answer right with a candidate alone (GAC)? 0 to 1
+    correctness.jsonl   CorrectnessRecord   global answer correctness (GAC) of a search's candidates, 0 to 1
     train.jsonl         TrainingRow         a positive passage, its negatives, and their scores
 
 Passages are identified by their ids in the corpus. A round is identified by `id`, the id of the question, and

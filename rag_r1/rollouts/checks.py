@@ -72,7 +72,8 @@ def start_problems(
     for override in args.overrides:
         if (config := checks.run(config_of, plain.changed(overrides=[override]), defaults)) is not None:
             checks.run(check_paths, args, config.validation_agent.paths)
-    checks.run(_check_reward, plain.changed(overrides=list(filter(_sets_reward, args.overrides))), defaults)
+    rewards = [key for key in args.overrides if key.lstrip("+").startswith("rag_r1.reward=")]
+    checks.run(_check_reward, plain.changed(overrides=rewards), defaults)
     for path in args.questions:
         checks.run(_check_questions, args, path, plain.protocol)
     checks.run(refuse_repeated, args.questions)
@@ -80,11 +81,6 @@ def start_problems(
         checks.run(TokenUnit.of, args.tokenizer)
     checks.run(check_out, args.out)
     return checks.problems
-
-
-def _sets_reward(override: str) -> bool:
-    """Return whether an override gives the list of rewards."""
-    return override.lstrip("+").startswith("rag_r1.reward=")
 
 
 def _check_reward(args: RolloutArguments, defaults: Mapping[str, Any]) -> None:

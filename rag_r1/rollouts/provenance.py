@@ -1,7 +1,7 @@
 """The provenance of a run: everything that its result depends on, in `provenance.json`.
 
 Two results can be compared only if the corpus, the retriever, the prompt and the budgets behind them are
-known: repairing a corpus can change EM by more than one algorithm differs from the next (arXiv 2605.27881).
+known: a repaired corpus can change EM by more than the difference between two algorithms (arXiv 2605.27881).
 Every run therefore writes its provenance when it starts (`make_provenance`). Reports show it as the run's
 "card", and `rag-r1 eval compare` refuses to compare runs whose cards differ, unless the difference is
 declared as intended.
@@ -13,8 +13,6 @@ parameters are removed from addresses, and the values of keys that name a secret
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import datetime, timezone
@@ -31,7 +29,7 @@ from rag_r1.rewards.normalise import NormaliserName
 from rag_r1.rollouts import provenance_facts
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.folder import PROVENANCE, write_provenance
-from rag_r1.runs.settings import flatten, json_roundtrip
+from rag_r1.runs.settings import flatten, json_hash, json_roundtrip
 from rag_r1.tools.retrieval.client import RetrieverConfig
 
 #: The name of the file in earlier versions of this project.
@@ -254,7 +252,7 @@ def protocol_part(protocol: Protocol) -> ProtocolPart:
     since they depend on the model."""
     prompt = [protocol.system_prompt, protocol.user_prompt, protocol.opening, protocol.prompt_form]
     definition = {name: value for name, value in asdict(protocol).items() if name != "special_tokens"}
-    return ProtocolPart(name=protocol.name, sha256=_sha256(definition), prompt_sha256=_sha256(prompt))
+    return ProtocolPart(name=protocol.name, sha256=json_hash(definition), prompt_sha256=json_hash(prompt))
 
 
 def _corpus_sha256(
@@ -272,12 +270,6 @@ def _corpus_sha256(
             f"{indexed}: give the folder of the index that is served, or leave --index out"
         )
     return served or indexed
-
-
-def _sha256(value: Any) -> str:
-    """Return the hash of a value's JSON with sorted keys."""
-    text = json.dumps(value, sort_keys=True, ensure_ascii=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _public_values(settings: Any) -> dict[str, Any]:

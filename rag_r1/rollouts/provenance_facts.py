@@ -111,7 +111,7 @@ def manifest_facts(index: Path) -> dict[str, Any]:
 def model_facts(name: str | Path) -> dict[str, Any]:
     """Return the `name` and `sha256` of a model. For a folder these are the folder's name and a hash over
     the relative paths and contents of all files that are not hidden. Anything else is a name on the Hub,
-    whose hash is None."""
+    whose hash is None. Raises OSError if a file cannot be read."""
     folder = Path(name)
     if not folder.is_dir():
         return {"name": str(name), "sha256": None}

@@ -13,13 +13,12 @@ episode is masked. Requests are retried by the clients of the two servers, not b
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rag_r1.config.agent_setup import AgentSetup, RowLimits
 from rag_r1.config.schema import RagR1Config
@@ -37,6 +36,7 @@ from rag_r1.rollouts.search_check import try_first_search
 from rag_r1.runs.cancel_token import CancelToken, unless_cancelled
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.folder import RunFolder
+from rag_r1.runs.settings import json_hash
 from rag_r1.runs.start_checks import try_servers
 from rag_r1.tools import close_tools
 
@@ -65,6 +65,16 @@ class RunSetup:
     correctness: CorrectnessRule
 
 
+class PreparedAgent(NamedTuple):
+    """An agent as the arguments select it."""
+
+    #: The block `rag_r1`.
+    config: RagR1Config
+    #: The unit in which lengths are counted.
+    tokens: TokenUnit
+    setup: AgentSetup
+
+
 def prepare(args: RolloutArguments, defaults: Mapping[str, Any], *, validation: bool = False) -> RunSetup:
     """Read the questions and check every key of the configuration.
 
@@ -86,15 +96,15 @@ def prepare(args: RolloutArguments, defaults: Mapping[str, Any], *, validation: 
 
 def prepare_agent(
     args: RolloutArguments, defaults: Mapping[str, Any], *, validation: bool
-) -> tuple[RagR1Config, TokenUnit, AgentSetup]:
-    """Return the block rag_r1, the unit of lengths and the agent that the arguments select. `defaults` and
-    `validation` have the same meaning as in `prepare`. Raises ValueError or RunError if they are wrong."""
+) -> PreparedAgent:
+    """Return the agent that the arguments select. `defaults` and `validation` have the same meaning as in
+    `prepare`. Raises ValueError or RunError if an argument or key is wrong."""
     config = config_of(args, defaults)
     tokens = TokenUnit.of(args.tokenizer)
     limits = RowLimits(args.max_prompt_tokens, args.max_response_tokens, args.max_context_tokens)
     setup = agent_setup(config, tokens, limits, validation=validation)
     check_paths(args, setup.budget.paths)
-    return config, tokens, setup
+    return PreparedAgent(config, tokens, setup)
 
 
 def reward_of(args: RolloutArguments, config: RagR1Config) -> tuple[RewardSum, CorrectnessRule]:
@@ -117,14 +127,13 @@ def reward_of(args: RolloutArguments, config: RagR1Config) -> tuple[RewardSum, C
 def settings_of(args: RolloutArguments, run_setup: RunSetup, command: str, **settings: Any) -> dict[str, Any]:
     """Return the settings that decide which episodes are played and how, as the run's folder records them.
     `settings` are further settings of the command, which may replace those of the run."""
-    protocol = json.dumps(dataclasses.asdict(run_setup.config.protocol), sort_keys=True, default=str)
     return {
         "command": command,
         "format": _FORMAT,
         "questions": len(run_setup.questions.rows),
         "questions_sha256": questions_hash(run_setup.questions.rows),
         "protocol": run_setup.config.protocol.name,
-        "protocol_sha256": hashlib.sha256(protocol.encode()).hexdigest(),
+        "protocol_sha256": json_hash(dataclasses.asdict(run_setup.config.protocol)),
         "prompt": args.prompt is not None,
         "tokenizer": run_setup.tokens.name,
         "top_p": args.top_p,

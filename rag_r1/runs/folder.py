@@ -19,8 +19,6 @@ without episodes uses parts of this: the training of a retriever, for example, o
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -33,7 +31,7 @@ from rag_r1.runs.errors import RunError
 from rag_r1.runs.json_lines import JsonLinesFile, LinePosition
 from rag_r1.runs.lock import hold_out
 from rag_r1.runs.response_cache import ResponseCache
-from rag_r1.runs.settings import flatten, json_roundtrip, read_marker, refuse_changes
+from rag_r1.runs.settings import flatten, json_hash, json_roundtrip, read_marker, refuse_changes
 
 PROVENANCE = "provenance.json"
 JOURNAL = "journal"
@@ -49,7 +47,6 @@ class EpisodeOutcome:
     id: str
     #: Whether the answer was right; None if it was not judged, because the infrastructure failed.
     right: bool | None
-    failed: bool
     #: How often the request was played. All tries before the last one failed.
     tries: int
     #: How the episode ended, as in its record.
@@ -69,12 +66,16 @@ class EpisodeOutcome:
         return cls(
             id=str(record["id"]),
             right=right,
-            failed=right is None,
             tries=int(record["try"]),
             status=str(record["status"]),
             tool_failures=sum(turn["status"] == "tool_failure" for turn in record["turns"]),
             searches=sum(len(turn["calls"]) for turn in record["turns"]),
         )
+
+    @property
+    def failed(self) -> bool:
+        """Whether the infrastructure failed, so that there is no verdict."""
+        return self.right is None
 
     def is_open(self, tries: int) -> bool:
         """Return whether an invocation that allows this many `tries` must play the request again: it failed,
@@ -183,6 +184,5 @@ def _without_secrets(settings: Mapping[str, Any]) -> dict[str, Any]:
     public = without_secrets(settings)
     public_values = flatten(public)
     if hidden := {key: value for key, value in flatten(settings).items() if public_values.get(key) != value}:
-        text = json.dumps(hidden, sort_keys=True)
-        public["secrets_sha256"] = hashlib.sha256(text.encode()).hexdigest()
+        public["secrets_sha256"] = json_hash(hidden)
     return public

@@ -115,8 +115,8 @@ def run_child_until(
 
 
 def stop_session(process: subprocess.Popen) -> None:
-    """Stop a process that leads a session, beginning with SIGINT, and the other processes of its group. If
-    the process has failed, only the others remain to be killed; if it has ended with status 0, they go on."""
+    """Stop a process that leads a session, beginning with SIGINT, and the other processes of its group, also
+    if it has failed. If it has ended with status 0, nothing is stopped."""
     if process.poll() != 0:
         end(process, SESSION)
 

@@ -4,7 +4,8 @@ A run's folder (folder.py), a pipeline's step (steps.py) and a `StateFile` (stat
 that determine their results as JSON before anything else. A later invocation compares its own settings with
 these, key by key, so that a refusal names every changed setting. Both sides must have the same form. They are
 therefore passed through `json_roundtrip`, since a tuple would differ from the list that it became, and nested
-settings through `flatten`, so that single keys are named instead of whole sections.
+settings through `flatten`, so that single keys are named instead of whole sections. `json_hash` is for values
+of which it is enough to know that they have changed.
 
 A setting has changed if its values are not equal. None and a missing key count as equal: an option that a new
 version adds and that is not set must not make it refuse the runs of earlier versions.
@@ -12,6 +13,7 @@ version adds and that is not set must not make it refuse the runs of earlier ver
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -35,6 +37,12 @@ def json_roundtrip(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings as they are after writing and reading them as JSON. Values that JSON cannot represent,
     such as paths, become texts."""
     return json.loads(json.dumps(dict(settings), default=str))
+
+
+def json_hash(value: Any) -> str:
+    """Return the SHA-256 hash, in hexadecimal, of the JSON of a value with sorted keys. Values that JSON
+    cannot represent count as texts."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,7 +38,7 @@ from rag_r1.io.atomic_files import write_json
 from rag_r1.io.file_hash import sha256_of_file
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.lock import hold_out
-from rag_r1.runs.settings import flatten, json_roundtrip, read_marker, refuse_changes
+from rag_r1.runs.settings import flatten, json_hash, json_roundtrip, read_marker, refuse_changes
 
 BEGUN, DONE = "begun.json", "done.json"
 #: The state in which a step is found. `waiting` means that a step it builds on is not done.
@@ -92,7 +91,7 @@ class PipelineFolder:
         start = time.monotonic()
         facts = dict(step.work(folder))
         record = {
-            "hash": _hash(plan),
+            "hash": json_hash(plan),
             "result": fingerprint(folder, step.results),
             "facts": facts,
             "seconds": round(time.monotonic() - start, 1),  # of the invocation that finished the step
@@ -140,7 +139,7 @@ class PipelineFolder:
             return "outdated"
         record = self._record(step.name)
         # The recorded plan, since the current one may write equal settings in another way (1 and 1.0).
-        if record.get("hash") != _hash(begun):
+        if record.get("hash") != json_hash(begun):
             return "begun"
         if missing := [name for name in step.results if not (self.out / step.name / name).exists()]:
             raise RunError(
@@ -173,11 +172,6 @@ def _free_name(folder: Path) -> Path:
     """Return the first of OUT/<step>.old-1, .old-2 and so on that does not exist."""
     candidates = (folder.with_name(f"{folder.name}.old-{number}") for number in itertools.count(1))
     return next(path for path in candidates if not path.exists())
-
-
-def _hash(plan: Mapping[str, Any]) -> str:
-    """Return a hash of the content of begun.json."""
-    return hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()
 
 
 def _read_marker(folder: Path, name: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 It is started as a program by its path, in Python's isolated mode, and imports only the standard library until
 a job needs more. Each message is JSON, preceded by its length in 8 bytes. The kernel kills the process if a
-job exceeds its processor time. A job that exceeds its memory gets an answer, after which the process ends.
+job exceeds its processor time. If a job exceeds its memory, the answer says so and the process ends.
 """
 
 from __future__ import annotations

@@ -156,9 +156,9 @@ def check_agent(args: EvalArguments, checks: Sequence[Callable[[], Any]] = ()) -
     limits = validation_limits(args.protocol)
     try:
         with all_problems(args, limits, [*checks, partial(_check_prompt_limit, args)]):
-            _, tokens, setup = prepare_agent(args, limits, validation=True)
-            check_tokens(args, tokens)
-            for check in [*checks, partial(_check_prompt_limit, args, setup)]:
+            prepared = prepare_agent(args, limits, validation=True)
+            check_tokens(args, prepared.tokens)
+            for check in [*checks, partial(_check_prompt_limit, args, prepared.setup)]:
                 check()
     except (ValueError, OSError) as error:
         raise RunError(error_text(error)) from error
@@ -172,7 +172,7 @@ def _check_prompt_limit(args: EvalArguments, setup: AgentSetup | None = None) ->
         return
     with suppress(*FAULTS):
         if setup is None:
-            *_, setup = prepare_agent(args.changed(overrides=[]), {}, validation=True)
+            setup = prepare_agent(args.changed(overrides=[]), {}, validation=True).setup
     if setup is not None and not _prompt_fits(setup, "?"):
         limits = "--max-prompt-tokens, and --max-context-tokens if it is given"
         raise RunError(f"no prompt has {args.max_prompt_tokens} tokens or fewer: raise {limits}")
@@ -206,10 +206,11 @@ async def open_agent(args: EvalArguments) -> AsyncIterator[ChatAgent]:
     limits = validation_limits(args.protocol)
     try:
         with all_problems(args, limits):
-            config, _, setup = prepare_agent(args, limits, validation=True)
+            prepared = prepare_agent(args, limits, validation=True)
     except ValueError as error:  # a wrong key, or a file that cannot be read
         raise RunError(str(error)) from error
-    agent = ChatAgent(args, setup, config.validation_retriever)
+    config = prepared.config
+    agent = ChatAgent(args, prepared.setup, config.validation_retriever)
     try:
         await agent.try_out()
         yield agent

@@ -112,8 +112,9 @@ class _CheckedRecipe(NamedTuple):
 
 
 def _check_recipe(args: SftArguments) -> _CheckedRecipe:
-    """Compose and check the recipe of the arguments. Raises RunError if it cannot be composed or is not for
-    SFT."""
+    """Compose and check the recipe of the arguments. For a training on a CPU, sets VERL_PLATFORM in this
+    process's environment, which the training inherits. Raises RunError if the recipe cannot be composed or is
+    not for SFT."""
     from rag_r1.training.preflight import preflight_sft
 
     add_working_directory()
