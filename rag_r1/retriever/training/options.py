@@ -21,7 +21,7 @@ from pydantic import Field, model_validator
 
 from rag_r1.config.recipes import RecipeError, fault_of_kind, find_file
 from rag_r1.options.arguments.errors import ArgumentsError
-from rag_r1.options.command_line import Above0, Arguments, From0, Positive, argument
+from rag_r1.options.command_line import Above0, Arguments, Filled, From0, Positive, argument
 from rag_r1.options.settings_file import SettingsError, SplitWords, read_settings, split_files
 from rag_r1.options.types import Constraint
 from rag_r1.protocols.retriever_query import Mode
@@ -51,7 +51,7 @@ class TrainOptions(Arguments):
         default=None,
     )
 
-    model: str = argument("encoder: a folder, a name on the Hugging Face Hub, or minilm", "NAME")
+    model: Filled = argument("encoder: a folder, a name on the Hugging Face Hub, or minilm", "NAME")
     index: Path | None = argument("index whose manifest has the encoder's settings", "DIR", default=None)
     pooling: Literal["mean", "cls", "lasttoken", "max"] | None = argument(
         f"pooling of the encoder {_INHERITED}", "{mean,cls,lasttoken,max}", default=None

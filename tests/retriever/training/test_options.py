@@ -80,6 +80,7 @@ def test_how_a_sum_is_computed_does_not_decide_whether_a_training_goes_on():
         ("epoch: 3\nmodel: a\nx: 1\n", "unknown key epoch: .*unknown key x"),
         ("temperature: -1\nseed: -1\n", "temperature: must be a number above 0, not '-1'.*seed: must be"),
         ("recipe: other.yaml\n", "unknown key recipe"),
+        ('model: ""\n', "model: must be a text that is not empty"),
         ("[1]", "must be a mapping"),
         ("a: [", "cannot be read"),
         (None, "rag-r1 recipes"),
