@@ -94,9 +94,7 @@ def prepare(args: RolloutArguments, defaults: Mapping[str, Any], *, validation: 
     return RunSetup(questions, config, tokens, setup, retriever, reward, correctness)
 
 
-def prepare_agent(
-    args: RolloutArguments, defaults: Mapping[str, Any], *, validation: bool
-) -> PreparedAgent:
+def prepare_agent(args: RolloutArguments, defaults: Mapping[str, Any], *, validation: bool) -> PreparedAgent:
     """Return the agent that the arguments select. `defaults` and `validation` have the same meaning as in
     `prepare`. Raises ValueError or RunError if an argument or key is wrong."""
     config = config_of(args, defaults)

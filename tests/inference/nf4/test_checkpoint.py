@@ -10,7 +10,6 @@ from rag_r1.inference.nf4.checkpoint import SavedAdapters, read_adapters
 from rag_r1.inference.nf4.export import _trained_config
 from rag_r1.runs.errors import RunError
 
-
 META = '{"r": 4, "lora_alpha": 8}'
 
 

@@ -19,7 +19,8 @@ def test_nine_planted_problems_are_reported_in_one_run(tmp_path, capsys):
     bad = write_lines(tmp_path / "bad.jsonl", row(0), {"dataset": "animals"})
     few = write_lines(tmp_path / "few.jsonl", row(0))
     empty = write_lines(tmp_path / "empty.jsonl")
-    words = ["--rows", str(tmp_path / "none.jsonl"), str(bad), str(few), str(few), str(empty), "--negatives", "2"]
+    rows = [tmp_path / "none.jsonl", bad, few, few, empty]
+    words = ["--rows", *map(str, rows), "--negatives", "2"]
     words += ["--corpus", str(tmp_path / "absent.jsonl"), str(tmp_path / "corpus.txt")]
     words += ["--model", str(tmp_path / "no-model"), "--index", str(tmp_path / "no-index")]
     named = ["none.jsonl", "bad.jsonl, line 2", "absent.jsonl", "corpus.txt", "no-index", "is a file"]
