@@ -31,11 +31,16 @@ if TYPE_CHECKING:
 _SECTIONS = ("actor_rollout_ref", "algorithm", "critic", "data", "trainer")
 #: Blocks that veRL reads in every training, or from which other keys take their values.
 _BLOCKS = (
-    *(*_SECTIONS, "distillation", "rag_r1", "reward", "transfer_queue", "trainer.v1", "critic.model"),
+    *(*_SECTIONS, "distillation", "rag_r1", "reward", "transfer_queue", "critic.model"),
     *(f"actor_rollout_ref.{name}" for name in ("actor", "model", "ref", "rollout")),
-    "actor_rollout_ref.actor.checkpoint",
-    "actor_rollout_ref.actor.optim",
-    "actor_rollout_ref.rollout.checkpoint_engine",
+    *(f"actor_rollout_ref.actor.{name}" for name in ("checkpoint", "fsdp_config", "optim", "policy_loss")),
+    *("actor_rollout_ref.rollout.checkpoint_engine", "checkpoint", "data.custom_cls"),
+    *("trainer.v1", "trainer.v1.separate_async"),
+)
+#: Further blocks, which may be null.
+_OPTIONAL_BLOCKS = (
+    *("actor_rollout_ref.model.lora", "actor_rollout_ref.model.override_config"),
+    *("algorithm.filter_groups", "algorithm.rollout_correction", "data.apply_chat_template_kwargs"),
 )
 #: The remedy for an override that Hydra's grammar refuses.
 _QUOTING = (
@@ -179,8 +184,9 @@ def refuse_own_keys(overrides: Sequence[str], own_keys: Collection[str], command
 
 
 def _syntax_problem(override: str) -> Problem | None:
-    """Return the Problem of an override that cannot be read, or that replaces a whole block by null, a number
-    or a list, such as `data=null`; a text may be the name of a group's file."""
+    """Return the Problem of an override that cannot be read, or that replaces a whole block by a single value
+    or a list, such as `data=null`. A text may be an interpolation or, without a dot in the key, the name of a
+    group's file."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import OverrideParseException
 
@@ -192,10 +198,13 @@ def _syntax_problem(override: str) -> Problem | None:
         key = override.lstrip("+~").partition("=")[0]
         return error(key, f"{override!r} cannot be read as key=value", _QUOTING)
     key = parsed.key_or_group
-    if key not in _BLOCKS or parsed.is_delete() or isinstance(parsed.value(), str | dict):
+    if key not in (*_BLOCKS, *_OPTIONAL_BLOCKS) or parsed.is_delete():
         return None
-    value = override.partition("=")[2]
-    return error(key, f"is a block of keys, not {value}", f"set a key of it: {key}.KEY=VALUE")
+    value, text = parsed.value(), override.partition("=")[2]
+    is_name_of_block = isinstance(value, str) and ("." not in key or value.startswith("${"))
+    if isinstance(value, dict) or is_name_of_block or (value is None and key in _OPTIONAL_BLOCKS):
+        return None
+    return error(key, f"is a block of keys, not {text}", f"set a key of it: {key}.KEY=VALUE")
 
 
 def _is_named_by(fault: BaseException | None, override: str) -> bool:
@@ -233,10 +242,10 @@ def _override_problem(config: DictConfig, override: str, fault: BaseException) -
     if key == "preset" and "Could not override" in message:
         remedy = f"in a file of your own: defaults: [the recipe, /preset: {value}, _self_]"
         return error(key, "the defaults list of this recipe has no preset to replace", remedy)
-    if "Could not override" in message:
-        return error(key, "there is no such key", _key_hint(config, key))
     if OmegaConf.is_dict(OmegaConf.select(config, key)) and not value.startswith("{"):
         return error(key, f"is a block of keys, not {value}", f"write {key}={{KEY: VALUE}}")
+    if "Could not override" in message:
+        return error(key, "there is no such key", _key_hint(config, key))
     if options := getattr(fault, "options", None):  # of a MissingConfigException of Hydra
         return error(key, f"there is no {key} {value!r}", f"use one of {', '.join(options)}")
     return error(key, " ".join(message.split()), "correct the override")

@@ -31,7 +31,7 @@ NUMBERS = (
     *("actor_rollout_ref.rollout.tensor_model_parallel_size", "actor_rollout_ref.actor.ppo_mini_batch_size"),
     *("trainer.nnodes", "trainer.n_gpus_per_node", "trainer.total_epochs", "trainer.total_training_steps"),
     *("trainer.save_freq", "trainer.test_freq", "trainer.max_actor_ckpt_to_keep"),
-    *("data.train_max_samples", "data.val_max_samples"),
+    *("data.train_max_samples", "data.val_max_samples", "trainer.v1.separate_async.parameter_sync_step"),
     "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu",
 )
 

@@ -25,9 +25,7 @@ REWARD_POOL = "reward.reward_model.enable_resource_pool"
 #: Keys of the critic that must equal the actor's: the mini-batch, and those that determine the number of
 #: ranks.
 _SHARED_KEYS = (
-    "ppo_mini_batch_size",
-    "strategy",
-    "ulysses_sequence_parallel_size",
+    *("ppo_mini_batch_size", "strategy", "ulysses_sequence_parallel_size"),
     "fsdp.ulysses_sequence_parallel_size",
 )
 
