@@ -31,8 +31,8 @@ def warn_of_other_trainings() -> None:
     """Print a warning if another training is running on this machine."""
     if ids := find_other_trainings():
         print(
-            f"warning: another training runs on this machine (process {', '.join(map(str, ids))}). Their"
-            " weights can be mixed up, and each can wait for the other forever\n"
+            f"warning: another training runs on this machine (process {', '.join(map(str, ids))}). The"
+            " trainings can load each other's weights, or wait for each other forever\n"
             "  -> run one after the other, or each in a container with its own /tmp",
             flush=True,
         )

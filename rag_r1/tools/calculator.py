@@ -67,8 +67,7 @@ _COUNTS = {
     **dict.fromkeys(("log", "round"), (range(1, 3), "one or two numbers")),
     **dict.fromkeys(("max", "min"), (range(2, MAX_CHARS), "at least two numbers")),
 }
-#: Replaces mathematical operators by Python's. In Python `^` is another operator, with a lower precedence
-#: than `+`.
+#: Mathematical operators -> Python's. In Python `^` is another operator, with a lower precedence than `+`.
 _OPERATOR_SIGNS = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": "-", "^": "**"})
 _PARAMETERS = schema_of(
     {"query": {"type": "string", "description": "an expression, such as (3 + 4) * 2 ** 5"}}

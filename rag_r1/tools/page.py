@@ -77,7 +77,7 @@ class PageTool(FunctionTool):
         part = int(part)  # 2.0 is an integer in JSON schemas
         n_parts = max(1, math.ceil(len(contents) / part_chars))
         if part > n_parts:
-            return Refusal(f"The page has {n_parts} parts.")
+            return Refusal(f"There is no part {part}: the last one is {n_parts}.")
         text = contents[(part - 1) * part_chars : part * part_chars]
         return text if n_parts == 1 else f"(part {part} of {n_parts})\n{text}"
 

@@ -103,7 +103,7 @@ class SparqlTool(FunctionTool):
             raise HttpFailure("its answer has no bindings")
         lines = [_row(row) for row in rows[: self.options.rows]]
         if len(rows) > len(lines):
-            lines.append(f"({len(rows) - len(lines)} more rows)")
+            lines.append(f"(rows not shown: {len(rows) - len(lines)})")
         return "\n".join(lines) or "Nothing was found."
 
 

@@ -33,7 +33,7 @@ from rag_r1.training.next_steps import after_training
 from rag_r1.training.time_limit import TimeLimit
 
 
-@command_main(RunError)
+@command_main(RunError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train, and print how it went. Returns the exit status of the training, or 3 if `--hours` ended it."""
     parser = argparse.ArgumentParser()

@@ -123,8 +123,8 @@ class TableArguments(Arguments):
 
     recipe: str | None = argument("a recipe; without it, all shipped ones", default=None)
     size: str | None = argument(
-        "size of the model, a Qwen2.5 or a named one, e.g. 32B, or several: 7B,14B (default: the recipe's); "
-        "for one, the table of `rag-r1 train --check-only` follows",
+        "size of the model (of Qwen2.5, or a name), e.g. 32B, or several: 7B,14B (default: the recipe's); "
+        "for a single size the table of `rag-r1 train --check-only` follows",
         default=None,
     )
     overrides: CheckedOverrides = argument("changes, with --recipe", "key=value", default=[])
@@ -140,14 +140,9 @@ def print_recipe_table(arguments: Sequence[str]) -> int:
     """Print the tables of the recipes' READMEs, or the rows of one recipe with overrides. Raises StartError
     naming all arguments that are wrong or do not go together, or if a recipe cannot be composed."""
     description = "Compose recipes, and print their dtype, adapters, learning rates and calculated memory."
-    prog = "rag-r1 recipes table"
+    prog, epilog = "rag-r1 recipes table", _TABLE_EPILOG
     args = read_arguments(
-        TableArguments,
-        arguments,
-        prog=prog,
-        description=description,
-        epilog=_TABLE_EPILOG,
-        check=_check_table,
+        TableArguments, arguments, prog=prog, description=description, epilog=epilog, check=_check_table
     )
     from rag_r1.training.composition import compose_recipe
     from rag_r1.training.preflight.memory.table import memory_table

@@ -110,7 +110,7 @@ def estimate_lines(config: DictConfig, measurement: Measurement) -> list[str]:
     seconds = steps * step_s + answers * measurement.played.seconds / measurement.played.count
     extent = f"{steps} steps, and {validations} validations of {questions} questions"
     if questions is None:
-        extent = f"{steps} steps without validations, since data.val_files are no local parquet files"
+        extent = f"{steps} steps without validations, since data.val_files are not local parquet files"
     return [*lines, f"{extent}: about {_duration(seconds)}"]
 
 

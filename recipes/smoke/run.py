@@ -99,7 +99,8 @@ def smoke(
     inputs: Inputs, backend: str, out: Path, overrides: Sequence[str], timeout_s: float
 ) -> dict[str, Any]:
     """Run all steps, with their files in `out`; returns what `check` counts. `overrides` are Hydra's, and
-    `timeout_s` limits the training. Raises SmokeError, or the RunError of a step that fails."""
+    `timeout_s` limits the training, in seconds. Raises SmokeError, the RunError of a step that fails, or
+    OSError if a file cannot be written."""
     out.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(out / "trajectories", ignore_errors=True)
     print("1/4 questions to parquet")
@@ -176,7 +177,7 @@ class SmokeArguments(Arguments):
     overrides: Overrides = argument("Hydra overrides of the recipe smoke/hotpotqa", "key=value", default=[])
 
 
-@command_main(RuntimeError)
+@command_main(RuntimeError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run all steps, and print what was counted. Returns 0, or 1 after printing why a step failed."""
     args = read_arguments(

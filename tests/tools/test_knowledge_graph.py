@@ -97,7 +97,7 @@ async def test_an_endpoint_is_asked_in_the_policys_own_query_and_its_rows_are_to
         )
         ((results,),) = await tool.call([{"query": "SELECT ?who ?n {}"}])
         await tool.close()
-    assert results.contents == "who: Ada L.; n: 1\nwho: Ada L.; n: 1\n(1 more rows)"
+    assert results.contents == "who: Ada L.; n: 1\nwho: Ada L.; n: 1\n(rows not shown: 1)"
     (request,) = server.asked
     assert (request.path, request.body) == ("/sparql", {"query": "SELECT ?who ?n {}"})
     assert request.headers["Authorization"] == "Bearer SECRET"

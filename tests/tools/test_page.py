@@ -44,7 +44,7 @@ async def test_a_page_or_a_part_that_is_not_there_is_the_policys_mistake():
     results = await opened(access, {"url": "https://c.org/"}, {"url": "https://b.org/", "part": 3})
     assert results == [
         Refusal("There is no page 'https://c.org/'. Open an address that a search has shown."),
-        Refusal("The page has 2 parts."),
+        Refusal("There is no part 3: the last one is 2."),
     ]
 
 

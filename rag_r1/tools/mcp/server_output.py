@@ -44,8 +44,7 @@ async def copy_stderr(stream: Any, end: anyio.Event) -> None:
             for full_line in lines:
                 _show(full_line)
             if remaining_bytes < 0:
-                extent = b"more than %d MiB, the rest is not shown" % (MAX_STDERR_BYTES >> 20)
-                _show(b"(an MCP server's stderr: %s)" % extent)
+                _show(b"(an MCP server wrote over %d MiB: the rest is not shown)" % (MAX_STDERR_BYTES >> 20))
                 line = b""
     except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
         if line:

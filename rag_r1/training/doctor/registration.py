@@ -1,7 +1,7 @@
 """The check of our registrations in veRL by `rag-r1 doctor`.
 
 veRL skips a plugin that fails to load, and only logs a message at debug level. So our registrations are
-looked up in veRL's own registries after a plain ``import verl``, which is what a Ray worker does. The
+looked up in veRL's own registries after a plain `import verl`, which is what a Ray worker does. The
 trainers are not looked up, since the plugin registers them only in the process of a training that uses them.
 """
 

@@ -64,14 +64,13 @@ class Checkpoints:
         shutil.rmtree(part, ignore_errors=True)
         try:
             shutil.copytree(source, part, copy_function=_link)
-        except FileNotFoundError:
-            return
         except OSError as error:
             if (source / "actor").is_dir():
                 self._given_up.add(step)  # a further attempt would fill the disk again
                 print(f"supervisor: {source} cannot be kept: {_copy_error(error)}", flush=True)
-        if step not in self._given_up and (source / "actor").is_dir():
-            move_into_place(part, self.path(step))
+        else:
+            if (source / "actor").is_dir():
+                move_into_place(part, self.path(step))
         shutil.rmtree(part, ignore_errors=True)
 
     def _remove_kept(self, step: int) -> None:

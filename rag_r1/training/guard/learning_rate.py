@@ -25,7 +25,8 @@ from rag_r1.runs.errors import RunError
 
 def set_learning_rate(actor: Path, rate: float) -> None:
     """Make `rate` the base learning rate of the checkpoint in the folder `actor`. Raises RunError if the
-    folder has no optimizer or no scheduler with a rate above 0, or if a file of it cannot be read."""
+    folder has no optimizer or no scheduler with a rate above 0, or if a file of it cannot be read, and OSError
+    if one cannot be written."""
     states = sorted(actor.glob("extra_state_world_size_*_rank_*.pt"))
     if not states:
         raise RunError(
@@ -73,7 +74,7 @@ def _save(state: dict[str, Any], path: Path) -> None:
         torch.save(state, file)
 
 
-@command_main(RunError)
+@command_main(RunError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Change the learning rate of a checkpoint. The arguments are its actor folder and the new rate. Returns
     0."""

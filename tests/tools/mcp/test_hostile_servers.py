@@ -199,4 +199,4 @@ async def test_the_stderr_of_a_server_is_read_on_when_ours_cannot_be_written(mon
 async def test_of_a_servers_stderr_a_part_is_shown(capfd):
     assert await answer(stdio("many words")) == OK
     shown = capfd.readouterr().err
-    assert "more than 1 MiB, the rest is not shown" in shown and len(shown) < 1_300_000
+    assert "over 1 MiB: the rest is not shown" in shown and len(shown) < 1_300_000
