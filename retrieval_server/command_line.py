@@ -143,6 +143,7 @@ def _valid_options(model: type[Options], values: Mapping[str, Any]) -> Any:
         if is_model(field):
             valid[name] = _valid_options(field.annotation, dict(values.get(name, {})))  # type: ignore[arg-type]
         elif name in values:
+            # The None is for a field without metadata, since `Annotated` needs an item.
             kind = Annotated[field.annotation, *field.metadata, None]
             with suppress(ValidationError):
                 valid[name] = TypeAdapter(kind).validate_python(values[name])

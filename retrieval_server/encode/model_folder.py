@@ -66,15 +66,18 @@ def resolve_model(name: str, flag: str = "--encoder") -> tuple[str, Path]:
 def check_weights(folder: Path, flag: str = "--encoder") -> None:
     """Raise UserError if a model's folder has no tokenizer, or its weights are missing or incomplete.
 
-    Only the headers of the files are read.
+    Only the headers of the files are read, and none outside the folder, whatever its index of weights names.
     """
     from safetensors import SafetensorError, safe_open
 
     remedy = f"Fetch the whole model, or give another folder with {flag}."
-    shards = _read_texts(folder / "model.safetensors.index.json", "weight_map").values()
+    index = folder / "model.safetensors.index.json"
+    shards = set(map(str, _read_texts(index, "weight_map").values()))
+    if outside := sorted(name for name in shards if Path(name).name != name):
+        raise UserError(f"{index}: {outside[0]!r} is not the name of a file in this folder. {remedy}")
     files = {path for path in _model_files(folder) if path.suffix in _WEIGHTS}
-    files |= {folder / str(name) for name in shards}
-    has_tokenizer = any(folder.rglob("*[tv]o[kc]*"))  # such as tokenizer.json or vocab.txt
+    files |= {folder / name for name in shards}
+    has_tokenizer = any("tok" in path.name or "voc" in path.name for path in folder.rglob("*"))
     for part, exists in (("weights", files), ("tokenizer", has_tokenizer)):
         if not exists:
             raise UserError(f"{folder}: no {part} in it. {remedy}")
@@ -127,16 +130,13 @@ def _from_hub(name: str, flag: str) -> Path:
     from huggingface_hub import snapshot_download
 
     log.warning("%s is not a folder on this machine: fetching it from the Hugging Face Hub", name)
-    patterns = [f"*{suffix}" for suffix in _SETTINGS]
     ignored = ["onnx/*", "openvino/*", "coreml/*"]
     try:
-        folder = Path(
-            snapshot_download(name, allow_patterns=[*patterns, "*.safetensors"], ignore_patterns=ignored)
-        )
-        if not any(folder.rglob("*.safetensors")):
-            folder = Path(
-                snapshot_download(name, allow_patterns=[*patterns, "*.bin"], ignore_patterns=ignored)
-            )
+        for weights in _WEIGHTS:  # a .bin only without safetensors, which contain the same weights
+            patterns = [*(f"*{suffix}" for suffix in _SETTINGS), f"*{weights}"]
+            folder = Path(snapshot_download(name, allow_patterns=patterns, ignore_patterns=ignored))
+            if any(folder.rglob(f"*{weights}")):
+                break
     except Exception as error:  # the Hub client raises many types, for the network, the name and the licence
         raise UserError(
             f"{name}: neither a local folder nor available from the Hugging Face Hub "

@@ -137,6 +137,7 @@ BROKEN_ENCODERS = {
     "a pointer of Git LFS": ("model.safetensors", b"version https://git-lfs.github.com/spec/v1"),
     "a shard is missing": ("model.safetensors.index.json", b'{"weight_map": {"a": "model-2.safetensors"}}'),
     "a shard without a name": ("model.safetensors.index.json", b'{"weight_map": {"a": "\\u0000"}}'),
+    "one outside": ("model.safetensors.index.json", b'{"weight_map":{"a":"../encoder/model.safetensors"}}'),
     "no tokenizer": ("*[tv]o[kc]*", None),
     "a type that transformers does not know": ("config.json", b'{"model_type": "brt"}'),
 }
