@@ -75,7 +75,7 @@ def check_device(device: str | None) -> None:
         raise UserError(f"--device {device}: torch knows no such device. Give cpu, cuda or cuda:1.") from None
     gpus = torch.cuda.device_count()
     if torch_device.type == "cuda" and (torch_device.index or 0) >= gpus:
-        raise UserError(f"--device {device}: torch does not find it (GPUs here: {gpus}). Give another, or cpu.")
+        raise UserError(f"--device {device}: torch does not find it (GPUs: {gpus}). Give another, or cpu.")
 
 
 def openvino_options(

@@ -24,8 +24,10 @@ from rag_r1.runs.errors import RunError
 
 
 def set_learning_rate(actor: Path, rate: float) -> None:
-    """Make `rate` the base learning rate of the checkpoint in the folder `actor`. Raises RunError if the
-    folder has no optimizer or no scheduler with a rate above 0, or if a file of it cannot be read, and OSError
+    """Make `rate` the base learning rate of the checkpoint in the folder `actor`.
+
+    Raises RunError if the folder has no optimizer or no scheduler with a rate above 0, or if a file of it
+    cannot be read, and OSError
     if one cannot be written."""
     states = sorted(actor.glob("extra_state_world_size_*_rank_*.pt"))
     if not states:
