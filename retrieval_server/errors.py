@@ -97,6 +97,12 @@ def reason_of(error: BaseException) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
+def refuse_special_file(path: Path) -> None:
+    """Raise OSError for a pipe, a device or a folder: a pipe may never end, and cannot be read twice."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "no ordinary file", str(path))
+
+
 class BadRowError(ValueError):
     """One row of a corpus cannot be used. The message says why."""
 

@@ -8,12 +8,11 @@ imports the other.
 
 from __future__ import annotations
 
-import errno
 import json
 from pathlib import Path
 from typing import Any
 
-from retrieval_server.errors import JsonLimitError
+from retrieval_server.errors import JsonLimitError, refuse_special_file
 
 MAX_DEPTH = 64  # levels of lists and objects
 MAX_FILE_BYTES = 16 << 20  # of a file that is read as a whole, such as a manifest
@@ -38,11 +37,10 @@ def read_json(data: bytes, max_values: int) -> Any:
 def json_file_bytes(path: Path) -> bytes:
     """Return the bytes of a JSON file after checking its limits.
 
-    Raises OSError, also for a pipe or a device, which might never end, and ValueError for too many bytes,
+    Raises OSError, also for a pipe or a device (`refuse_special_file`), and ValueError for too many bytes,
     values or levels.
     """
-    if path.exists() and not path.is_file():
-        raise OSError(errno.EINVAL, "no ordinary file", str(path))
+    refuse_special_file(path)
     with path.open("rb") as file:
         data = file.read(MAX_FILE_BYTES + 1)
     if len(data) > MAX_FILE_BYTES:

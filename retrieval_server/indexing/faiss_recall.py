@@ -17,7 +17,7 @@ from pathlib import Path
 import faiss
 import numpy as np
 
-from retrieval_server.errors import UserError, reason_of
+from retrieval_server.errors import UserError, reason_of, refuse_special_file
 from retrieval_server.folder.manifest import RecallRow, RecallSection
 from retrieval_server.folder.passages import PassageStore
 from retrieval_server.indexing.faiss_build import Vectors
@@ -66,6 +66,7 @@ def read_queries(path: Path) -> list[str]:
     """Return the queries of a text file, one per line. Raises UserError if it has none or cannot be read."""
     remedy = "Give a text file, one query a line."
     try:
+        refuse_special_file(path)
         lines = path.read_text(encoding="utf-8-sig").split("\n")  # other separators may be inside a query
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"--recall-queries {path}: {reason_of(error)}. {remedy}") from None

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from retrieval_server.errors import REBUILD, UserError
+from retrieval_server.errors import REBUILD, UserError, refuse_special_file
 
 if TYPE_CHECKING:
     import faiss
@@ -52,6 +52,7 @@ def read_header(path: Path) -> FaissHeader:
     vectors that it stores in 32 bits.
     """
     try:
+        refuse_special_file(path)
         with path.open("rb") as stream:
             head = stream.read(_HEADER.size)
         size = path.stat().st_size

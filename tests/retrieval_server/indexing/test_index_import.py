@@ -215,8 +215,9 @@ def test_what_is_no_index_of_float_vectors_is_named(tmp_path, contents):
     (tmp_path / "x.index").write_bytes(contents)
     with pytest.raises(UserError, match="not a readable FAISS index"):
         open_index(tmp_path / "x.index")
-    with pytest.raises(UserError, match="nothing.index"):
-        read_header(tmp_path / "nothing.index")
+    for name, reason in (("nothing.index", "nothing.index"), ("/dev/null", "null: no ordinary file")):
+        with pytest.raises(UserError, match=reason):
+            read_header(tmp_path / name)
 
 
 def test_a_header_that_promises_more_than_the_file_holds_costs_no_memory(vectors, tmp_path):
