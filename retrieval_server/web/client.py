@@ -134,7 +134,7 @@ class WebClient:
         self._check_status(status, headers, body)
         try:
             return self.engine.parse(read_json(body, MAX_ANSWER_VALUES))[:depth]
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             text = "not JSON" if isinstance(error, json.JSONDecodeError | UnicodeDecodeError) else str(error)
             raise self._failure(502, "web_bad_answer", f"its answer is not a search result: {text}") from None
 
@@ -224,7 +224,7 @@ def _detail(body: bytes) -> str:
     """Return the engine's reason for a refusal in brackets, shortened: the first message in its JSON."""
     try:
         value = read_json(body, MAX_ANSWER_VALUES)
-    except (ValueError, RecursionError):
+    except ValueError:
         return ""
     for name in ("error", "errors", "detail", "message"):
         while isinstance(value, list) and value:

@@ -13,7 +13,6 @@ file.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import logging
@@ -27,7 +26,7 @@ from typing import Any, NamedTuple
 
 from filelock import lock_descriptor
 
-from retrieval_server.errors import UserError, reason_of
+from retrieval_server.errors import UserError, reason_of, refuse_special_file
 from retrieval_server.json_limits import read_json_line
 from retrieval_server.web.engines import WebDocument
 
@@ -115,7 +114,8 @@ class Recording:
         if self._record is None:
             return list(documents)
         row = {**asdict(key), "documents": [asdict(document) for document in documents]}
-        line = json.dumps(row, ensure_ascii=False).encode("utf-8") + b"\n"
+        # A parameter may have half a surrogate pair, which is written as the escape that JSON has for it.
+        line = json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
         with self._lock:
             if (results := self.get(key)) is not None:
                 return results
@@ -140,8 +140,7 @@ class Recording:
     def _open(self, path: Path, flags: int) -> int:
         """Open a file and return its descriptor. Raises UserError for a pipe, or if it cannot be opened."""
         try:
-            if path.exists() and not path.is_file():  # its lines are read by their offsets
-                raise OSError(errno.EINVAL, "no ordinary file")
+            refuse_special_file(path)  # its lines are read by their offsets
             descriptor = os.open(path, flags, 0o600)  # only for the owner, since queries are private
         except OSError as error:
             hint = "" if flags & os.O_CREAT else " Record it first, with --record FILE."

@@ -167,11 +167,11 @@ def _url(engine: WebEngine, environment: Mapping[str, str], url: str | None) -> 
         is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
         # Addresses are logged and shown, so they must not contain a password or a key. For the same reason
         # the error message does not repeat the address.
-        is_valid = is_valid and "@" not in parts.netloc and not set(url) & {"?", "#"}
+        is_valid = is_valid and "@" not in parts.netloc and url.isprintable() and not set(url) & set("?# ")
     except ValueError:
         is_valid = False
     if not is_valid:
-        raise UserError(f"{name} is not an http(s) address without user, password, query and fragment.")
+        raise UserError(f"{name} is not an http(s) address without blanks, user, password, query, fragment.")
     return url
 
 

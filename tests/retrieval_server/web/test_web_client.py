@@ -114,8 +114,7 @@ async def test_an_answer_that_is_not_the_apis_json_is_502(stub, client_of, body)
 
 async def test_an_answer_without_end_is_cut_off(stub, client_of, monkeypatch):
     monkeypatch.setattr("retrieval_server.web.client.MAX_ANSWER_BYTES", 1000)
-    failed = await failure_of(client_of)
-    assert failed.error == "web_unavailable" and len(stub.requests) == 3
+    assert (await failure_of(client_of)).error == "web_unavailable" and len(stub.requests) == 3
 
 
 @pytest.mark.parametrize(

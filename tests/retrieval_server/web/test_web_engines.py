@@ -130,7 +130,7 @@ def test_searxng_is_found_by_its_base_address(stub, environment, address):
     assert stub.requests[0].path.rstrip("/") == "/search"
 
 
-@pytest.mark.parametrize("url", ["", "localhost:8080", "ftp://a.org", "http://", "http://[", "http://a:0/"])
+@pytest.mark.parametrize("url", ["", "a:80", "ftp://a", "http://", "http://[", "http://a:0", "http://a b"])
 def test_an_address_that_is_none_is_refused(environment, url):
     with pytest.raises(UserError, match="--web-url"):
         WebSource.open("serper", environment, url=url)

@@ -56,8 +56,8 @@ def test_whatever_is_recorded_comes_back(folder, rows):
 
 def test_engine_query_depth_and_parameters_are_all_part_of_the_question(tmp_path):
     tape = Recording(record=tmp_path / "run.jsonl")
-    tape.put(question(params={"gl": "us", "hl": "en"}), answer())
-    assert tape.get(question(params={"hl": "en", "gl": "us"})) == answer()
+    tape.put(question(params={"gl": "us\ud800", "hl": "en"}), answer())
+    assert tape.get(question(params={"hl": "en", "gl": "us\ud800"})) == answer()
     for other in ({"engine": "brave"}, {"query": "X"}, {"depth": 20}, {"params": {"gl": "us"}}):
         assert tape.get(question(**({"params": {"gl": "us", "hl": "en"}} | other))) is None
     tape.close()
