@@ -72,8 +72,8 @@ class EncoderSection(Stored):
 class SearchSection(Stored):
     """The default settings of an approximate search, which a server's options override."""
 
-    nprobe: int | None = None
-    ef_search: int | None = None
+    nprobe: int | None = Field(None, ge=1)
+    ef_search: int | None = Field(None, ge=1)
 
 
 class RecallRow(SearchSection):
@@ -170,7 +170,7 @@ class Manifest(Stored):
     format_version: int
     backend: Literal["dense", "bm25", "lucene", "hybrid"]
     #: The number of passages.
-    count: int
+    count: int = Field(ge=1)
     corpus: CorpusSection
     dense: DenseSection | None = None
     bm25: BM25Section | None = None
@@ -251,7 +251,7 @@ def read_manifest(folder: Path) -> Manifest:
         data = read_json_file(path)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}). Check its rights.") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UserError(f"{path}: not JSON ({error}). {build_one}") from None
     version = data.get("format_version") if isinstance(data, dict) else None
     if version != FORMAT_VERSION:

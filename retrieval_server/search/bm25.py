@@ -83,9 +83,9 @@ class BM25Backend(Backend):
     def __init__(self, folder: Path, section: BM25Section, count: int):
         try:
             self._index = bm25s.BM25.load(folder, mmap=True, show_progress=False)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            require_equal(f"{folder}: passages", count, int(self._index.scores["num_docs"]), REBUILD)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{folder}: not a readable BM25 index ({error}). {REBUILD}") from error
-        require_equal(f"{folder}: passages", count, int(self._index.scores["num_docs"]), REBUILD)
         self._analyzer = Analyzer(section)
 
     def prepare(self, queries: Sequence[str]) -> list[list[int]]:

@@ -118,8 +118,8 @@ def describe_members(
     Raises UserError unless the folders are two or more finished indexes of one corpus, whose files have the
     right sizes.
     """
-    if len({folder.resolve() for folder in folders}) < 2:
-        raise UserError("--backend hybrid needs two indexes or more: --of DIR --of DIR.")
+    if len({folder.resolve() for folder in folders}) < max(2, len(folders)):
+        raise UserError("--backend hybrid needs two indexes or more, each once: --of DIR --of DIR.")
     manifests = [read_manifest(folder) for folder in folders]
     for folder, manifest in zip(folders, manifests, strict=True):
         check_files(folder, manifest, verify=False)

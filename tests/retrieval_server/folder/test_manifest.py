@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 
 import faiss
@@ -52,6 +53,8 @@ def test_a_broken_manifest_is_refused(copy, bm25_index, text, reason):
     [
         ("bm25_index", lambda data: data["bm25"].update(k2=1), ["bm25.k2"]),
         ("bm25_index", lambda data: data.update(count="many"), ["count"]),
+        ("bm25_index", lambda data: data.update(count=0), ["count: Input should be greater"]),
+        ("dense_index", lambda data: data["dense"].update(search={"nprobe": 0}), ["dense.search.nprobe"]),
         ("bm25_index", lambda data: data.update(hybrid={"of": [], "k": 0, "depth": 1}), ["hybrid.k"]),
         ("bm25_index", lambda data: data.update(format_version=2), ["version 2", "reads 1"]),
         ("bm25_index", lambda data: data.update(backend="dense"), ["'dense' without its section"]),
@@ -115,15 +118,16 @@ def test_an_index_of_another_metric_is_refused(copy, dense_index):
 
 
 @pytest.mark.parametrize(
-    "index, name, reason",
+    "index, name, old, new, reason",
     [
-        ("dense_index", "faiss.index", "not a readable FAISS index"),
-        ("bm25_index", "bm25/params.index.json", "not a readable BM25 index"),
+        ("dense_index", "faiss.index", b"(?s).", b"x", "not a readable FAISS index"),
+        ("bm25_index", "bm25/params.index.json", b"(?s).", b"x", "not a readable BM25 index"),
+        ("bm25_index", "bm25/params.index.json", b'(?<="num_docs": )20', b"{}", "not a readable BM25 index"),
     ],
 )
-def test_files_that_are_not_an_index_are_refused(copy, request, index, name, reason):
+def test_files_that_are_not_an_index_are_refused(copy, request, index, name, old, new, reason):
     folder = copy(request.getfixturevalue(index))
-    (folder / name).write_bytes(b"x" * (folder / name).stat().st_size)
+    (folder / name).write_bytes(re.sub(old, new, (folder / name).read_bytes()))
     refuse(folder, reason, verify=False)
 
 

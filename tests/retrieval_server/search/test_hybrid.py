@@ -123,6 +123,8 @@ def test_one_index_a_hybrid_and_an_index_without_text_are_refused(bm25_index, hy
     for folder, reason in reasons.items():
         with pytest.raises(UserError, match=reason):
             build_hybrid([bm25_index, folder], tmp_path / "both")
+    with pytest.raises(UserError, match="two indexes or more, each once"):
+        build_hybrid([bm25_index, bare, bm25_index], tmp_path / "both")
 
 
 def test_an_index_is_not_replaced_by_a_hybrid_of_itself(bm25_index, dense_index, tmp_path):
