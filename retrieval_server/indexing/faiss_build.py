@@ -74,8 +74,8 @@ def write_faiss_index(
     belong to these vectors and this factory string; a damaged file is ignored. At the end it contains the
     finished index, `path` is a link to it or a copy (`link_or_copy`), and the caller must remove it.
 
-    Raises UserError if FAISS cannot build the index, or the half-built one does not fit into memory, and
-    OSError if the index cannot be saved.
+    Raises UserError if FAISS cannot build the index or there is too little memory, and OSError if the index
+    cannot be saved.
     """
     index = _half_built(checkpoint, vectors)
     try:
@@ -90,6 +90,11 @@ def write_faiss_index(
         raise UserError(
             f"--factory {factory}: FAISS could not build it from {len(vectors)} passages ("
             f"{faiss_message(error)}). A small corpus needs fewer cells and centroids, and Flat always works."
+        ) from None
+    except MemoryError:
+        raise UserError(
+            f"--factory {factory}: {len(vectors)} vectors with their index do not fit into memory. Take "
+            "--preset small, or a machine with more memory."
         ) from None
     if checkpoint is None:
         _write(index, path)

@@ -21,6 +21,7 @@ import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import NamedTuple, TypeVar
 
 from tqdm import tqdm
@@ -219,7 +220,7 @@ def check_parts(folder: Path, *, progress: bool = True) -> EncodedParts:
     Raises UserError, which names a part that is missing, unfinished, damaged or has another origin.
     """
     corpus, _ = open_corpus(folder)
-    command = f"rag-r1 index build encode --parts {folder} --part"
+    command = f"rag-r1 index build encode --parts {quote(str(folder))} --part"
 
     def refusal(part: EncodingPart, problem: str, flag: str = "") -> UserError:
         return UserError(f"part {part} {problem}. Encode it: {command} {part}{flag} --encoder NAME")

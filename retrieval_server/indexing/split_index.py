@@ -141,7 +141,7 @@ def _split_faiss(path: Path, rows: range, out: Path) -> None:
     """Write a FAISS index of these rows, with the cells of the whole index."""
     import faiss
 
-    source = faiss.read_index(str(path))
+    source = open_index(path)
     shard = faiss.clone_index(source)
     shard.reset()  # removes the vectors and keeps the training
     if hasattr(source, "make_direct_map"):
@@ -163,7 +163,7 @@ def _split_compressed(folder: Path, rows: range, target: Path, layout: RowLayout
         for first_row in range(rows.start, rows.stop, _BLOCK_VECTORS):
             count = min(_BLOCK_VECTORS, rows.stop - first_row)
             stream.write(source.read(count * layout.row_bytes))
-    shard = faiss.read_index(str(folder / FAISS_INDEX))
+    shard = open_index(folder / FAISS_INDEX)
     shard.reset()  # removes the codes and keeps the training
     source_index = open_index(folder / FAISS_INDEX, mapped=True)
     source_cells = faiss.extract_index_ivf(source_index)

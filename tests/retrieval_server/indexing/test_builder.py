@@ -134,8 +134,7 @@ def test_a_build_interrupted_before_a_setting_was_known_goes_on(dense, interrupt
 def test_vectors_of_another_corpus_are_not_taken_over(dense, interrupted, tmp_path):
     encoded = interrupted(dense)
     rows = [PASSAGES[0] | {"contents": PASSAGES[0]["contents"] + " Changed."}, *PASSAGES[1:]]
-    changed = write_jsonl(tmp_path / "changed.jsonl", rows)
-    build(changed, dense.out, "dense", encoder=dense.encoder)
+    build(write_jsonl(tmp_path / "changed.jsonl", rows), dense.out, "dense", encoder=dense.encoder)
     assert len(encoded) == 20
 
 

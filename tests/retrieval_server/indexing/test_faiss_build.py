@@ -79,6 +79,8 @@ def test_a_corpus_too_small_for_the_factory_is_refused_with_both_numbers(corpus,
 def test_a_byte_order_mark_is_no_part_of_the_first_recall_query(tmp_path):
     (tmp_path / "queries.txt").write_text("Who?\nWhere?\n", encoding="utf-8-sig")
     assert faiss_recall.read_queries(tmp_path / "queries.txt") == ["Who?", "Where?"]
+    with pytest.raises(UserError, match="null: no ordinary file"):
+        faiss_recall.read_queries(tmp_path / "/dev/null")
 
 
 def test_recall_queries_of_an_exact_index_or_an_empty_file_are_refused(corpus, tiny_bge, tmp_path):
@@ -118,9 +120,13 @@ def test_a_factory_string_that_fits_no_dimension_is_refused_before_the_encoder_i
         check_factory(factory)
 
 
-def test_an_index_that_does_not_fit_into_memory_is_refused():
+def test_an_index_that_does_not_fit_into_memory_is_refused(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="bad_alloc"):
         make_index("PQ8x24", 1 << 30)
+    (tmp_path / "v").write_bytes(bytes(16))
+    monkeypatch.setattr(VectorFiles, "__getitem__", lambda *_: np.empty(1 << 60, np.uint8))
+    with pytest.raises(UserError, match="1 vectors with their index do not fit into memory"):
+        write_faiss_index(VectorFiles([tmp_path / "v"], 4), "Flat", tmp_path / "i")
 
 
 def test_product_quantisers_are_not_reordered_for_a_search_that_is_not_used():

@@ -47,7 +47,7 @@ def three_parts(corpus, encoder, tmp_path_factory):
 @pytest.fixture
 def parts(three_parts, tmp_path, monkeypatch):
     monkeypatch.setattr(vector_files, "BLOCK", 4)
-    return shutil.copytree(three_parts, tmp_path / "parts")
+    return shutil.copytree(three_parts, tmp_path / "some parts")
 
 
 def edit(path, **values):
@@ -139,7 +139,7 @@ def test_a_missing_an_unfinished_and_a_damaged_part_are_named(parts):
     edit_json(second.with_suffix(".json"), lambda record: record.pop("sha256"))
     refuse(parts, "part 2/3 is not finished")
     second.with_suffix(".json").unlink()
-    refuse(parts, "part 2/3 is missing", "encode --parts")
+    refuse(parts, "part 2/3 is missing", f"encode --parts '{parts}'")
     for path in parts.glob("part-*"):
         path.unlink()
     refuse(parts, "no part in this folder")

@@ -119,8 +119,7 @@ def test_embeddings_from_elsewhere_become_a_compressed_index(tiny_bge, encoder, 
     corpus = write_jsonl(tmp_path / "c.jsonl", rows)
     np.save(tmp_path / "e.npy", encoder.encode_passages(texts))
     import_options = dense_options(corpus, tiny_bge, tmp_path / "i", preset="small")
-    manifest = import_index(import_options, embeddings=[tmp_path / "e.npy"])
-    assert manifest.dense.preset == "small"
+    assert import_index(import_options, embeddings=[tmp_path / "e.npy"]).dense.preset == "small"
     source = IndexSource.open(tmp_path / "i", encodes=False)
     results = source.find(encoder.encode_passages(texts), [1] * len(texts))
     assert [hits[0].passage.contents for hits in results] == texts

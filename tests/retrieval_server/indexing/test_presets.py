@@ -232,8 +232,7 @@ def test_a_setting_that_the_new_build_does_not_have_is_named(tmp_path, caplog):
 @pytest.mark.parametrize("mapped", [None, False])
 def test_a_compressed_index_finds_a_passage_by_its_own_vector(encoded, compressed, name, mapped):
     folder, section = compressed[name]
-    options = OpenOptions(mmap=mapped)
-    backend = DenseBackend(folder / FAISS_INDEX, section, COUNT, None, options)
+    backend = DenseBackend(folder / FAISS_INDEX, section, COUNT, None, OpenOptions(mmap=mapped))
     assert [hits[0].row for hits in backend.find(encoded[:][::5], 3)] == list(range(0, COUNT, 5))
     if mapped is None:
         backend._prefetch.wait()

@@ -96,8 +96,7 @@ def test_a_hybrid_is_refused_whatever_its_members_are(corpus, bm25_index, tiny_b
 
 
 def test_a_set_with_a_missing_or_foreign_shard_is_refused(bm25_index, tmp_path):
-    whole = [(bm25_index, IndexSource.open(bm25_index).manifest)]
-    assert read_shards(bm25_index) == whole
+    assert read_shards(bm25_index) == [(bm25_index, IndexSource.open(bm25_index).manifest)]
     split_index(bm25_index, tmp_path / "three", 3, progress=False)
     second = shard_folder(tmp_path / "three", 1, 3)
     kept = (second / "manifest.json").read_text()
