@@ -128,7 +128,7 @@ class CorpusReader:
         ) as bar:
             for index, path in enumerate(self.files):
                 self._starts.append(position)
-                for row in _rows(path, bar):
+                for row in _rows(path, bar.update):
                     position += 1
                     if isinstance(row, BadRowError):
                         self._add_bad(position, str(row))
@@ -158,9 +158,8 @@ def check_first_rows(corpus: Path, *, skip_bad_rows: bool = False, max_rows: int
 def refuse_empty(corpus: Path | Sequence[Path]) -> None:
     """Raise UserError if a corpus has no row at all; reads up to its first one."""
     reader = CorpusReader(corpus)
-    with tqdm(disable=True) as bar:
-        if reader.files and all(row is None for path in reader.files for row in _rows(path, bar)):
-            raise _no_passage(reader)
+    if reader.files and all(row is None for path in reader.files for row in _rows(path)):
+        raise _no_passage(reader)
 
 
 def _no_passage(reader: CorpusReader) -> UserError:
@@ -174,13 +173,12 @@ def _check_file(path: Path, skip_bad_rows: bool, max_rows: int) -> None:
     bad = BadRows()
     faults: list[UserError] = []
     first_rows: dict[str, int] = {}  # id -> number of the row that has it
-    with tqdm(disable=True) as bar:
-        for number, row in enumerate(islice(_rows(path, bar), max_rows), start=1):
-            if isinstance(row, BadRowError):
-                bad.add(_location(path, number), row)
-            elif row and (first := first_rows.setdefault(row.id, number)) != number and not faults:
-                text = same_id_message(_location(path, first), _location(path, number), row.id)
-                faults.append(UserError(text))
+    for number, row in enumerate(islice(_rows(path), max_rows), start=1):
+        if isinstance(row, BadRowError):
+            bad.add(_location(path, number), row)
+        elif row and (first := first_rows.setdefault(row.id, number)) != number and not faults:
+            text = same_id_message(_location(path, first), _location(path, number), row.id)
+            faults.append(UserError(text))
     if bad.count and not skip_bad_rows:
         faults.append(UserError(bad.refusal()))
     if faults:
@@ -195,15 +193,18 @@ def _is_parquet(path: Path) -> bool:
     return path.name.lower().endswith(".parquet")
 
 
-def _rows(path: Path, bar: tqdm) -> Iterator[Passage | BadRowError | None]:
-    """Yield the passage or the fault of each row of a file; None for a blank line. `bar` counts bytes.
+def _rows(
+    path: Path, on_read: Callable[[int], object] = lambda size: None
+) -> Iterator[Passage | BadRowError | None]:
+    """Yield the passage or the fault of each row of a file; None for a blank line.
 
-    Raises UserError for a broken file, and OSError for one that may not be read.
+    `on_read` is called with the number of bytes on disk that were read since its last call. Raises UserError
+    for a broken file, and OSError for one that may not be read.
     """
-    return _parquet_rows(path, bar) if _is_parquet(path) else _line_rows(path, bar)
+    return _parquet_rows(path, on_read) if _is_parquet(path) else _line_rows(path, on_read)
 
 
-def _line_rows(path: Path, bar: tqdm) -> Iterator[Passage | BadRowError | None]:
+def _line_rows(path: Path, on_read: Callable[[int], object]) -> Iterator[Passage | BadRowError | None]:
     """Yield the passage or the fault of each line; None for a blank line.
 
     Raises UserError for a broken gzip file, and for a text in UTF-16 or UTF-32.
@@ -212,12 +213,12 @@ def _line_rows(path: Path, bar: tqdm) -> Iterator[Passage | BadRowError | None]:
     parse = next(parse for suffix, parse in _PARSERS.items() if name.removesuffix(".gz").endswith(suffix))
     with path.open("rb") as raw:
         stream = gzip.open(raw) if name.endswith(".gz") else raw
-        reported = 0  # bytes on disk that the bar shows
+        reported = 0  # bytes on disk
         try:
             _refuse_wide_encoding(path, stream.peek(4)[:4])
             for number, line in enumerate(iter(partial(stream.readline, MAX_LINE_BYTES + 1), b"")):
                 if number % 1000 == 0:
-                    bar.update(raw.tell() - reported)
+                    on_read(raw.tell() - reported)
                     reported = raw.tell()
                 if len(line) > MAX_LINE_BYTES:
                     yield BadRowError(f"longer than {MAX_LINE_BYTES} bytes")
@@ -256,7 +257,7 @@ def _parse_line(line: bytes, encoding: str, parse: Callable[[str], Passage]) -> 
         return fault
 
 
-def _parquet_rows(path: Path, bar: tqdm) -> Iterator[Passage | BadRowError]:
+def _parquet_rows(path: Path, on_read: Callable[[int], object]) -> Iterator[Passage | BadRowError]:
     """Yield the passage or the fault of each row.
 
     About a thousand rows and the open pages of the columns are in memory at a time. Raises UserError for a
@@ -272,7 +273,7 @@ def _parquet_rows(path: Path, bar: tqdm) -> Iterator[Passage | BadRowError]:
                         yield passage_of(row)
                     except BadRowError as fault:
                         yield fault
-                bar.update(int(bytes_per_row * batch.num_rows))
+                on_read(int(bytes_per_row * batch.num_rows))
     except (OSError, pa.ArrowException, ValueError, OverflowError) as error:
         # The last two come from a text that is not UTF-8, and from a time that Python cannot represent.
         raise UserError(f"{path}: not a readable parquet file ({error}). Fetch it again.") from error

@@ -61,7 +61,7 @@ def build_index(options: BuildOptions) -> Manifest:
     if options.backend == "dense":
         encoder = open_encoder(options)
     else:
-        _check_word_libraries(options.backend)
+        check_word_libraries(options.backend)
     disk = partial(estimate_disk, options, encoder and encoder.section)
     with work_folder(options.out, KEPT_FILES, disk) as work:
         reader = CorpusReader(options.corpus, skip_bad_rows=options.skip_bad_rows, progress=options.progress)
@@ -86,8 +86,8 @@ def build_index(options: BuildOptions) -> Manifest:
         return finish_index(options, work, corpus, len(store), sections, used_openvino=used_openvino)
 
 
-def _check_word_libraries(backend: str) -> None:
-    """Raise UserError if packages of the back end bm25 or lucene, or Java, are missing."""
+def check_word_libraries(backend: str) -> None:
+    """Raise UserError if packages of the back end bm25 or lucene, or Java, are missing. Java is started."""
     require_packages(f"--backend {backend}", backend, WORDS)
     if backend == "lucene":
         from retrieval_server.search.lucene import load_lucene

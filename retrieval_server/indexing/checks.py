@@ -26,10 +26,11 @@ from retrieval_server.encode.model_folder import (
 )
 from retrieval_server.encode.options import EncoderOptions, check_device
 from retrieval_server.errors import UserError
-from retrieval_server.extras import DENSE, MODEL, WORDS, are_installed, require_packages
+from retrieval_server.extras import DENSE, MODEL, are_installed, require_packages
 from retrieval_server.folder.corpus import check_first_rows, refuse_empty
 from retrieval_server.folder.manifest import read_manifest
 from retrieval_server.folder.publication import check_target
+from retrieval_server.indexing.builder import check_word_libraries
 from retrieval_server.indexing.options import BuildOptions, require_encoder
 
 #: The number of sub-vectors of a product quantiser (`PQ64`, `OPQ64`, `PRQ8x2x4`). FAISS refuses a quantiser
@@ -48,24 +49,17 @@ def build_checks(options: BuildOptions) -> Iterator[Check]:
     if options.backend == "dense":
         yield from dense_checks(options)
     else:
-        yield partial(require_packages, f"--backend {options.backend}", options.backend, WORDS)
-    if options.backend == "lucene" and are_installed(WORDS):
-        yield check_lucene
+        yield partial(check_word_libraries, options.backend)
 
 
 def corpus_checks(corpus: Path | Sequence[Path], skip_bad_rows: bool = False) -> Iterator[Check]:
-    """Yield a check for each path of a corpus, whether its first rows can be read, and one of all paths,
-    which also refuses a corpus without a row."""
+    """Yield a check of the first rows for each path of a corpus, and one of all paths together.
+
+    The latter refuses a file that is given twice, and a corpus without a row.
+    """
     for path in [corpus] if isinstance(corpus, Path) else corpus:
         yield partial(check_first_rows, path, skip_bad_rows=skip_bad_rows)
     yield partial(refuse_empty, corpus)
-
-
-def check_lucene() -> None:
-    """Raise UserError if a part of Lucene or Java is missing. This starts the JVM, and needs bm25s."""
-    from retrieval_server.search.lucene import load_lucene
-
-    load_lucene()
 
 
 def dense_checks(options: BuildOptions) -> Iterator[Check]:

@@ -112,12 +112,7 @@ def estimate_times(
     passages = len(store)
     with_encoder = encoder is not None
     needs = estimate_bytes(
-        preset,
-        passages,
-        dimension,
-        encodes=encodes,
-        with_encoder=with_encoder,
-        train_sample=train_sample,
+        preset, passages, dimension, encodes=encodes, with_encoder=with_encoder, train_sample=train_sample
     )
     if passages < _MIN_TIMED_PASSAGES:
         return needs

@@ -41,7 +41,7 @@ def keep_if_unchanged(work: Path, name: str, origin: Mapping[str, object]) -> No
     try:
         progress = read_json_file(path)
         recorded = progress if isinstance(progress, dict) else {}
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError):
         recorded = {}
     # A missing setting is treated as None, so that a new setting does not invalidate the files of older
     # versions.
