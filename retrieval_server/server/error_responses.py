@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 
 from retrieval_server.errors import ClientDisconnectedError, RequestError
 from retrieval_server.json_kind import json_kind
+from retrieval_server.json_limits import MAX_DEPTH
 from retrieval_server.server.wire import Error
 
 #: The largest number of faults of a body that one response names; further ones are only counted.
@@ -72,7 +73,8 @@ def add_error_handlers(app: FastAPI) -> None:
         if error.status_code == 413:
             return error_response(413, "too_large", error.detail)
         if error.status_code == 400:  # FastAPI's answer to a body that it cannot parse at all
-            return error_response(422, "bad_input", "the body is not uncompressed JSON in UTF-8")
+            reason = f"the body is not uncompressed JSON in UTF-8, nested at most {MAX_DEPTH} deep"
+            return error_response(422, "bad_input", reason)
         word = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http_error")
         headers = dict(error.headers or {})
         reason = error.detail
