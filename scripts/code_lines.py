@@ -10,9 +10,9 @@ its limits.
 
 from __future__ import annotations
 
+import argparse
 import ast
 import re
-import sys
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,9 +79,11 @@ def count_part(root: Path, part: str) -> LineCount:
 
 def main() -> None:
     """Print the table of all folders and parts."""
-    root = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT
+    parser = argparse.ArgumentParser(description="Count lines of code and of documentation, by folder.")
+    parser.add_argument("checkout", type=Path, nargs="?", default=ROOT, help="default: this one")
+    root = parser.parse_args().checkout
     if not (root / "rag_r1").is_dir():
-        sys.exit(f"error: {root} is not a checkout: it has no folder rag_r1")
+        parser.error(f"{root} is not a checkout: it has no folder rag_r1")
     print(f"{'':36}{'code':>8}{'documentation':>15}")
     for part, names in PARTS.items():
         for name in names:

@@ -36,7 +36,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from renames import Renames
+from renames import CanonicalNames
 
 _RAISES = {"raises", "warns", "deprecated_call", "fail"}
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -71,7 +71,7 @@ class _Canonical(ast.NodeTransformer):
     `imported` has the paths of renamed modules by the names under which the file imports them.
     """
 
-    def __init__(self, renames: Renames, imported: Mapping[str, str]):
+    def __init__(self, renames: CanonicalNames, imported: Mapping[str, str]):
         self.renames, self.imported = renames, imported
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
@@ -92,7 +92,7 @@ class _Canonical(ast.NodeTransformer):
         return self.generic_visit(node)
 
 
-def _imported(tree: ast.AST, renames: Renames) -> dict[str, str]:
+def _imported(tree: ast.AST, renames: CanonicalNames) -> dict[str, str]:
     """Return name -> canonical path for the renamed modules that a file imports."""
     paths = {}
     for node in ast.walk(tree):
@@ -114,7 +114,7 @@ def _dotted(node: ast.AST) -> str | None:
     return ".".join([node.id, *reversed(parts)])
 
 
-def assertions_of(source: str, path: str, renames: Renames) -> dict[Key, Assertions]:
+def assertions_of(source: str, path: str, renames: CanonicalNames) -> dict[Key, Assertions]:
     """Return the canonical assertions of each function in a file; `<module>` has those outside functions."""
     tree = ast.parse(source, path)
     canonical = _Canonical(renames, _imported(tree, renames))
@@ -193,7 +193,7 @@ class Comparison:
         return not self.changed and not self.lost
 
 
-def compare(old: Mapping[str, str], new: Mapping[str, str], renames: Renames) -> Comparison:
+def compare(old: Mapping[str, str], new: Mapping[str, str], renames: CanonicalNames) -> Comparison:
     """Compare the tests of two revisions, each given as path -> text."""
     before, after = (
         {key: found for path in files for key, found in assertions_of(files[path], path, renames).items()}
@@ -201,7 +201,7 @@ def compare(old: Mapping[str, str], new: Mapping[str, str], renames: Renames) ->
     )
     result = Comparison()
     missing = []
-    in_new = Renames(names=renames.names)  # files of the new revision already have their new paths
+    in_new = CanonicalNames(names=renames.names)  # files of the new revision already have their new paths
     new_keys = {_canonical_key(key, in_new): key for key in after}
     for key, assertions in before.items():
         expected = _canonical_key(key, renames)
@@ -224,7 +224,7 @@ def compare(old: Mapping[str, str], new: Mapping[str, str], renames: Renames) ->
     return result
 
 
-def _canonical_key(key: Key, renames: Renames) -> Key:
+def _canonical_key(key: Key, renames: CanonicalNames) -> Key:
     """Return the key that a function has after the renames, in canonical names."""
     class_name = ".".join(map(renames.name, key.class_name.split(".")))
     return Key(renames.file(key.file), class_name, renames.name(key.name))
@@ -247,7 +247,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--renames", type=Path, metavar="FILE")
     args = parser.parse_args(arguments)
     values = json.loads(args.renames.read_text("utf-8")) if args.renames else {}
-    result = compare(sources_at(args.old), sources_at(args.new), Renames.read(values))
+    result = compare(sources_at(args.old), sources_at(args.new), CanonicalNames.read(values))
     for title, pairs in (("moved", result.moved), ("renamed", result.renamed)):
         for first, second in pairs:
             print(f"{title}: {_label(first)} -> {_label(second)}")

@@ -13,7 +13,7 @@ from typing import Any
 
 
 @dataclass
-class Renames:
+class CanonicalNames:
     """The names that count as equal."""
 
     #: Old -> new dotted path of a module.
@@ -30,7 +30,7 @@ class Renames:
         self._patterns = [_path_pattern(longest, separator) for separator in "./" if longest]
 
     @classmethod
-    def read(cls, values: Mapping[str, Any]) -> Renames:
+    def read(cls, values: Mapping[str, Any]) -> CanonicalNames:
         """Read the contents of renames.json; the name in `Class.method` is its last part."""
         names = values.get("names", {})
         pairs = (

@@ -41,7 +41,7 @@ _ENVIRONMENT = {
 
 
 class SessionError(RuntimeError):
-    """pytest failed for a reason other than a mutant."""
+    """The tests could not be run, or failed for a reason other than a mutant."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,15 @@ class Session:
 
 @contextmanager
 def copied(tree: Path, packages: Sequence[str]) -> Iterator[Path]:
-    """Yield a compiled copy of the tree in a temporary folder, which is removed at the end."""
-    listing = ["git", "-C", str(tree), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    names = subprocess.run(listing, check=True, capture_output=True).stdout.decode().split("\0")
+    """Yield a compiled copy of the tree in a temporary folder, which is removed at the end.
+
+    Raises SessionError if git cannot list the files of the tree.
+    """
+    command = ["git", "-C", str(tree), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listing = subprocess.run(command, capture_output=True)
+    if listing.returncode:
+        raise SessionError(f"{tree}: {listing.stderr.decode(errors='replace').strip()}")
+    names = listing.stdout.decode().split("\0")
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         copy = Path(folder).resolve() / "tree"
         copy.mkdir()

@@ -128,8 +128,11 @@ def compare_recordings(old: Path, new: Path, modules: Mapping[str, str], max_lin
     """Compare two recordings, and print the numbers of files and values and at most `max_lines` differences.
 
     `modules` has the old and the new paths of renamed modules. Returns 1 if there is a difference, else 0.
-    Raises OSError if a folder is not a recording.
+    Raises SystemExit if a folder is not a recording.
     """
+    for folder in (old, new):
+        if not (folder / SUMMARY).is_file():
+            raise SystemExit(f"{folder} is not a recording: it has no {SUMMARY}")
     summaries = [json.loads((folder / SUMMARY).read_text("utf-8")) for folder in (old, new)]
     result = Comparison(Normaliser((summaries[0]["places"], summaries[1]["places"]), modules))
     for folder, summary in zip((old, new), summaries, strict=True):

@@ -69,8 +69,10 @@ class Workplace:
 
     @contextmanager
     def running(self, *arguments: object) -> Iterator[subprocess.Popen[str]]:
-        """Run a server during the block; then end it, and write its status and output into a file. What the
-        block reads of its stdout is not in the file."""
+        """Run a server during the block; then end it, and write its status and output into a file.
+
+        What the block reads of its stdout is not in the file.
+        """
         command = [sys.executable, "-m", "rag_r1.cli", *map(str, arguments)]
         log = self.folder / "stderr.part"
         with open(log, "w", encoding="utf-8") as errors:

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "scripts"))
 from compare_assertions import assertions_of, compare, main  # noqa: E402
-from renames import Renames  # noqa: E402
+from renames import CanonicalNames  # noqa: E402
 
 OLD = """
 import pytest
@@ -38,7 +38,7 @@ def check(run):
     assert run
 """
 NEW = OLD.replace("p.tape", "p.io.store").replace("p/tape.py", "p/io/store.py").replace("Tape", "Store")
-RENAMES = Renames({"p.tape": "p.io.store"}, [("Tape", "Store")], {"t/old.py": "t/new.py"})
+RENAMES = CanonicalNames({"p.tape": "p.io.store"}, [("Tape", "Store")], {"t/old.py": "t/new.py"})
 A, B, CHECK = ("t/old.py", "", "test_a"), ("t/old.py", "TestGroup", "test_b"), ("t/old.py", "", "check")
 
 
@@ -52,7 +52,7 @@ def changed_by(before: str, after: str) -> list[tuple[str, str, str]]:
 
 
 def test_every_kind_of_assertion_is_found_in_the_function_that_makes_it():
-    assertions = assertions_of(OLD, "t/old.py", Renames())
+    assertions = assertions_of(OLD, "t/old.py", CanonicalNames())
     assert {key: several.total() for key, several in assertions.items()} == {A: 2, B: 3, CHECK: 1}
 
 
@@ -60,7 +60,7 @@ def test_renamed_names_modules_and_files_are_equal_and_without_the_renames_they_
     result = compare({"t/old.py": OLD}, {"t/new.py": NEW}, RENAMES)
     assert result.same and (result.equal, result.assertions) == (3, 6)
     assert not (result.added or result.moved or result.renamed)
-    unnamed = compare({"t/old.py": OLD}, {"t/new.py": NEW}, Renames(tests=RENAMES.tests))
+    unnamed = compare({"t/old.py": OLD}, {"t/new.py": NEW}, CanonicalNames(tests=RENAMES.tests))
     assert [key for key, *_ in unnamed.changed] == [A]
 
 
@@ -106,14 +106,14 @@ def test_a_lost_test_is_named_and_an_added_one_is_no_fault():
 
 
 def test_renames_in_a_chain_are_one_name():
-    renames = Renames(names=[("a", "b"), ("b", "c")])
+    renames = CanonicalNames(names=[("a", "b"), ("b", "c")])
     before, after = "def test_x():\n    assert a + b\n", "def test_x():\n    assert b + c\n"
     assert compare({"t.py": before}, {"t.py": after}, renames).same
     assert not compare({"t.py": before}, {"t.py": after.replace("c", "d")}, renames).same
 
 
 def test_of_two_tests_that_became_one_the_second_is_lost():
-    renames = Renames(names=[("test_a", "test_x"), ("test_b", "test_x")])
+    renames = CanonicalNames(names=[("test_a", "test_x"), ("test_b", "test_x")])
     before = "def test_a():\n    assert a\n\n\ndef test_b():\n    assert b\n"
     result = compare({"t.py": before}, {"t.py": "def test_x():\n    assert a\n    assert b\n"}, renames)
     assert result.lost == [("t.py", "", "test_b")] and len(result.changed) == 1
@@ -128,12 +128,12 @@ def test_a_module_is_the_same_by_whatever_name_a_file_imports_it():
 
 def test_names_may_be_a_list_with_their_modules():
     names = [{"module": m, "old": "Tape", "new": new} for m, new in (("p.tape", "Store"), ("p.q", "Strip"))]
-    words = {Renames.read({"names": names}).name(name) for name in ("Tape", "Store", "Strip", "Other")}
+    words = {CanonicalNames.read({"names": names}).name(name) for name in ("Tape", "Store", "Strip", "Other")}
     assert len(words) == 2, "a name of two things has two new names"
 
 
 def test_a_method_may_be_named_with_its_class():
-    renames = Renames.read({"names": {"Seat.taken": "Ticket.is_seated"}})
+    renames = CanonicalNames.read({"names": {"Seat.taken": "Ticket.is_seated"}})
     before = "def test_x(one):\n    assert one.taken\n"
     assert compare({"t.py": before}, {"t.py": before.replace("taken", "is_seated")}, renames).same
 
