@@ -27,8 +27,8 @@ def set_learning_rate(actor: Path, rate: float) -> None:
     """Make `rate` the base learning rate of the checkpoint in the folder `actor`.
 
     Raises RunError if the folder has no optimizer or no scheduler with a rate above 0, or if a file of it
-    cannot be read, and OSError
-    if one cannot be written."""
+    cannot be read, and OSError if one cannot be written.
+    """
     states = sorted(actor.glob("extra_state_world_size_*_rank_*.pt"))
     if not states:
         raise RunError(

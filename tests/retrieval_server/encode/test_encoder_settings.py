@@ -46,8 +46,7 @@ def test_separator_and_length_come_from_the_training_of_a_retriever_unless_a_fla
     folder = trained('{"separator": " | ", "max_length": 24, "mode": "agentic"}')
     section = Encoder.create(str(folder), EncoderOptions()).section
     assert (section.separator, section.max_length, section.query_mode) == (" | ", 24, "agentic")
-    flags = EncoderOptions(separator="||", max_length=16)
-    section = Encoder.create(str(folder), flags).section
+    section = Encoder.create(str(folder), EncoderOptions(separator="||", max_length=16)).section
     assert (section.separator, section.max_length) == ("||", 16)
 
 

@@ -94,11 +94,7 @@ def test_batches_are_full_and_in_order_of_arrival():
     former = BatchFormer(4, 0.004)
     added = ask(former, 10, 0.0)
     assert former.seconds_until_due(0.0) == 0.0
-    assert [former.take(), former.take(), former.take()] == [
-        added[:4],
-        added[4:8],
-        added[8:],
-    ]
+    assert [former.take(), former.take(), former.take()] == [added[:4], added[4:8], added[8:]]
 
 
 def test_what_nobody_wants_any_more_is_not_computed():

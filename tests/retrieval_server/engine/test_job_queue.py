@@ -19,8 +19,7 @@ async def queue_of(max_batch=4):
 
 
 def jobs(*queries):
-    loop = asyncio.get_running_loop()
-    return [QueryJob(query, 1, loop.create_future()) for query in queries]
+    return [QueryJob(query, 1, asyncio.get_running_loop().create_future()) for query in queries]
 
 
 def queries(batch):

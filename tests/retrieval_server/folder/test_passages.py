@@ -80,8 +80,7 @@ def test_the_hash_names_the_rows_and_their_borders(tmp_path):
 
 @given(st.lists(st.text(max_size=3), max_size=30))
 def test_duplicates_are_found_exactly_when_there_are_some(tmp_path_factory, ids):
-    folder = tmp_path_factory.mktemp("ids")
-    writer = write(folder / "p.arrow", [Passage(key, "x") for key in ids])
+    writer = write(tmp_path_factory.mktemp("ids") / "p.arrow", [Passage(key, "x") for key in ids])
     if len(set(ids)) == len(ids):
         writer.refuse_duplicate_ids("place {}".format)
     else:

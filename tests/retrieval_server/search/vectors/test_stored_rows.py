@@ -63,8 +63,7 @@ def opened(rows_file):
 
     @cache
     def both(kind: str) -> tuple[StoredRows, FlatSearch]:
-        layout = RowLayout(DIMENSION, kind)
-        stored = StoredRows(rows_file(kind), layout, ROWS)
+        stored = StoredRows(rows_file(kind), RowLayout(DIMENSION, kind), ROWS)
         flat = faiss.IndexFlatIP(DIMENSION)
         flat.add(stored.take(np.arange(ROWS)))
         return stored, FlatSearch(flat)
