@@ -1,4 +1,4 @@
-"""recipes/platform/cpu.yaml over veRL's defaults: it composes, and veRL accepts it."""
+"""The CPU platforms over veRL's defaults: they compose, and veRL accepts them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 
 from rag_r1.config.recipes import Recipe
+from rag_r1.plugin.packed_attention import PACKED_SDPA
 from rag_r1.training.composition import compose_recipe
 
 pytestmark = pytest.mark.slow  # a composed recipe takes most of a second
@@ -32,10 +33,14 @@ def recipe(tmp_path):
 
 
 @pytest.mark.parametrize("estimator", ["grpo", "gae"])
-def test_verl_accepts_the_cpu_platform(recipe, estimator, tmp_path):
+@pytest.mark.parametrize(
+    ("platform", "attention", "dtype"),
+    [("cpu", "sdpa", "fp32"), ("cpu_packed", PACKED_SDPA, "fp32"), ("cpu_bf16", PACKED_SDPA, "bf16")],
+)
+def test_verl_accepts_the_cpu_platforms(recipe, platform, attention, dtype, estimator, tmp_path):
     Qwen2Config(architectures=["Qwen2ForCausalLM"]).save_pretrained(tmp_path / "model")
     config = recipe(
-        "cpu",
+        platform,
         f"algorithm.adv_estimator={estimator}",
         f"critic.model.path={tmp_path / 'model'}",
         "+critic.model.load_tokenizer=false",
@@ -43,7 +48,12 @@ def test_verl_accepts_the_cpu_platform(recipe, estimator, tmp_path):
     validate_config(config, need_reference_policy(config), need_critic(config))
     assert config.ray_kwargs.ray_init.num_gpus == config.trainer.n_gpus_per_node == 1
     for engine in (config.actor_rollout_ref.actor.fsdp_config, config.critic.fsdp):
-        assert (engine.strategy, engine.mixed_precision.param_dtype) == ("fsdp2", "fp32")
+        precision = engine.mixed_precision
+        assert (engine.strategy, engine.model_dtype) == ("fsdp2", "fp32")
+        assert (precision.param_dtype, precision.reduce_dtype) == (dtype, "fp32")
+    for model in (config.actor_rollout_ref.model, config.critic.model):
+        assert model.override_config.attn_implementation == attention
+        assert model.use_remove_padding == (platform != "cpu")
 
 
 def test_the_platform_is_one_word_on_the_command_line(recipe):

@@ -6,15 +6,17 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import subprocess
 import sys
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from unittest.mock import AsyncMock
 
 import pytest
 
-from examples.real_small import one_shot, report, short_passages, traces
+from examples.real_small import half_bridges, one_shot, report, short_passages, traces
 from rag_r1.config.recipes import RECIPES
 from rag_r1.data.sft_rows import read_sft_rows
 from rag_r1.io.errors import DataError
@@ -224,6 +226,16 @@ def test_a_row_that_cannot_be_used_is_named_with_its_line(tmp_path, fault):
     (tmp_path / "q.jsonl").write_text(f"{json.dumps(QUESTIONS[0])}\n{line}\n")
     with pytest.raises(DataError, match=r"q\.jsonl, line 2"):
         traces.read_questions(tmp_path / "q.jsonl")
+
+
+def test_half_of_the_drawn_questions_are_bridges_and_the_others_of_all_kinds_alike():
+    rows = [{"id": f"{kind}{i}", "kind": kind} for kind in traces.MIXED for i in range(9)]
+    drawn = half_bridges.draw(rows, 8, random.Random(0))
+    kinds = Counter(row["kind"] for row in drawn)
+    assert kinds == {"bridge": 8, **dict.fromkeys(half_bridges.OTHER_KINDS, 2)}
+    assert len({row["id"] for row in drawn}) == 16
+    with pytest.raises(ValueError, match="9 questions of the kind bridge"):
+        half_bridges.draw(rows, 10, random.Random(0))
 
 
 def test_the_mixture_leaves_something_to_learn_in_every_kind():
