@@ -45,8 +45,15 @@ from rag_r1.runs.start_checks import begin_checks
 
 GROUPS_JSON, GROUPS_MD = "groups.json", "groups.md"
 _COLUMNS = (
-    "temperature", "mixed groups", "all wrong", "all right", "EM", "best of a group", "searches", "answered",
-)  # fmt: skip
+    "temperature",
+    "mixed groups",
+    "all wrong",
+    "all right",
+    "EM",
+    "best of a group",
+    "searches",
+    "answered",
+)
 _LEGEND = (
     "Mixed: the answers of a group are not all equally right, so GRPO has an advantage to learn from. "
     "Best of a group: at least one answer is right."
