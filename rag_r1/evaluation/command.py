@@ -93,7 +93,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         faults.append(f"{error}; {hint}" if hint else str(error))
         parse(remaining, check=_check_without_run, faults=faults)  # it ends the process
         raise
-    args = parse(remaining, check=_check, settings=defaults.values, faults=faults)
+    values = defaults.values
+    if names_flag(remaining, "--base-url"):  # a server that runs already, in place of that of the run
+        values = {name: value for name, value in values.items() if name != "vllm_options"}
+    args = parse(remaining, check=_check, settings=values, faults=faults)
     args = defaults.complete(args, remaining)
     print("\n".join(defaults.lines(args)), flush=True)
     return run(args)

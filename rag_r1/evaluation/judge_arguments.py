@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from pydantic import model_validator
 
-from rag_r1.options.command_line import Above0, Arguments, From0, Positive, Variable, argument
+from rag_r1.options.command_line import (
+    Above0,
+    Arguments,
+    From0,
+    Positive,
+    Variable,
+    argument,
+    refuse_unused,
+)
 from rag_r1.options.server_address import Address
 from rag_r1.rollouts.agent_arguments import JUDGE
 from rag_r1.rollouts.arguments import json_body
@@ -39,12 +47,20 @@ class JudgeArguments(Arguments):
         return self
 
     @model_validator(mode="after")
-    def _cost_has_prices(self) -> JudgeArguments:
-        if self.judge_max_cost is not None and not (self.judge_price_in or self.judge_price_out):
+    def _flags_fit_judge(self) -> JudgeArguments:
+        if self.judge_url is None:
+            names = {*JudgeArguments.model_fields} - {"judge_url", "judge_model"}
+            refuse_unused(self, names, "there is no --judge-url")
+        return self
+
+    @model_validator(mode="after")
+    def _judge_has_prices(self) -> JudgeArguments:
+        has_prices = self.judge_price_in or self.judge_price_out
+        if self.judge_url is not None and self.judge_max_cost is not None and not has_prices:
             raise ValueError("--judge-max-cost needs --judge-price-in and --judge-price-out")
         return self
 
     @model_validator(mode="after")
-    def _body_is_json(self) -> JudgeArguments:
+    def _judge_body_is_valid(self) -> JudgeArguments:
         json_body("--judge-body", self.judge_body)
         return self

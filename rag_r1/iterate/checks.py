@@ -35,6 +35,7 @@ from rag_r1.retriever.training.encoder import EMBEDDED
 from rag_r1.rollouts.arguments import block_of
 from rag_r1.rollouts.requests import read_questions
 from rag_r1.rollouts.search_check import FALLBACK_PROTOCOL
+from rag_r1.rollouts.session import reward_of
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import FAULTS, StartError
 from rag_r1.system.child_environments import server_environment
@@ -233,9 +234,11 @@ def _index_problems(plan: LoopPlan, encoder: str) -> Iterator[KeyProblem]:
 
 
 def _agent_problems(args: EvalArguments | DataArguments) -> Iterator[KeyProblem]:
-    """Yield the problem of the agent's protocol, keys or prompt in the arguments of a command that plays
-    it."""
+    """Yield the problems of the agent's protocol, keys or prompt, and of its reward term, in the arguments of
+    a command that plays it."""
     try:
-        RagR1Config.from_config(block_of(args, validation_limits(args.protocol)))
+        config = RagR1Config.from_config(block_of(args, validation_limits(args.protocol)))
     except ValueError as error:
         yield KeyProblem(["agent.protocol", "agent.keys", "options.prompt"], str(error))
+        return
+    yield from _failure("options", reward_of, args, config)

@@ -163,7 +163,11 @@ class Arguments(BaseSettings):
     def as_type(self, cls: type[ArgumentsType], **values: Any) -> ArgumentsType:
         """Return the arguments of another declaration, all of which this one has, with other values. They are
         validated unless wrong arguments were left out. Raises ArgumentsError."""
-        values = {name: getattr(self, name) for name in cls.model_fields} | values
+        return self.converted(cls, {name: getattr(self, name) for name in cls.model_fields} | values)
+
+    def converted(self, cls: type[ArgumentsType], values: Mapping[str, Any]) -> ArgumentsType:
+        """Return the arguments of another declaration with these values, which come from this one. They are
+        validated unless wrong arguments were left out. Raises ArgumentsError."""
         if not self._is_partial:
             return cls(**values)
         partial_arguments = cls.model_construct(**values)
@@ -197,6 +201,23 @@ def argument(
     """
     extra = Presentation(metavar=metavar, old=old, rare=rare)
     return Field(default, description=help, validation_alias=flag, json_schema_extra=extra)
+
+
+def refuse_unused(
+    args: Arguments, names: Iterable[str], reason: str, *, even_defaults: bool = False
+) -> None:
+    """Raise ArgumentsError if one of the arguments `names` is set, since it would have no effect. The message
+    begins with `reason`. A default counts as not set, since the settings file of a run has all of them; with
+    `even_defaults`, one that was given counts as set."""
+    fields = type(args).model_fields
+    unused = [
+        name
+        for name in sorted(args.model_fields_set & set(names))
+        if even_defaults or getattr(args, name) != fields[name].default
+    ]
+    if unused:
+        flags = [flag_of(name) for name in unused]
+        raise ArgumentsError(f"{reason}: leave out {', '.join(flags)}", flags)
 
 
 def with_defaults(cls: type[ArgumentsType], **defaults: Any) -> type[ArgumentsType]:

@@ -132,6 +132,7 @@ def eval_arguments(artifacts: OwnArtifacts, evaluation: Evaluation, url: str) ->
     arguments = evaluation.arguments(episodes)
     if plan.policy.url is None:
         arguments["model"] = str(evaluation.model())
+        arguments["vllm_options"] = shlex.join(episodes.vllm_options)
     else:
         arguments |= {"model": plan.policy.model, "base_url": plan.policy.url}
     return EvalArguments(
@@ -144,7 +145,6 @@ def eval_arguments(artifacts: OwnArtifacts, evaluation: Evaluation, url: str) ->
         card=evaluation.has_card,
         corpus=artifacts.corpus if evaluation.has_card else [],
         seed=plan.run.seed,
-        vllm_options=shlex.join(episodes.vllm_options),
         **episodes.in_flight,
         **arguments,
     )

@@ -103,22 +103,37 @@ class QuestionsArguments(EndpointArguments):
     estimate: bool = argument("only print what the run would take", default=False, rare=COST)
     check_only: bool = argument(CHECK_ONLY, default=False)
 
+    # Each check is a validator of its own, since only the first error of one is reported.
     @model_validator(mode="after")
-    def _flags_fit(self) -> QuestionsArguments:
-        faults = []
+    def _reader_has_model(self) -> QuestionsArguments:
+        if self.reader_url is not None and self.reader_model is None:
+            raise ValueError("--reader-url needs --reader-model, the name of the model there")
+        return self
+
+    @model_validator(mode="after")
+    def _reader_flags_fit_model(self) -> QuestionsArguments:
         body = json_body("--reader-body", self.reader_body)
-        if self.reader_model is None and self.reader_url is not None:
-            faults.append("--reader-url needs --reader-model, the name of the model there")
-        elif self.reader_model is None and (body or self.reader_price_in or self.reader_price_out):
-            faults.append("--reader-body and --reader-price-* need --reader-model: else the teacher reads")
+        is_alone = self.reader_model is None and self.reader_url is None  # else --reader-url names the model
+        if is_alone and (body or self.reader_price_in or self.reader_price_out):
+            raise ValueError("--reader-body and --reader-price-* need --reader-model: else the teacher reads")
+        return self
+
+    @model_validator(mode="after")
+    def _reader_key_fits_url(self) -> QuestionsArguments:
         if self.reader_url is None and self.reader_api_key_env != READER_KEY:
-            faults.append("--reader-api-key-env needs --reader-url: --base-url uses --api-key-env")
+            raise ValueError("--reader-api-key-env needs --reader-url: --base-url uses --api-key-env")
+        return self
+
+    @model_validator(mode="after")
+    def _kinds_differ(self) -> QuestionsArguments:
         if repeated := [kind for kind in self.kinds if self.kinds.count(kind) > 1]:
-            faults.append(f"--kinds names {repeated[0]} twice: leave one out")
+            raise ValueError(f"--kinds names {repeated[0]} twice: leave one out")
+        return self
+
+    @model_validator(mode="after")
+    def _enough_answers(self) -> QuestionsArguments:
         if self.right > self.samples:
-            faults.append(f"--right {self.right} is more than --samples {self.samples}: lower it")
-        if faults:
-            raise ValueError("; ".join(faults))
+            raise ValueError(f"--right {self.right} is more than --samples {self.samples}: lower it")
         return self
 
     def spec(self) -> QuestionsSpec:

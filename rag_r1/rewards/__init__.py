@@ -11,7 +11,15 @@ from rag_r1.data.rows import as_golds
 from rag_r1.rewards import terms as _terms  # noqa: F401  (registers the shipped terms)
 from rag_r1.rewards.answer_metrics import cover_exact_match, exact_match, token_f1
 from rag_r1.rewards.normalise import normalise
-from rag_r1.rewards.registry import CannotJudgeError, Refused, RewardError, find_term, register, term_names
+from rag_r1.rewards.registry import (
+    CannotJudgeError,
+    Refused,
+    RewardError,
+    check_threshold,
+    find_term,
+    register,
+    term_names,
+)
 from rag_r1.rewards.reward_sum import RewardResult, RewardSum
 
 __all__ = [
@@ -21,6 +29,7 @@ __all__ = [
     "RewardError",
     "RewardSum",
     "as_golds",
+    "check_threshold",
     "cover_exact_match",
     "exact_match",
     "find_term",

@@ -21,10 +21,11 @@ If it cannot judge a trajectory, it returns None or a number that is not finite,
 with a reason. It may be `async def`, to call a model or a server. Then its entry may set `timeout_s`, the
 seconds that it may take for one trajectory (term_call.py). docs/rewards.md shows examples.
 
-Two functions can be attached to a term, by the arguments of `@register` or as attributes of the function:
+Three functions can be attached to a term, by the arguments of `@register` or as attributes of the function:
 
-    check   `check_options`: returns the faults of options that the signature cannot express
-    parts   `credit_parts`: says which parts of the policy's text have earned the value (token_credit.py)
+    check    `check_options`: returns the faults of options that the signature cannot express
+    parts    `credit_parts`: says which parts of the policy's text have earned the value (token_credit.py)
+    values   `value_range`: returns the least and the greatest value, with which a threshold is compared
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ OptionCheck = Callable[[Mapping[str, Any], str], list[str]]
 #: Returns the parts of a term's value. The arguments are the trajectory, the value and, as keywords,
 #: `protocol` (or None) and the options of the term.
 CreditParts = Callable[..., list[SpanValue]]
+#: Returns the least and the greatest value of a term. The arguments are the options of the term, as keywords.
+ValueRange = Callable[..., tuple[float, float]]
 
 _terms: dict[str, TermFunction] = {}
 
@@ -65,10 +68,13 @@ Refused = CannotJudgeError
 
 
 def register(
-    name: str, check: OptionCheck | None = None, parts: CreditParts | None = None
+    name: str,
+    check: OptionCheck | None = None,
+    parts: CreditParts | None = None,
+    values: ValueRange | None = None,
 ) -> Callable[[TermFunction], TermFunction]:
-    """Decorator that registers a function as the term `name`, with its `check` and `parts` (see the top of
-    the module). Raises RewardError if the name is taken."""
+    """Decorator that registers a function as the term `name`, with its `check`, `parts` and `values` (see the
+    top of the module). Raises RewardError if the name is taken."""
 
     def add(function: TermFunction) -> TermFunction:
         if name in _terms:
@@ -77,10 +83,33 @@ def register(
             function.check_options = check
         if parts is not None:
             function.credit_parts = parts
+        if values is not None:
+            function.value_range = values
         _terms[name] = function
         return function
 
     return add
+
+
+def zero_to_one(**options: object) -> tuple[float, float]:
+    """The `values` of a term that returns a share, or 1 for yes and 0 for no."""
+    return 0.0, 1.0
+
+
+def check_threshold(
+    flag: str, threshold: float, name: str, function: TermFunction, options: Mapping[str, Any]
+) -> None:
+    """Raise RewardError, which names the flag and the term, if all values of the term reach the threshold, or
+    none does. A term without a range is not checked."""
+    if (value_range := getattr(function, "value_range", None)) is None:
+        return
+    low, high = value_range(**options)
+    if not low < threshold <= high:
+        share = "no" if threshold > high else "every"
+        raise RewardError(
+            f"{flag} {threshold:g}: {name} has values from {low:g} to {high:g}, so {share} answer would be "
+            f"right: give a number above {low:g} and at most {high:g}"
+        )
 
 
 def term_names() -> list[str]:

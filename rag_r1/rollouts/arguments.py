@@ -87,10 +87,15 @@ class EndpointArguments(Arguments):
         "use HTTPS_PROXY and the like for the endpoint", default=False, rare=MODEL_SERVER
     )
 
+    # Each check is a validator of its own, since only the first error of one is reported.
     @model_validator(mode="after")
-    def _prices_and_body_are_valid(self) -> EndpointArguments:
+    def _has_prices(self) -> EndpointArguments:
         if self.max_cost is not None and not (self.price_in or self.price_out):
             raise ValueError("--max-cost needs --price-in and --price-out")
+        return self
+
+    @model_validator(mode="after")
+    def _body_is_valid(self) -> EndpointArguments:
         json_body("--body", self.body)
         return self
 

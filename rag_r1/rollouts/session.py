@@ -26,7 +26,7 @@ from rag_r1.inference.client import Endpoint, EndpointOptions
 from rag_r1.inference.cost_limit import CostTracker
 from rag_r1.inference.rate_limit import RateLimiter
 from rag_r1.options.import_path import add_working_directory
-from rag_r1.rewards import RewardSum, find_term
+from rag_r1.rewards import RewardSum, check_threshold, find_term
 from rag_r1.rollouts.arguments import EndpointArguments, RolloutArguments, check_paths, config_of, keys_of
 from rag_r1.rollouts.engine_factory import TokenUnit, agent_setup, engine_maker
 from rag_r1.rollouts.requests import QuestionSet, questions_hash, read_questions
@@ -107,18 +107,21 @@ def prepare_agent(args: RolloutArguments, defaults: Mapping[str, Any], *, valida
 
 def reward_of(args: RolloutArguments, config: RagR1Config) -> tuple[RewardSum, CorrectnessRule]:
     """Return the reward terms of every record, and the rule that decides which answers are right. Without a
-    key rag_r1.reward, the terms are the default ones and --term. Raises ValueError if a term is wrong, or if
-    rag_r1.reward lacks --term."""
+    key rag_r1.reward, the terms are the default ones and --term. Raises ValueError if a term is wrong, if
+    rag_r1.reward lacks --term, or if --right-from is not in the range of its values."""
     entries = [dict(entry) for entry in config.reward]
     if "rag_r1.reward" not in keys_of(args):
         find_term(args.term, "--term")
         terms = dict.fromkeys([*_DEFAULT_TERMS, args.term])
         entries = [{"term": term, "weight": float(term == args.term)} for term in terms]
     reward = RewardSum.from_config(entries, config.protocol)
-    names = [term.name for term in reward.terms]
-    name = args.term if args.term in names else args.term.rpartition(":")[2]
-    if name not in names:
-        raise ValueError(f"--term {args.term}: rag_r1.reward has only {', '.join(names)}: name one of these")
+    terms_by_name = {term.name: term for term in reward.terms}
+    name = args.term if args.term in terms_by_name else args.term.rpartition(":")[2]
+    if name not in terms_by_name:
+        names = ", ".join(terms_by_name)
+        raise ValueError(f"--term {args.term}: rag_r1.reward has only {names}: name one of these")
+    term = terms_by_name[name]
+    check_threshold("--right-from", args.right_from, name, term.function, term.options)
     return reward, CorrectnessRule(name, args.right_from)
 
 

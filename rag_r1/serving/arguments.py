@@ -7,7 +7,6 @@ Both have `ChatAgentArguments`, which select the agent. `to_eval_arguments` conv
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +14,16 @@ from pydantic import Field, model_validator
 
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.options.arguments.errors import ArgumentsError
-from rag_r1.options.command_line import Above0, Filled, From0Count, HostName, Port, Positive, argument
+from rag_r1.options.command_line import (
+    Above0,
+    Filled,
+    From0Count,
+    HostName,
+    Port,
+    Positive,
+    argument,
+    refuse_unused,
+)
 from rag_r1.options.types import Constraint
 from rag_r1.rollouts.agent_arguments import (
     LIMITS,
@@ -121,39 +129,20 @@ class ServeArguments(ChatAgentArguments):
 def require_one_agent(args: ChatAgentArguments) -> None:
     """Raise ArgumentsError, which names the flags, unless the arguments select exactly one agent."""
     if args.demo:
-        refuse_unused(args, _UNUSED_BY_DEMO, "--demo brings its own")
+        refuse_unused(args, _UNUSED_BY_DEMO, "--demo brings its own", even_defaults=True)
     elif args.model is None:
         raise ArgumentsError("give --model (a folder, or with --base-url the name of a model), or try --demo")
     if args.documents is not None:
-        refuse_unused(args, ("retriever_url",), "--documents starts a retrieval server")
+        refuse_unused(args, ("retriever_url",), "--documents starts a retrieval server", even_defaults=True)
     else:
         refuse_unused(args, ("skip_bad_files",), "there is no --documents")
 
 
-def refuse_unused(args: ChatAgentArguments, names: Iterable[str], reason: str) -> None:
-    """Raise ArgumentsError if one of the arguments `names` was given, since it would have no effect. The
-    message begins with `reason`."""
-    if unused := sorted(args.model_fields_set & set(names)):
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in unused)
-        raise ArgumentsError(f"{reason}: leave out {flags}")
-
-
 def to_eval_arguments(args: ChatAgentArguments) -> EvalArguments:
     """Return the arguments with which `rag-r1 eval` would play questions as this server does."""
-    return EvalArguments(
-        questions=[],
-        model=args.model,
-        out=args.out,
-        retries=_RETRIES,
-        in_flight=args.in_flight,
-        **shared_arguments(args),
-        base_url=args.base_url,
-        max_response_tokens=args.max_response_tokens,
-        max_prompt_tokens=args.max_prompt_tokens,
-        max_context_tokens=args.max_context_tokens,
-        timeout_s=args.timeout_s,
-        vllm_options=args.vllm_options,
-    )
+    names = (*EpisodeTokens.model_fields, *ServedModel.model_fields, "model", "out", "in_flight", "timeout_s")
+    values = shared_arguments(args) | {name: getattr(args, name) for name in names}
+    return args.converted(EvalArguments, {**values, "questions": [], "retries": _RETRIES})
 
 
 def with_demo_limits(

@@ -282,6 +282,21 @@ def test_a_contradiction_of_flags_does_not_hide_files_and_servers(place, capsys)
     assert f"{DEAD}/v1" in message
 
 
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("traces --teacher-model m --max-cost 3 --body {x", ["--price-in", "--body is not JSON"]),
+        (f"eval --model m --judge-url {DEAD} --judge-model j --judge-body {{x --samples 2", ["-body is", "equal"]),
+        ("chat --model m --ask '' --vllm-options x", ["--ask is empty", "leave out --vllm-options"]),
+    ],
+)
+def test_one_contradiction_of_flags_does_not_hide_another(words, named, place, capsys):
+    with pytest.raises(SystemExit):
+        main(shlex.split(f"{words} --out file --base-url {DEAD}/v1 --retriever-url {DEAD}"))
+    message = capsys.readouterr().err
+    assert [name for name in [*named, "--out file", DEAD] if name not in message] == []
+
+
 def test_a_recipe_that_is_not_there_does_not_hide_the_rows_and_the_corpus(place, capsys):
     with pytest.raises(SystemExit):
         main("retriever train --recipe none --rows none.jsonl --corpus none.tsv --out file".split())
@@ -502,6 +517,14 @@ def test_mcp_refuses_another_server_in_place_of_the_search(capsys):
             "correct the quotation",
         ),
         ("eval --model m --engine chat URLS --index notes", "notes/manifest.json cannot be read"),
+        ("eval --model m --engine chat URLS --right-from 3 --term cover_em", "has values from 0 to 1"),
+        ("eval sigma run --right-from 3", "--right-from 3: em has values from 0 to 1, so no answer"),
+        ("eval --model m --engine chat URLS --vllm-options x", "runs already: leave out --vllm-options"),
+        ("serve --model m --base-url http://h/v1 --out new --vllm-options x", "leave out --vllm-options"),
+        ("eval --model m --questions q --out new --api-key-env A", "without a key: leave out --api-key-env"),
+        ("eval --model m --engine chat URLS --judge-rpm 3", "there is no --judge-url: leave out --judge-rpm"),
+        ("mcp --tokenizer model", "only the search is offered: leave out --tokenizer"),
+        ("pipeline --out new --base model --base-steps 7", "pretrained already: leave out --base-steps"),
         (
             "eval --model m --engine chat URLS --answerable infinite.jsonl --supporting notes",
             "infinite.jsonl, row 1",

@@ -39,6 +39,7 @@ from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Above0, Arguments, argument, read_arguments
 from rag_r1.options.types import Constraint
+from rag_r1.rewards import check_threshold, find_term, term_names
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.markdown import integer, number, table
 from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks
@@ -241,8 +242,12 @@ def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval sigma"
 
 
 def _check_start(args: SigmaArguments) -> None:
-    """Raise StartError for runs without trajectories."""
+    """Raise StartError for runs without trajectories, and for a --right-from that no value of --term or every
+    one reaches."""
     with StartChecks() as checks:
+        if args.term in term_names():  # else it is a name that a run has given to one
+            function = find_term(args.term, "--term")
+            checks.run(check_threshold, "--right-from", args.right_from, args.term, function, {})
         for run in args.runs:
             checks.run(_check_run, run)
 

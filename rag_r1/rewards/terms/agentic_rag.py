@@ -24,7 +24,7 @@ from typing import Literal
 from rag_r1.agent import Trajectory
 from rag_r1.protocols import Protocol, Tag
 from rag_r1.protocols.blocks import Block
-from rag_r1.rewards.registry import register
+from rag_r1.rewards.registry import register, zero_to_one
 from rag_r1.rewards.spans import Span, SpanValue, occurrences, turn_ends, whole_blocks
 from rag_r1.rewards.trajectory_protocol import trajectory_protocol
 
@@ -89,7 +89,7 @@ def agentic_rag_format(
     return sum((part.value for part in parts), 0.0)
 
 
-@register("closed_block")
+@register("closed_block", values=zero_to_one)
 def closed_block(
     trajectory: Trajectory,
     golds: list[str],

@@ -14,23 +14,28 @@ from typing import Any
 from rag_r1.agent import Trajectory
 from rag_r1.rewards.answer_metrics import cover_exact_match, exact_match, token_f1
 from rag_r1.rewards.normalise import NormaliserName
-from rag_r1.rewards.registry import register
+from rag_r1.rewards.registry import register, zero_to_one
 
 
-@register("em")
+@register("em", values=zero_to_one)
 def em(trajectory: Trajectory, golds: list[str], *, normaliser: NormaliserName = "squad") -> float:
     """Return 1 if the answer equals a gold answer (exact match), else 0. This is RAG-R1's only reward."""
     return exact_match(trajectory.answer, golds, normaliser=normaliser)
 
 
-@register("f1")
+@register("f1", values=zero_to_one)
 def f1(trajectory: Trajectory, golds: list[str], *, normaliser: NormaliserName = "squad") -> float:
     """Return the token F1 of the answer and the most similar gold answer, from 0 to 1. Yes and no are
     compared as a whole."""
     return token_f1(trajectory.answer, golds, normaliser=normaliser)
 
 
-@register("cover_em")
+def _cover_values(*, wrong: float = 0.0, **options: object) -> tuple[float, float]:
+    """Return the range of `cover_em`, whose values are 1 and `wrong`."""
+    return min(wrong, 1.0), max(wrong, 1.0)
+
+
+@register("cover_em", values=_cover_values)
 def cover_em(
     trajectory: Trajectory,
     golds: list[str],
@@ -49,7 +54,7 @@ def _separator_faults(options: Mapping[str, Any], key: str) -> list[str]:
     return [f"{key}.separator must not be empty"] if options.get("separator") == "" else []
 
 
-@register("each_answer", check=_separator_faults)
+@register("each_answer", check=_separator_faults, values=zero_to_one)
 def each_answer(
     trajectory: Trajectory, golds: list[str], *, normaliser: NormaliserName = "squad", separator: str = ";"
 ) -> float:
@@ -74,7 +79,7 @@ def each_answer(
     return sum(scores) / n_answers
 
 
-@register("searched")
+@register("searched", values=zero_to_one)
 def searched(trajectory: Trajectory, golds: list[str]) -> float:
     """Return 1 if the policy searched, else 0. This is R1-Searcher's retrieval reward, which teaches to
     search at all."""

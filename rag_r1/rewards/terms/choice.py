@@ -21,14 +21,14 @@ import unicodedata
 
 from rag_r1.agent import Trajectory
 from rag_r1.rewards.answer_metrics import exact_match
-from rag_r1.rewards.registry import register
+from rag_r1.rewards.registry import register, zero_to_one
 
 #: What may precede the letter: an introducing word, white space, punctuation.
 _LEAD = r"(?i:the|correct|answer|option|choice|is)\b|正确|答案|选项|应选|选择|选|是|为|[\W_]"
 _LETTER = re.compile(rf"(?:{_LEAD})*([A-Z])(?![A-Za-z])[\W_]*(.*)", re.DOTALL)
 
 
-@register("choice")
+@register("choice", values=zero_to_one)
 def choice(trajectory: Trajectory, golds: list[str]) -> float:
     """Return 1 if the answer is the text or the letter of the right option, else 0. If no gold answer is a
     letter, this is exact match."""

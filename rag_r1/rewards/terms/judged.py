@@ -24,7 +24,7 @@ from rag_r1.inference.judging import ACCURACY_PROMPT, VERDICTS, answer_case
 from rag_r1.protocols import Protocol
 from rag_r1.rewards.judge_client import ask_judge
 from rag_r1.rewards.judge_options import JudgeOptions, option_faults
-from rag_r1.rewards.registry import CannotJudgeError, register
+from rag_r1.rewards.registry import CannotJudgeError, register, zero_to_one
 from rag_r1.rewards.spans import SpanValue, whole_blocks
 from rag_r1.rewards.term_call import DEFAULT_TIMEOUT_S
 from rag_r1.rewards.trajectory_protocol import trajectory_protocol
@@ -56,7 +56,7 @@ else."""
 QUERY_GRADES = {str(grade): grade / 10 for grade in range(11)}
 
 
-@register("judged_accuracy", check=option_faults)
+@register("judged_accuracy", check=option_faults, values=zero_to_one)
 async def judged_accuracy(
     trajectory: Trajectory, golds: list[str], *, timeout_s: float = DEFAULT_TIMEOUT_S, **judge: Any
 ) -> float:
@@ -80,7 +80,7 @@ def _at_searches(
     return [SpanValue(value, tuple(whole_blocks(search, trajectory.generated_text)))]
 
 
-@register("context_relevance", check=option_faults, parts=_at_searches)
+@register("context_relevance", check=option_faults, parts=_at_searches, values=zero_to_one)
 async def context_relevance(
     trajectory: Trajectory, golds: list[str], *, timeout_s: float = DEFAULT_TIMEOUT_S, **judge: Any
 ) -> float:

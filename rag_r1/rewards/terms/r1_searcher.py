@@ -30,14 +30,14 @@ from collections.abc import Iterable
 
 from rag_r1.agent import Trajectory
 from rag_r1.protocols import Protocol, Tag
-from rag_r1.rewards.registry import register
+from rag_r1.rewards.registry import register, zero_to_one
 from rag_r1.rewards.trajectory_protocol import trajectory_protocol
 
 _CHINESE = re.compile(r"[\u4e00-\u9fff]")
 _ASSISTANT = re.compile(r"[Aa]ssistant")
 
 
-@register("r1_searcher_blocks")
+@register("r1_searcher_blocks", values=zero_to_one)
 def r1_searcher_blocks(
     trajectory: Trajectory, golds: list[str], *, least: int = 0, protocol: Protocol | None = None
 ) -> float:
@@ -51,7 +51,7 @@ def r1_searcher_blocks(
     return float(is_balanced and not has_made_up_documents and searches >= least)
 
 
-@register("r1_searcher_ending")
+@register("r1_searcher_ending", values=zero_to_one)
 def r1_searcher_ending(
     trajectory: Trajectory, golds: list[str], *, protocol: Protocol | None = None
 ) -> float:
@@ -66,7 +66,12 @@ def r1_searcher_ending(
     )
 
 
-@register("r1_searcher_format")
+def _format_values(*, right: float = 1.0, wrong: float = 0.0, **options: object) -> tuple[float, float]:
+    """Return the range of `r1_searcher_format`, whose values are `right` and `wrong`."""
+    return min(right, wrong), max(right, wrong)
+
+
+@register("r1_searcher_format", values=_format_values)
 def r1_searcher_format(
     trajectory: Trajectory,
     golds: list[str],

@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field, model_validator
 
 from rag_r1.options.command_exit import CommandError, command_main
-from rag_r1.options.command_line import Arguments, Filled, Positive, argument, read_arguments
+from rag_r1.options.command_line import (
+    Arguments,
+    Filled,
+    Positive,
+    argument,
+    read_arguments,
+    refuse_unused,
+)
 from rag_r1.options.server_address import Address
 from rag_r1.options.types import Constraint
 from rag_r1.rollouts.agent_arguments import AgentSelection, shared_arguments
@@ -82,6 +89,13 @@ class McpArguments(AgentSelection, _ModelArguments):
     def _model_is_named(self) -> McpArguments:
         if (self.base_url is None) != (self.model is None):
             raise ValueError("--base-url and --model belong together: the tool `ask` needs both")
+        return self
+
+    @model_validator(mode="after")
+    def _flags_fit_search(self) -> McpArguments:
+        if self.base_url is None:
+            names = ("prompt", "engine", "tokenizer", "api_key_env")
+            refuse_unused(self, names, "without --base-url, only the search is offered")
         return self
 
 
@@ -199,14 +213,8 @@ def _eval_arguments(args: McpArguments) -> EvalArguments:
     """Return the arguments of `rag-r1 eval` with which the agent is made. No questions are read."""
     from rag_r1.evaluation.eval_arguments import EvalArguments
 
-    return EvalArguments(
-        questions=[],
-        out=Path("unused"),
-        model=args.model or "unused",
-        base_url=args.base_url,
-        retries=2,
-        **shared_arguments(args),
-    )
+    values = {"questions": [], "out": Path("unused"), "model": args.model or "unused", "retries": 2}
+    return args.converted(EvalArguments, {**values, "base_url": args.base_url, **shared_arguments(args)})
 
 
 if __name__ == "__main__":
