@@ -26,16 +26,24 @@ from rag_r1.evaluation.provenance import write_provenance
 from rag_r1.evaluation.report.report import REPORT_MD, WRONG_RUN, write_report
 from rag_r1.evaluation.report.run_table import read_run
 from rag_r1.evaluation.report.summary import headline
+from rag_r1.evaluation.validation_limits import validation_limits
 from rag_r1.io.atomic_files import write_json_lines
 from rag_r1.io.errors import error_text
 from rag_r1.io.terminal_text import terminal_lines
 from rag_r1.options.command_exit import ExitStatus
 from rag_r1.rollouts.provenance import Provenance, protocol_part
 from rag_r1.rollouts.requests import make_request
-from rag_r1.rollouts.session import RunSession, RunSetup, open_session, settings_of, usage_line
+from rag_r1.rollouts.session import (
+    RunSession,
+    RunSetup,
+    check_known_settings,
+    open_session,
+    settings_of,
+    usage_line,
+)
 from rag_r1.runs.cancel_token import stop_message
 from rag_r1.runs.errors import RunError
-from rag_r1.runs.folder import EpisodeOutcome
+from rag_r1.runs.folder import EpisodeOutcome, check_settings
 
 #: The folder of the records, in a run's folder.
 TRAJECTORIES = "trajectories"
@@ -51,9 +59,7 @@ async def run_condition(
     judge was stopped before its end. Raises RunError, OSError if a file cannot be read or written, and
     RewardError if a reward term cannot judge.
     """
-    rows = [row for row in run_setup.questions.rows if condition.applies(row)]
-    if not rows:
-        raise RunError(f"no question can be asked under the condition {condition.name}")
+    rows = _rows(run_setup, condition)
     first_setup = _setup_of(condition, rows[0])
     settings = _settings(args, run_setup, condition, first_setup)
     assert args.base_url is not None  # set by `serve_model`
@@ -86,6 +92,30 @@ async def run_condition(
     if verdicts is not None and verdicts.stopped is not None:
         return ExitStatus.STOPPED
     return ExitStatus.FAILED if all(outcome.failed for outcome in outcomes) else ExitStatus.DONE
+
+
+def check_condition(args: PolicyArguments, run_setup: RunSetup, condition: Condition, out: Path) -> None:
+    """Raise RunError if a setting of the run in `out` has changed, if there is one, or if no question can be
+    asked under the condition."""
+    settings = _settings(args, run_setup, condition, _setup_of(condition, _rows(run_setup, condition)[0]))
+    check_settings(out, {**settings, "model": args.model}, is_complete=False)
+
+
+def check_known_condition(args: PolicyArguments, name: str) -> None:
+    """Call `check_known_settings` for the run of the condition `name` in --out. Raises RunError if a setting
+    has changed."""
+    sampling = {"samples": args.samples, "temperature": args.temperature}
+    model = {} if args.base_url is None else {"model": args.model}
+    limits = validation_limits(args.protocol)
+    check_known_settings(args, limits, validation=True, condition=name, **sampling, **model)
+
+
+def _rows(run_setup: RunSetup, condition: Condition) -> list[QuestionRow]:
+    """Return the questions that are asked under a condition. Raises RunError if there are none."""
+    rows = [row for row in run_setup.questions.rows if condition.applies(row)]
+    if not rows:
+        raise RunError(f"no question can be asked under the condition {condition.name}")
+    return rows
 
 
 def _settings(

@@ -12,8 +12,8 @@ from functools import partial
 
 from rag_r1.corpus.inputs import check_first_rows
 from rag_r1.corpus.reader import Corpus
-from rag_r1.evaluation.baselines import agent_condition, baseline
-from rag_r1.evaluation.condition_run import run_condition
+from rag_r1.evaluation.baselines import AGENT, agent_condition, baseline
+from rag_r1.evaluation.condition_run import check_condition, check_known_condition, run_condition
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.evaluation_inputs import file_checks, prepare_evaluation
 from rag_r1.evaluation.judge import check_judge
@@ -43,6 +43,7 @@ async def evaluate(args: EvalArguments) -> int:
     with ExitStack() as servers:
         own_checks = [partial(check, args) for check in (_check_corpus, _check_served_index)]
         own_checks.append(partial(check_served_model, args, model_check))
+        own_checks.append(partial(check_known_condition, args, args.baseline or AGENT))
         server_checks = [judge_check, model_check, *search_checks]
         with all_problems(args, defaults={}, extra_checks=[*server_checks, *own_checks, *file_checks(args)]):
             _check_corpus(args)
@@ -51,10 +52,12 @@ async def evaluate(args: EvalArguments) -> int:
             args = model_check()
             args = servers.enter_context(_serve_search(args))
             run_setup = prepare_evaluation(args)
+            setup = run_setup.setup
+            condition = agent_condition(setup) if args.baseline is None else baseline(args.baseline, setup)
             for search_check in search_checks:
                 search_check()
-        setup = run_setup.setup
-        condition = agent_condition(setup) if args.baseline is None else baseline(args.baseline, setup)
+        if not args.card:  # which has a folder for each condition
+            check_condition(args, run_setup, condition, args.out)
         if args.check_only:
             return await check_only(args, run_setup, args.base_url, args.model, searches=condition.searches)
         passages = gather_passages(args, run_setup) if args.card else None

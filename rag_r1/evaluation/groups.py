@@ -22,8 +22,8 @@ from typing import Annotated, ClassVar
 import numpy as np
 from pydantic import Field, model_validator
 
-from rag_r1.evaluation.baselines import agent_condition
-from rag_r1.evaluation.condition_run import run_condition
+from rag_r1.evaluation.baselines import AGENT, agent_condition
+from rag_r1.evaluation.condition_run import check_condition, check_known_condition, run_condition
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.evaluation_inputs import file_checks, prepare_evaluation
 from rag_r1.evaluation.judge import check_judge
@@ -41,7 +41,7 @@ from rag_r1.rollouts.search_check import check_search
 from rag_r1.rollouts.session import check_only
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.markdown import Page, number, table
-from rag_r1.runs.start_checks import begin_checks
+from rag_r1.runs.start_checks import StartChecks, begin_checks
 
 GROUPS_JSON, GROUPS_MD = "groups.json", "groups.md"
 _COLUMNS = (
@@ -122,12 +122,18 @@ async def evaluate_groups(args: GroupsArguments) -> int:
     server_checks = (partial(check_search, first_args, defaults={}), partial(check_judge, first_args))
     checks = begin_checks(partial(resolve_model, first_args), *server_checks)
     served_check = partial(check_served_model, first_args, checks[0])
-    with all_problems(args, defaults={}, extra_checks=[*checks, served_check, *file_checks(args)]):
+    own_checks = [served_check, *file_checks(args)]
+    own_checks += [partial(check_known_condition, run, AGENT) for run in runs.values()]
+    with all_problems(args, defaults={}, extra_checks=[*checks, *own_checks]):
         model_args, *_ = (check() for check in checks)
         run_setup = prepare_evaluation(model_args)
+    condition = agent_condition(run_setup.setup)
+    with StartChecks() as start_checks:
+        for temperature, run in runs.items():
+            run_args = model_args.model_copy(update={"temperature": temperature})
+            start_checks.run(check_condition, run_args, run_setup, condition, run.out)
     if args.check_only:
         return await check_only(model_args, run_setup, model_args.base_url, model_args.model)
-    condition = agent_condition(run_setup.setup)
     with serve_model(model_args) as served_args:
         for i, (temperature, run) in enumerate(runs.items(), 1):
             print(f"{i}/{len(runs)} temperature {_name_of(temperature)}")

@@ -29,8 +29,8 @@ import numpy as np
 from pydantic import model_validator
 
 from rag_r1.config.agent_setup import AgentSetup
-from rag_r1.evaluation.baselines import Condition, agent_condition, baseline
-from rag_r1.evaluation.condition_run import run_condition
+from rag_r1.evaluation.baselines import AGENT, Condition, agent_condition, baseline
+from rag_r1.evaluation.condition_run import check_condition, check_known_condition, run_condition
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.evaluation_inputs import file_checks, prepare_evaluation
 from rag_r1.evaluation.judge import check_judge
@@ -54,7 +54,7 @@ from rag_r1.rollouts.search_check import check_search
 from rag_r1.rollouts.session import RunSetup, check_only
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.markdown import Page, cell, integer, table, with_interval
-from rag_r1.runs.start_checks import begin_checks
+from rag_r1.runs.start_checks import StartChecks, begin_checks
 
 MODES_JSON, MODES_MD = "modes.json", "modes.md"
 #: The modes, which are also the names of their folders.
@@ -143,8 +143,11 @@ async def evaluate_modes(args: ModesArguments) -> int:
     server_checks = (partial(check_search, untrained_args, defaults={}), partial(check_judge, args))
     checks = begin_checks(*model_checks, *server_checks)
     served_check = partial(check_served_model, untrained_args, checks[0])
-    all_file_checks = [partial(_prompt_alone, args.prompt_alone), *file_checks(args)]
-    with all_problems(args, defaults={}, extra_checks=[*checks, served_check, *all_file_checks]):
+    own_checks = [partial(_prompt_alone, args.prompt_alone), *file_checks(args), served_check]
+    alone_args = args.changed(out=args.out / ALONE)
+    own_checks += [partial(check_known_condition, alone_args, args.alone)]
+    own_checks += [partial(check_known_condition, run, AGENT) for run in (untrained_args, trained_args)]
+    with all_problems(args, defaults={}, extra_checks=[*checks, *own_checks]):
         untrained_args, *_ = (check() for check in checks)
         run_setup = prepare_evaluation(untrained_args)
     if status := await _play_modes(args, untrained_args, run_setup, (ALONE, BEFORE)):
@@ -166,6 +169,9 @@ async def _play_modes(
     conditions = {mode: agent_condition(setup) for mode in modes}
     if ALONE in conditions:  # made before --check-only ends, since it reads --prompt-alone
         conditions[ALONE] = alone_condition(setup, args.alone, args.prompt_alone)
+    with StartChecks() as start_checks:
+        for mode, condition in conditions.items():
+            start_checks.run(check_condition, model_args, run_setup, condition, args.out / mode)
     if args.check_only:
         return await check_only(model_args, run_setup, model_args.base_url, model_args.model)
     with serve_model(model_args) as served_args:

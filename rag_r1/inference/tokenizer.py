@@ -67,14 +67,16 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
         )
 
 
-def check_tokenizer(folder: Path, key: str, remedy: str) -> None:
+def check_tokenizer(folder: Path, remedy: str, key: str | None = None) -> None:
     """Raise RunError unless the tokenizer in a model's folder can be loaded and passes `check_vocabulary`.
-    `key` is the option that names the folder, and `remedy` the end of the message."""
+    The message begins with `key`, the option that names the folder, unless that is None, and ends with
+    `remedy`."""
     try:
         tokenizer = load_tokenizer(str(folder))
     except Exception as error:  # transformers and a tokenizer's files may raise anything
         why = why_not_loaded(str(folder), error)
-        raise RunError(f"{key}: the tokenizer of {folder} cannot be loaded: {why}: {remedy}") from error
+        fault = f"the tokenizer of {folder} cannot be loaded: {why}: {remedy}"
+        raise RunError(fault if key is None else f"{key}: {fault}") from error
     check_vocabulary(tokenizer, folder)
 
 

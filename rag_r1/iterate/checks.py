@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from rag_r1.corpus.reader import Corpus
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.validation_limits import validation_limits
 from rag_r1.inference.model_folders import check_weights, has_weights
+from rag_r1.inference.tokenizer import check_tokenizer
 from rag_r1.io.errors import error_text
 from rag_r1.iterate.commands import StepCommands
 from rag_r1.iterate.plan import LoopPlan, option_name
@@ -110,6 +112,9 @@ def _missing_files(plan: LoopPlan) -> Iterator[KeyProblem]:
         return
     if has_weights(Path(plan.agent.model)):
         yield from _failure("agent.model", check_weights, Path(plan.agent.model))
+        if find_spec("transformers") is not None:  # it may be installed on the agent's machine only
+            remedy = "copy that of the model into the folder, or give another"
+            yield from _failure("agent.model", check_tokenizer, Path(plan.agent.model), remedy)
     else:
         text = f"{plan.agent.model} is not the folder of a model: give one (hf download makes it)"
         yield KeyProblem(["agent.model"], text)
@@ -192,10 +197,10 @@ def _refused_options(plan: LoopPlan) -> Iterator[KeyProblem]:
     evaluation = replace(plan.evaluation, options={})
     without_options = StepCommands(replace(plan, evaluation=evaluation), _PLACEHOLDER_URL)
     with suppress(ArgumentsError):
-        yield from _agent_problems(without_options.evaluation_arguments(model, query, folder))
+        yield from _agent_problems("evaluation", without_options.evaluation_arguments(model, query, folder))
     for section, make_arguments in makers.items():
         try:
-            yield from _agent_problems(make_arguments(model, query, folder))
+            yield from _agent_problems(section, make_arguments(model, query, folder))
         except ArgumentsError as error:
             yield KeyProblem([f"{section}.options"], str(error))
     if plan.retriever is None:
@@ -233,7 +238,7 @@ def _index_problems(plan: LoopPlan, encoder: str) -> Iterator[KeyProblem]:
         yield KeyProblem(["index.options"], " ".join(last_lines(process.stderr).split()))
 
 
-def _agent_problems(args: EvalArguments | DataArguments) -> Iterator[KeyProblem]:
+def _agent_problems(section: str, args: EvalArguments | DataArguments) -> Iterator[KeyProblem]:
     """Yield the problems of the agent's protocol, keys or prompt, and of its reward term, in the arguments of
     a command that plays it."""
     try:
@@ -241,4 +246,4 @@ def _agent_problems(args: EvalArguments | DataArguments) -> Iterator[KeyProblem]
     except ValueError as error:
         yield KeyProblem(["agent.protocol", "agent.keys", "options.prompt"], str(error))
         return
-    yield from _failure("options", reward_of, args, config)
+    yield from _failure(f"{section}.options", reward_of, args, config)

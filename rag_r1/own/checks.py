@@ -233,7 +233,7 @@ def _check_model(plan: OwnPlan) -> None:
     if not has_weights(Path(name)):
         raise RunError(f"policy.model: {name} is not the folder of a model: {remedy}")
     check_weights(Path(name))
-    check_tokenizer(Path(name), "policy.model", remedy)
+    check_tokenizer(Path(name), remedy, "policy.model")
 
 
 async def _try_models(plan: OwnPlan, folder: PipelineFolder) -> None:

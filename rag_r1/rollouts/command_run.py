@@ -23,8 +23,11 @@ from rag_r1.options.out_folder import check_out
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.rewards import RewardError
 from rag_r1.runs.errors import RunError
+from rag_r1.runs.folder import check_settings
 from rag_r1.runs.start_checks import StartChecks
 
+#: Arguments that are settings of a run (`settings_of` in session.py) under the same names.
+_SETTINGS = {"seed", "top_p", "samples", "temperature", "replays", "first_temperature", "right_from"}
 #: The coroutine of a command: arguments in, exit status out.
 Work = Callable[[Any], Coroutine[Any, Any, int]]
 
@@ -63,5 +66,7 @@ def check_command(command: str, work: Work, args: Arguments) -> None:
     folder. Raises StartError with all problems."""
     with StartChecks() as checks, TemporaryDirectory() as folder, redirect_stdout(None):
         checks.run(check_out, args.out, command)
+        given = {name: getattr(args, name) for name in _SETTINGS & args.model_fields_set}
+        checks.run(check_settings, args.out, given, is_complete=False)
         rehearsal = args.changed(out=Path(folder), check_only=True)
         checks.run(lambda: asyncio.run(work(rehearsal)))

@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,9 +35,9 @@ from rag_r1.rollouts.runner import CorrectnessRule, EpisodeRunner
 from rag_r1.rollouts.search_check import try_first_search
 from rag_r1.runs.cancel_token import CancelToken, unless_cancelled
 from rag_r1.runs.errors import RunError
-from rag_r1.runs.folder import RunFolder
+from rag_r1.runs.folder import RunFolder, check_settings
 from rag_r1.runs.settings import json_hash
-from rag_r1.runs.start_checks import try_servers
+from rag_r1.runs.start_checks import FAULTS, try_servers
 from rag_r1.tools import close_tools
 
 #: Keys of rag_r1.retriever that affect the speed of a search, but not its results.
@@ -131,22 +131,73 @@ def settings_of(args: RolloutArguments, run_setup: RunSetup, command: str, **set
     return {
         "command": command,
         "format": _FORMAT,
-        "questions": len(run_setup.questions.rows),
-        "questions_sha256": questions_hash(run_setup.questions.rows),
-        "protocol": run_setup.config.protocol.name,
-        "protocol_sha256": json_hash(dataclasses.asdict(run_setup.config.protocol)),
-        "prompt": args.prompt is not None,
+        **_question_settings(run_setup.questions),
+        **_config_settings(run_setup.config, run_setup.retriever),
         "tokenizer": run_setup.tokens.name,
+        **_argument_settings(args),
+        "budget": vars(run_setup.setup.budget),
+        **_reward_settings(run_setup.reward, run_setup.correctness),
+        **settings,
+    }
+
+
+def check_known_settings(
+    args: RolloutArguments, defaults: Mapping[str, Any], *, validation: bool = False, **settings: Any
+) -> None:
+    """Compare the settings that are known before a server is asked with those of the run in --out, if any, as
+    a check of `all_problems`. Settings that follow from something wrong, which another check reports, are
+    left out. The parameters are those of `prepare` and of `settings_of`. Raises RunError if a setting has
+    changed."""
+    if not args.out.exists():
+        return
+    known = {**_argument_settings(args), **settings}
+    if args.engine == "chat" or args.tokenizer is not None:  # else it is the model's
+        known["tokenizer"] = args.tokenizer or TokenUnit.of(None).name
+    add_working_directory()
+    with suppress(*FAULTS):
+        config = config_of(args, defaults)
+        known |= _config_settings(config, config.validation_retriever if validation else config.retriever)
+        known |= _reward_settings(*reward_of(args, config))
+    with suppress(*FAULTS):
+        protocol = config_of(args.changed(overrides=[]), defaults).protocol
+        questions = read_questions(
+            args.questions, protocol, skip_bad_rows=args.skip_bad_rows, limit=args.limit
+        )
+        known |= _question_settings(questions)
+    check_settings(args.out, known, is_complete=False)
+
+
+def _argument_settings(args: RolloutArguments) -> dict[str, Any]:
+    """Return the settings that are arguments."""
+    return {
+        "prompt": args.prompt is not None,
         "top_p": args.top_p,
         "seed": args.seed,
         "body": json.loads(args.body),
-        "budget": vars(run_setup.setup.budget),
-        "retriever": search_settings(run_setup.retriever),
-        "tools": run_setup.config.tools,
-        "term": run_setup.correctness.term,
-        "right_from": run_setup.correctness.threshold,
-        "rewards": [{"term": term.name, "weight": term.weight} for term in run_setup.reward.terms],
-        **settings,
+    }
+
+
+def _question_settings(questions: QuestionSet) -> dict[str, Any]:
+    """Return the settings that identify the questions."""
+    return {"questions": len(questions.rows), "questions_sha256": questions_hash(questions.rows)}
+
+
+def _config_settings(config: RagR1Config, retriever: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of the protocol and the tools. `retriever` are the keys of the search."""
+    return {
+        "protocol": config.protocol.name,
+        "protocol_sha256": json_hash(dataclasses.asdict(config.protocol)),
+        "retriever": search_settings(retriever),
+        "tools": config.tools,
+    }
+
+
+def _reward_settings(reward: RewardSum, correctness: CorrectnessRule) -> dict[str, Any]:
+    """Return the settings of the reward and of what is right."""
+    return {
+        "term": correctness.term,
+        "right_from": correctness.threshold,
+        "rewards": [{"term": term.name, "weight": term.weight} for term in reward.terms],
     }
 
 

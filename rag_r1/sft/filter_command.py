@@ -36,6 +36,7 @@ from rag_r1.rollouts.runner import EpisodeRunner
 from rag_r1.rollouts.session import (
     RunSession,
     RunSetup,
+    check_known_settings,
     check_only,
     open_session,
     prepare,
@@ -44,6 +45,7 @@ from rag_r1.rollouts.session import (
 )
 from rag_r1.runs.cancel_token import stop_message
 from rag_r1.runs.errors import RunError
+from rag_r1.runs.folder import check_settings
 from rag_r1.runs.start_checks import StartChecks
 from rag_r1.sft.difficulty_filter import QuestionRollouts, filter_counts, is_kept, rollout_lines, split
 from rag_r1.sft.plots import as_text, draw
@@ -91,17 +93,20 @@ async def filter_questions(args: FilterArguments) -> int:
     Raises RunError if a check fails, if the run cannot be opened, or if no question is kept.
     """
     server_check = partial(check_servers, args, _DEFAULTS, args.base_url, args.model)
-    with all_problems(args, _DEFAULTS, [server_check]):
+    sampling = args.model_dump(include={"replays", "temperature", "first_temperature"})
+    settings_check = partial(check_known_settings, args, _DEFAULTS, **sampling, model=args.model)
+    with all_problems(args, _DEFAULTS, [server_check, settings_check]):
         run_setup = prepare(args, _DEFAULTS)
-    with StartChecks() as checks:
-        # All kept rows are written into one file.
-        checks.run(metadata_types, [row.metadata for row in run_setup.questions.rows])
+        with StartChecks() as checks:
+            # All kept rows are written into one file.
+            checks.run(metadata_types, [row.metadata for row in run_setup.questions.rows])
+        settings_check()
+    settings = settings_of(args, run_setup, "filter", **sampling)
+    check_settings(args.out, {**settings, "model": args.model}, is_complete=False)
     if args.temperature == 0 and args.replays > 1:
         print("warning: replays at --temperature 0 are mostly equal: raise it, or play one", file=sys.stderr)
     if args.check_only:
         return await check_only(args, run_setup, args.base_url, args.model)
-    sampling = args.model_dump(include={"replays", "temperature", "first_temperature"})
-    settings = settings_of(args, run_setup, "filter", **sampling)
     rows = run_setup.questions.rows
     async with open_session(args, run_setup, args.base_url, args.model, settings) as run:
         write_provenance(args, run, args.model, sampling={**sampling, "top_p": args.top_p})

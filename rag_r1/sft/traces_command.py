@@ -31,8 +31,17 @@ from rag_r1.rollouts.arguments import RolloutArguments
 from rag_r1.rollouts.checks import all_problems, check_servers
 from rag_r1.rollouts.command_run import read_and_run
 from rag_r1.rollouts.requests import EpisodeRequest, make_request
-from rag_r1.rollouts.session import RunSession, check_only, open_session, prepare, settings_of, usage_line
+from rag_r1.rollouts.session import (
+    RunSession,
+    check_known_settings,
+    check_only,
+    open_session,
+    prepare,
+    settings_of,
+    usage_line,
+)
 from rag_r1.runs.cancel_token import stop_message
+from rag_r1.runs.folder import check_settings
 
 COMMAND = "rag-r1 traces"
 _DESCRIPTION = """\
@@ -80,8 +89,14 @@ async def make_traces(args: TracesArguments) -> int:
     Raises RunError if a check fails or the run cannot be opened.
     """
     server_check = partial(check_servers, args, _DEFAULTS, args.base_url, args.teacher_model)
-    with all_problems(args, _DEFAULTS, [server_check]):
+    sampling = {"samples": args.samples, "temperature": args.temperature}
+    model = args.teacher_model
+    settings_check = partial(check_known_settings, args, _DEFAULTS, **sampling, model=model)
+    with all_problems(args, _DEFAULTS, [server_check, settings_check]):
         run_setup = prepare(args, _DEFAULTS)
+        settings_check()
+    settings = settings_of(args, run_setup, "traces", **sampling)
+    check_settings(args.out, {**settings, "model": model}, is_complete=False)
     if args.check_only:
         return await check_only(args, run_setup, args.base_url, args.teacher_model)
     protocol, own_prompt = run_setup.config.protocol, run_setup.config.own_prompt
@@ -92,10 +107,8 @@ async def make_traces(args: TracesArguments) -> int:
         for row in run_setup.questions.rows
         for sample in range(args.samples)
     ]
-    settings = settings_of(args, run_setup, "traces", samples=args.samples, temperature=args.temperature)
     async with open_session(args, run_setup, args.base_url, args.teacher_model, settings) as run:
-        sampling = args.model_dump(include={"temperature", "top_p", "samples"})
-        write_provenance(args, run, args.teacher_model, sampling=sampling)
+        write_provenance(args, run, args.teacher_model, sampling={**sampling, "top_p": args.top_p})
         jobs = (partial(run.runner.play, request) for request in requests)
         await run.runner.run(jobs, len(requests), "trace")
         records = run.folder.records([request.id for request in requests])

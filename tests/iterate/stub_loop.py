@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from rag_r1.demo.policy import policy_path
 from rag_r1.iterate import command
 from rag_r1.iterate.server import manifest_facts
 from tests.fakes.json_server import Asked, JsonStub
@@ -75,7 +76,7 @@ class StubLoop:
         python = folder / "python"
         python.write_text(f"#!{sys.executable} -SE\n{STUB.read_text()}")
         python.chmod(0o755)
-        (folder / "model").mkdir()
+        shutil.copytree(policy_path("rag_r1_mq"), folder / "model")
         (folder / "model" / "config.json").write_text("{}")
         (folder / "model" / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
         (folder / "first").mkdir()

@@ -98,6 +98,15 @@ def test_check_only_asks_the_server(loop, capsys):
     assert "http://127.0.0.1:9" in message and "server.url" in message
 
 
+def test_a_model_without_a_tokenizer_and_a_threshold_that_no_value_reaches_are_told(loop, capsys):
+    for file in (loop.folder / "model").glob("*token*"):
+        file.unlink()
+    loop.plan["evaluation"]["options"] = {"right_from": 3}
+    tokenizer, threshold = problems(loop, capsys)
+    assert tokenizer.startswith("agent.model: the tokenizer of ") and "holds no tokenizer" in tokenizer
+    assert threshold.startswith("evaluation.options: --right-from 3: em has values from 0 to 1")
+
+
 def test_a_wrong_key_hides_neither_files_nor_the_server(loop, capsys):
     loop.plan["retriever"]["recip"] = "x"
     loop.plan["server"]["url"] = "http://127.0.0.1:9"

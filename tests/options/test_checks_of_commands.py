@@ -286,7 +286,7 @@ def test_a_contradiction_of_flags_does_not_hide_files_and_servers(place, capsys)
     ("words", "named"),
     [
         ("traces --teacher-model m --max-cost 3 --body {x", ["--price-in", "--body is not JSON"]),
-        (f"eval --model m --judge-url {DEAD} --judge-model j --judge-body {{x --samples 2", ["-body is", "equal"]),
+        (f"eval --model m --judge-url {DEAD} --judge-model j --judge-body {{ --samples 2", ["JSON", "equal"]),
         ("chat --model m --ask '' --vllm-options x", ["--ask is empty", "leave out --vllm-options"]),
     ],
 )

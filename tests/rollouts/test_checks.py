@@ -64,6 +64,21 @@ def test_six_planted_problems_are_reported_in_one_run(name, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("name", ["eval", "traces", "filter"])
+def test_other_settings_than_those_of_the_run_are_reported_beside_files_and_servers(name, tmp_path, capsys):
+    main, server = COMMANDS[name]
+    settings = {"seed": 5, "protocol": "rag_r1_sq"}
+    (tmp_path / "provenance.json").write_text(json.dumps({"settings": settings}))
+    words = [*server, "--engine", "chat", "--questions", "none.jsonl", "--out", str(tmp_path), "--seed", "7"]
+    assert main(words) == 1
+    message = capsys.readouterr().err
+    assert "seed was 5 and is now 7" in message and "protocol was 'rag_r1_sq'" in message
+    assert "none.jsonl" in message and f"{DEAD}/v1" in message
+    with pytest.raises(SystemExit):
+        main([*words, "--none"])
+    assert "seed was 5 and is now 7" in capsys.readouterr().err
+
+
 def test_the_name_of_a_reward_is_no_unknown_term_and_a_tokenizer_of_the_hub_is_looked_for(tmp_path, capsys):
     main, server = COMMANDS["eval"]
     words = ["--questions", "none.jsonl", "--tokenizer", "no_such/tokenizer", "--out", str(tmp_path / "out")]

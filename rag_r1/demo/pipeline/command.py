@@ -96,7 +96,7 @@ def _check_base(args: PipelineArguments) -> None:
             "leave it out"
         )
     check_weights(folder)
-    check_tokenizer(folder, "--base", "give another folder")
+    check_tokenizer(folder, "give another folder", "--base")
 
 
 def run(args: PipelineArguments) -> None:
