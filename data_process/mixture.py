@@ -113,15 +113,20 @@ def _from_flag(split: str, value: str) -> MixEntry:
     label = f"--{FLAGS[split]} {value}"
     if not (match := _FLAG.fullmatch(value)):
         raise DataError(f"{label}: give {_FLAG_FORM}")
-    file, take = match["file"], match["take"]
+    source, name, file, take = match["source"], match["name"], match["file"], match["take"]
+    path = Path(name or source)
+    if file is None and (path.exists() if name else source not in SOURCES and path.suffix):
+        example = f"{source if name else 'questions'}={path}"
+        text = f"a file is given as SOURCE=FILE, such as --{FLAGS[split]} {example}"
+        raise DataError(f"{label}: {text}, where SOURCE is {', '.join(SOURCES)}")
     hub_split = file.removeprefix(_HUB_PREFIX) if file and file.startswith(_HUB_PREFIX) else None
     if file and "@" in file and (hub_split or not Path(file).exists()):
         count = file.rpartition("@")[2]
         problem = f"{count!r} after the @ is not a whole number above 0, and there is no file {file}"
         raise DataError(f"{label}: {problem}: give {_FLAG_FORM}")
     parsed = MixEntryOptions(
-        source=match["source"],
-        name=match["name"],
+        source=source,
+        name=name,
         file=None if hub_split else file,
         hub_split=hub_split,
         take=int(take) if take else None,

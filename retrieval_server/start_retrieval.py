@@ -70,7 +70,13 @@ def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index serve") ->
 
 
 def _warn_of_unused_flags(command: ServeCommand, sources: ServedSources) -> None:
-    """Print a warning to stderr if the user gave flags that have no effect on what is served."""
+    """Print a warning to stderr if the user gave flags that have no effect on what is served, and for each
+    index with fewer cells than --nprobe, all of which FAISS then searches."""
+    for name, shards in sources.shards.items():
+        cells = shards[0].manifest.dense and shards[0].manifest.dense.cells
+        if cells and (command.search.nprobe or 0) > cells:
+            text = f"--nprobe {command.search.nprobe}: {name} has {cells} cells: give at most {cells}"
+            print(f"WARNING: {text}", file=sys.stderr, flush=True)
     has_vectors = any(shards[0].manifest.dense for shards in sources.shards.values())
     if unused := command.unused_flags(has_vectors=has_vectors):
         text = f"WARNING: {', '.join(unused)}: no effect on what is served here; leave them out"

@@ -9,6 +9,7 @@ any error.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from shlex import quote
@@ -119,6 +120,12 @@ class DenseSection(Stored):
     #: Only for approximate indexes, like `recall`.
     search: SearchSection | None = None
     recall: RecallSection | None = None
+
+    @property
+    def cells(self) -> int | None:
+        """The number of cells of an IVF index; None if the factory string names none."""
+        match = re.search(r"IVF(\d+)", self.factory)
+        return int(match[1]) if match else None
 
 
 class BM25Section(Stored):

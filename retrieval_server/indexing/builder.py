@@ -127,6 +127,7 @@ def merge_parts(options: BuildOptions, parts: Path) -> Manifest:
     from retrieval_server.encode.encoder import Encoder
     from retrieval_server.encode.vector_files import VectorFiles
     from retrieval_server.indexing.dense_build import (
+        check_cells,
         check_options,
         keep_partial_index,
         make_dense,
@@ -139,6 +140,7 @@ def merge_parts(options: BuildOptions, parts: Path) -> Manifest:
     record, _ = open_corpus(parts)
     section, files, kind = check_parts(parts, progress=options.progress)
     check_options(options, section.dimension)
+    check_cells(options, section.dimension, record.count)
     if kind not in ("float32", row_type(options)):
         raise UserError(f"{parts}: encoded in {kind}. Merge with the --preset of encode, or encode again.")
     encoder = None

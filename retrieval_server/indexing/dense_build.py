@@ -40,7 +40,7 @@ from retrieval_server.indexing.faiss_recall import (
 from retrieval_server.indexing.options import BuildOptions
 from retrieval_server.indexing.presets import chosen_preset
 from retrieval_server.indexing.work_files import PARTIAL_INDEX, keep_if_unchanged
-from retrieval_server.search.vectors.faiss_search import SearchParameters, cell_count, is_exact
+from retrieval_server.search.vectors.faiss_search import SearchParameters, cell_count, check_nprobe, is_exact
 from retrieval_server.search.vectors.stored_rows import StoredRows
 
 _BLOCK = 65_536  # vectors that are stored at once
@@ -57,8 +57,11 @@ def check_options(options: BuildOptions, dimension: int) -> None:
 
 
 def check_cells(options: BuildOptions, dimension: int, passages: int) -> None:
-    """Raise UserError for more cells than passages, which FAISS would refuse only after the encoding."""
-    cells = cell_count(_empty_index(options, dimension))
+    """Raise UserError for more cells than passages, which FAISS would refuse only after the encoding, and for
+    a --nprobe above the number of cells."""
+    index = _empty_index(options, dimension, passages)
+    check_nprobe(options.nprobe, index)
+    cells = cell_count(index)
     if not options.preset and cells > passages:
         raise UserError(
             f"--factory {options.factory}: {cells} cells cannot be learned from {passages} passages. Give a "
@@ -151,10 +154,11 @@ def _search_settings(requested: SearchParameters, recall: RecallSection, target:
     return SearchSection(nprobe=best.nprobe, ef_search=best.ef_search)
 
 
-def _empty_index(options: BuildOptions, dimension: int) -> faiss.Index:
-    """Return an empty index of the kind in the options. Raises UserError for a wrong factory string."""
+def _empty_index(options: BuildOptions, dimension: int, passages: int = 1) -> faiss.Index:
+    """Return an empty index of the kind in the options; a preset chooses the number of cells by that of the
+    passages. Raises UserError for a wrong factory string."""
     preset = chosen_preset(options)
-    return make_index(preset.factory(1, dimension) if preset else options.factory, dimension)
+    return make_index(preset.factory(passages, dimension) if preset else options.factory, dimension)
 
 
 def write_rows(vectors: Vectors, path: Path, kind: RowType, *, progress: bool = False) -> VectorFiles:

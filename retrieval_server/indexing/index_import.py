@@ -42,7 +42,7 @@ from retrieval_server.indexing.faiss_build import faiss_message
 from retrieval_server.indexing.index_manifest import finish_index
 from retrieval_server.indexing.options import BuildOptions
 from retrieval_server.search.vectors.faiss_files import INNER_PRODUCT, open_index, read_header, write_exact
-from retrieval_server.search.vectors.faiss_search import SearchParameters, is_exact
+from retrieval_server.search.vectors.faiss_search import SearchParameters, check_nprobe, is_exact
 
 log = logging.getLogger(__name__)
 _BLOCK_ROWS = 65_536
@@ -129,6 +129,7 @@ def _add_index(
         raise UserError(f"--faiss {source}: {index.ntotal} rows for {len(store)} passages. Give its corpus.")
     parameters = SearchParameters(options.nprobe, options.ef_search)
     parameters.apply(index)
+    check_nprobe(options.nprobe, index)
     ivf = faiss.try_extract_index_ivf(index)
     try:
         if ivf is not None:

@@ -10,8 +10,9 @@ for the server.
 from __future__ import annotations
 
 import os
+import re
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -26,6 +27,7 @@ from retrieval_server.extras import MODEL, SERVER, are_installed, require_packag
 from retrieval_server.folder.manifest import VERIFY_UP_TO, Manifest, check_files
 from retrieval_server.folder.shard_set import IndexFolder, read_shards
 from retrieval_server.options import Options
+from retrieval_server.search.options import OpenOptions
 from retrieval_server.serve.options import ServeCommand
 from retrieval_server.server.http.listener import listen
 
@@ -151,12 +153,30 @@ def _check_index(command: ServeCommand, folder: Path) -> list[IndexFolder]:
     if in_process:
         checks.append(partial(require_libraries, manifest, command.search))
         checks.append(partial(read_members, folder, manifest, verify=False))
+        flags = _parts_of(command.search)
+        checks += [partial(_refuse_missing_part, flag, folder, manifest) for flag in flags]
         if (name := _encoder_of(command, manifest)) and not is_hub_name(name):
             assert manifest.dense is not None  # it has an encoder
             encoder = command.search.encoder
             checks.append(partial(check_model, manifest.dense.encoder, encoder, VERIFY_UP_TO))
     check_all(*checks)
     return shards
+
+
+def _parts_of(options: OpenOptions) -> Iterator[tuple[str, str]]:
+    """Yield each flag that sets how a part of FAISS's indexes is searched, with the name of the part."""
+    if options.nprobe is not None:
+        yield f"--nprobe {options.nprobe}", "IVF"
+    if options.ef_search is not None:
+        yield f"--ef-search {options.ef_search}", "HNSW"
+
+
+def _refuse_missing_part(flag: tuple[str, str], folder: Path, manifest: Manifest) -> None:
+    """Raise UserError if a dense index lacks the part. Of an imported one, only the loaded file may tell."""
+    text, part = flag
+    factory = "" if manifest.dense is None else manifest.dense.factory
+    if re.match(r"Flat|HNSW\d|IVF\d", factory) and part not in factory:
+        raise UserError(f"{text}: {folder} has no {part} part, but is {factory}: leave it out.")
 
 
 def _encoder_of(command: ServeCommand, manifest: Manifest) -> str | None:

@@ -229,6 +229,7 @@ def test_rows_without_ids_or_with_the_same_id_have_ids_of_their_own_and_these_ar
     [
         ([], "nothing to read: give --train SOURCE=FILE"),
         (["--train", "nq=missing.jsonl"], "missing.jsonl"),
+        (["--train", "my.jsonl@5"], "such as --train questions=my.jsonl, where SOURCE is nq"),
         (["--train", "nq=missing.jsonl", "--protocol", "nope"], "'nope'"),
     ],
 )

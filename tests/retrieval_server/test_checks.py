@@ -284,6 +284,17 @@ def test_flags_that_have_no_effect_are_named_in_a_warning(
     assert f"{flags}: no effect" in told if flags else "no effect" not in told
 
 
+def test_a_search_of_more_cells_than_an_index_has_is_a_warning_and_of_none_is_refused(
+    dense_index, tmp_path, capsys
+):
+    words = ["serve", "--port", "0", "--nprobe", "9", "--check-only", "--index"]
+    assert "--nprobe 9: " in (said := refused(capsys, *words, dense_index)) and "no IVF part" in said
+    copy = shutil.copytree(dense_index, tmp_path / "ivf")
+    edit_json(copy / MANIFEST, lambda manifest: manifest["dense"].update(factory="IVF4,Flat"))
+    assert commands.main([*words, str(copy)]) == 0
+    assert "--nprobe 9: default has 4 cells: give at most 4" in capsys.readouterr().err
+
+
 def test_the_value_of_an_unknown_flag_is_no_wrong_step(corpus, tmp_path, capsys):
     words = ["--corpus", str(corpus), "--out", str(tmp_path / "new"), "--backend", "bm25"]
     with pytest.raises(SystemExit):

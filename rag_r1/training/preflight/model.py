@@ -29,6 +29,8 @@ from rag_r1.sandbox.chat_template import refuse_empty_tokenizer, refuse_endless_
 from rag_r1.training.config_facts import NF4_ENGINE, needs_critic
 
 _CRITIC = "critic.model"
+#: The model's path in veRL's own configuration, which stands for none.
+_PLACEHOLDER = "~/models/deepseek-llm-7b-chat"
 #: Keys by which transformers and PEFT load weights in 4 or 8 bits.
 _QUANTISED = ("load_in_4bit", "load_in_8bit", "quantization_config", "bnb_4bit_quant_type", "qlora")
 
@@ -60,8 +62,9 @@ def check_critic(config: DictConfig) -> list[Problem]:
     used."""
     if not needs_critic(config):
         return []
-    if is_unset(config, f"{_CRITIC}.path"):
-        return [error(f"{_CRITIC}.path", "must be given", "set it to a model with the policy's tokenizer")]
+    if is_unset(config, f"{_CRITIC}.path") or config.critic.model.path == _PLACEHOLDER:
+        remedy = f"set {_CRITIC}.path=${{actor_rollout_ref.model.path}}, or a model with the same tokenizer"
+        return [error(f"{_CRITIC}.path", "must be given", remedy)]
     differs = config.critic.model.path != OmegaConf.select(config, "actor_rollout_ref.model.path")
     return check_model(config, _CRITIC)[1] if differs else []
 

@@ -82,6 +82,12 @@ def cell_count(index: faiss.Index) -> int:
     return 0 if ivf is None else ivf.nlist
 
 
+def check_nprobe(nprobe: int | None, index: faiss.Index) -> None:
+    """Raise UserError for a --nprobe above the number of cells of an IVF index, which FAISS would clamp."""
+    if nprobe is not None and nprobe > (cells := cell_count(index)) > 0:
+        raise UserError(f"--nprobe {nprobe}: the index has {cells} cells: give at most {cells}, which is all")
+
+
 def widen_cell_search(index: faiss.Index) -> None:
     """Make the graph over the cells of an IVF index visit more cells than are searched.
 

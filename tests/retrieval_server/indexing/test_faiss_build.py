@@ -73,6 +73,8 @@ def test_a_string_that_faiss_does_not_take_is_refused_before_the_corpus_is_read(
 def test_a_corpus_too_small_for_the_factory_is_refused_with_both_numbers(corpus, tiny_bge, tmp_path):
     with pytest.raises(UserError, match="IVF64,Flat: 64 cells.*20 passages"):
         build_index(dense_options(corpus, tiny_bge, tmp_path / "i", factory="IVF64,Flat"))
+    with pytest.raises(UserError, match="--nprobe 9: the index has 4 cells: give at most 4"):
+        build_index(dense_options(corpus, tiny_bge, tmp_path / "i", factory="IVF4,Flat", nprobe=9))
     assert not (tmp_path / "i").exists()
 
 
