@@ -24,7 +24,7 @@ from rag_r1.io.terminal_text import terminal_lines
 from rag_r1.options.arguments.errors import ArgumentsError
 from rag_r1.options.command_line import names_flag
 from rag_r1.options.problems import plain
-from rag_r1.options.settings_file import SETTINGS, read_settings
+from rag_r1.options.settings_file import SETTINGS, owner_of, read_settings
 from rag_r1.runs.errors import RunError
 from rag_r1.system.installation import pip_command
 
@@ -45,6 +45,8 @@ _LIMITS = {
     "min_actions": 0,
     "max_state": None,
 }
+#: The command whose runs are evaluated again.
+_COMMAND = "rag-r1 eval"
 #: The default address of a retrieval server.
 SEARCH_URL = "http://127.0.0.1:8000"
 
@@ -104,12 +106,26 @@ def defaults_of(run: Path) -> RunDefaults:
             f"{run} is not a run that can be evaluated: it has neither {CONFIG}, as a training has, nor "
             f"{SETTINGS}, as an evaluation has: give the folder of one"
         )
+    if (owner := owner_of(run)) not in (None, _COMMAND):
+        raise RunError(f"{run} is the folder of a run of `{owner}`: {_remedy(run, str(owner))}")
     try:
         values = read_settings(path, EvalArguments)
     except ArgumentsError as error:
         raise RunError(f"{error}; give the folder of a training or of `rag-r1 eval`") from error
     values = {name: value for name, value in values.items() if name != "out"}
     return RunDefaults(values, dict.fromkeys(values, path))
+
+
+def _remedy(run: Path, owner: str) -> str:
+    """Return what to do with the folder of a run of another command: evaluate the training or the evaluation
+    inside it, or what it has made."""
+    folders = [path for path in sorted(run.iterdir()) if path.is_dir()]
+    inner = [path for path in folders if config_file(path) or owner_of(path) == _COMMAND]
+    if inner:
+        return f"give a run inside it, such as {inner[-1]}"
+    if (model := run / "model" / "config.json").is_file():
+        return f"give its model with --model {model.parent}, and --questions"
+    return "give the folder of a training or of `rag-r1 eval`, or --model and --questions"
 
 
 def config_file(run: Path) -> Path | None:

@@ -257,7 +257,9 @@ def read_arguments(
     layout = argparse.RawDescriptionHelpFormatter
     parser = CommandParser(prog=prog, description=description, epilog=epilog, formatter_class=layout)
     fields = fields_of(cls)
-    words, settings, file_faults, wrong_flags = _words_and_settings(cls, arguments, settings or {}, fields)
+    words, settings, file_faults, wrong_flags = _words_and_settings(
+        cls, arguments, settings or {}, fields, prog
+    )
     faults = [*faults, *file_faults]
     optional = fields if faults else settings
     add_argument = ArgumentAdder(parser, fields, optional, with_rare="--help-all" in words)
@@ -308,12 +310,16 @@ def _other_faults(
 
 
 def _words_and_settings(
-    cls: type[Arguments], arguments: Sequence[str] | None, settings: Mapping[str, Any], fields: Fields
+    cls: type[Arguments],
+    arguments: Sequence[str] | None,
+    settings: Mapping[str, Any],
+    fields: Fields,
+    command: str | None,
 ) -> SplitWords:
     """Return the words without settings files, and the settings including those of the files. All positional
     arguments are among the words."""
     words, file_settings, faults, wrong_flags = split_files(
-        sys.argv[1:] if arguments is None else arguments, cls
+        sys.argv[1:] if arguments is None else arguments, cls, command
     )
     merged = {**settings, **file_settings}
     for name in [name for name in merged if is_positional(fields[name])]:

@@ -72,9 +72,9 @@ class SettingsError(ArgumentsError):
         self.right = dict(right)
 
 
-def split_files(words: Sequence[str], cls: type[BaseSettings]) -> SplitWords:
+def split_files(words: Sequence[str], cls: type[BaseSettings], command: str | None = None) -> SplitWords:
     """Separate the words of a command line from settings files, and read these. `cls` is the declaration of
-    the arguments."""
+    the arguments, and `command` that of the command line."""
     others: list[str] = []
     positional: list[str] = []
     settings: dict[str, Any] = {}
@@ -94,7 +94,7 @@ def split_files(words: Sequence[str], cls: type[BaseSettings]) -> SplitWords:
                 others.append(word)
             continue
         try:
-            file_values = read_settings(Path(match[1]), cls)
+            file_values = read_settings(Path(match[1]), cls, command)
         except SettingsError as error:
             faults += error.faults
             wrong_flags |= set(error.flags)
@@ -135,10 +135,11 @@ def _no_settings_fault(word: str) -> str:
     return f"{word} {reason}: give a file of settings, {_EXAMPLES}"
 
 
-def read_settings(path: Path, cls: type[BaseSettings]) -> dict[str, Any]:
+def read_settings(path: Path, cls: type[BaseSettings], command: str | None = None) -> dict[str, Any]:
     """Return the settings in a file, by the names of the fields of `cls`, a subclass of Arguments. Required
     settings may be absent. Raises SettingsError with all wrong keys, and ArgumentsError if the file cannot be
-    read; both name the file."""
+    read, or if it has wrong keys because a run of another command than `command` has written it; both name
+    the file."""
     try:
         values = read_yaml(path)
     except (OSError, YamlError) as error:
@@ -166,6 +167,12 @@ def read_settings(path: Path, cls: type[BaseSettings]) -> dict[str, Any]:
         if right_items := [item for item, fault in zip(items, faults, strict=True) if fault is None]:
             right[name] = right_items
     message_of |= {flag: _by_key(message, flag) for flag, message in wrong.items()}
+    owner = None if command is None else _owner(path)
+    if message_of and owner is not None and owner != command:
+        raise ArgumentsError(
+            f"{path} has the settings of a run of `{owner}`, which `{command}` does not take: give the flags "
+            f"of `{command}` themselves, or repeat that run with `{owner} @{path}`"
+        )
     if message_of:
         raise SettingsError(path, message_of, right)
     return settings
@@ -229,8 +236,13 @@ def recorded_settings(
 def owner_of(folder: Path) -> str | None:
     """Return the command that wrote the settings file in a folder, such as `rag-r1 eval`; None if the folder
     has no settings file of a run that can be read."""
+    return _owner(folder / SETTINGS)
+
+
+def _owner(path: Path) -> str | None:
+    """Return the command that wrote a settings file; None if no run did, or if it cannot be read."""
     try:
-        with (folder / SETTINGS).open(encoding="utf-8", errors="replace") as file:
+        with path.open(encoding="utf-8", errors="replace") as file:
             head = file.readline(1000)
     except OSError:
         return None

@@ -435,6 +435,8 @@ def test_mcp_refuses_another_server_in_place_of_the_search(capsys):
         ),
         ("eval none", "`rag-r1 runs FOLDER` lists the runs"),
         ("eval notes", "give the folder of one"),
+        ("eval checked", "checked is the folder of a run of `rag-r1 corpus check`: give the folder of a"),
+        ("serve @checked/settings.yaml --model m", "has the settings of a run of `rag-r1 corpus check`"),
         ("eval report none", "none: there is no such file or folder: correct the path"),
         ("eval compare run other --differs nothing", "the cards have no such key; they have"),
         (
@@ -589,7 +591,8 @@ def test_a_wrong_input_is_named_with_the_remedy(words, named, right, capsys, mon
     (right / "broken_notes").mkdir()
     (right / "broken_notes" / "broken.pdf").write_text("%PDF-1.4 and no more")
     (right / "checked").mkdir()
-    (right / "checked" / "settings.yaml").write_text("# rag-r1 corpus check @checked/settings.yaml --out X\n")
+    settings = "# rag-r1 corpus check @checked/settings.yaml --out X\nk: 1\n"
+    (right / "checked" / "settings.yaml").write_text(settings)
     before = sorted(right.rglob("*"))
     try:
         status = main(shlex.split(words))

@@ -136,7 +136,7 @@ def split_recipe(arguments: Sequence[str], prog: str) -> SplitWords:
     """Read the settings files and the recipe that a command line names, and return their settings, which
     include those of the recipe, apart from the other words. The settings of the files take precedence over
     the recipe's. A `--recipe` without a value ends the process with a message."""
-    split = split_files(arguments, TrainOptions)
+    split = split_files(arguments, TrainOptions, prog)
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, prog=prog)
     parser.add_argument("--recipe", default=split.settings.get("recipe"))
     recipe = parser.parse_known_args(split.words)[0].recipe

@@ -63,6 +63,8 @@ def check_critic(config: DictConfig) -> list[Problem]:
     if not needs_critic(config):
         return []
     if is_unset(config, f"{_CRITIC}.path") or config.critic.model.path == _PLACEHOLDER:
+        if OmegaConf.is_interpolation(config.critic.model, "path"):
+            return []  # it follows the policy's key, which has a problem of its own
         remedy = f"set {_CRITIC}.path=${{actor_rollout_ref.model.path}}, or a model with the same tokenizer"
         return [error(f"{_CRITIC}.path", "must be given", remedy)]
     differs = config.critic.model.path != OmegaConf.select(config, "actor_rollout_ref.model.path")

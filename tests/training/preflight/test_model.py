@@ -104,6 +104,9 @@ def test_weights_are_looked_for_in_the_folder_of_a_critics_own_model(home):
     assert [problem.where for problem in critic("~/none")] == ["critic.model.path"]
     [problem] = critic("~/models/deepseek-llm-7b-chat")  # veRL's own, in a recipe that sets none
     assert problem.what == "must be given" and "critic.model.path=${actor_rollout_ref" in problem.remedy
+    model = OmegaConf.create({"path": "${actor_rollout_ref.model.path}"})
+    parts = {"critic": {"enable": True, "model": model}, "actor_rollout_ref": {"model": {"path": None}}}
+    assert check_critic(OmegaConf.create(parts)) == [], "the policy's key has the problem"
     assert critic("~/value", enable=False) == critic("~/policy") == []
     (home / "value" / "model.safetensors").write_bytes(NO_TENSORS)
     assert critic("~/value") == [], "it needs no chat template"
