@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from pydantic import model_validator
 
-from rag_r1.options.command_line import (
-    Above0,
-    Arguments,
-    From0,
-    Positive,
-    Variable,
-    argument,
-    refuse_unused,
-)
+from rag_r1.options.command_line import Above0, Arguments, From0, Positive, Variable, argument
 from rag_r1.options.server_address import Address
 from rag_r1.rollouts.agent_arguments import JUDGE
 from rag_r1.rollouts.arguments import json_body
@@ -50,7 +42,7 @@ class JudgeArguments(Arguments):
     def _flags_fit_judge(self) -> JudgeArguments:
         if self.judge_url is None:
             names = {*JudgeArguments.model_fields} - {"judge_url", "judge_model"}
-            refuse_unused(self, names, "there is no --judge-url")
+            self.refuse_unused(names, "there is no --judge-url")
         return self
 
     @model_validator(mode="after")

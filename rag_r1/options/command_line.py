@@ -174,6 +174,19 @@ class Arguments(BaseSettings):
         partial_arguments._is_partial = True
         return partial_arguments
 
+    def refuse_unused(self, names: Iterable[str], reason: str, *, even_defaults: bool = False) -> None:
+        """Raise ArgumentsError if one of the arguments `names` is set, since it would have no effect. The
+        message begins with `reason`. A default counts as not set, since the settings file of a run has all of
+        them; with `even_defaults`, one that was given counts as set."""
+        unused = [
+            name
+            for name in sorted(self.model_fields_set & set(names))
+            if even_defaults or getattr(self, name) != type(self).model_fields[name].default
+        ]
+        if unused:
+            flags = [flag_of(name) for name in unused]
+            raise ArgumentsError(f"{reason}: leave out {', '.join(flags)}", flags)
+
     def to_argv(self) -> list[str]:
         """Return the words that pass these arguments to the command: flags in declared order, then
         positional arguments. Values equal to the default are left out. Raises ValueError for a value that a
@@ -201,23 +214,6 @@ def argument(
     """
     extra = Presentation(metavar=metavar, old=old, rare=rare)
     return Field(default, description=help, validation_alias=flag, json_schema_extra=extra)
-
-
-def refuse_unused(
-    args: Arguments, names: Iterable[str], reason: str, *, even_defaults: bool = False
-) -> None:
-    """Raise ArgumentsError if one of the arguments `names` is set, since it would have no effect. The message
-    begins with `reason`. A default counts as not set, since the settings file of a run has all of them; with
-    `even_defaults`, one that was given counts as set."""
-    fields = type(args).model_fields
-    unused = [
-        name
-        for name in sorted(args.model_fields_set & set(names))
-        if even_defaults or getattr(args, name) != fields[name].default
-    ]
-    if unused:
-        flags = [flag_of(name) for name in unused]
-        raise ArgumentsError(f"{reason}: leave out {', '.join(flags)}", flags)
 
 
 def with_defaults(cls: type[ArgumentsType], **defaults: Any) -> type[ArgumentsType]:

@@ -11,14 +11,7 @@ from typing import Any, Literal
 
 from pydantic import model_validator
 
-from rag_r1.options.command_line import (
-    Arguments,
-    CheckedOverrides,
-    Positive,
-    Variable,
-    argument,
-    refuse_unused,
-)
+from rag_r1.options.command_line import Arguments, CheckedOverrides, Positive, Variable, argument
 from rag_r1.options.server_address import Address
 from rag_r1.protocols import protocol_names
 
@@ -89,9 +82,9 @@ class ServedModel(Arguments):
     @model_validator(mode="after")
     def _flags_fit_server(self) -> ServedModel:
         if self.base_url is not None:
-            refuse_unused(self, ["vllm_options"], "--base-url names a server that runs already")
+            self.refuse_unused(["vllm_options"], "--base-url names a server that runs already")
         else:  # commands that inherit from this class have the key of that server, too
-            refuse_unused(self, ["api_key_env"], "without --base-url, the model is served here without a key")
+            self.refuse_unused(["api_key_env"], "without --base-url, the model is served here without a key")
         return self
 
 

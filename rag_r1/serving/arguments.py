@@ -14,16 +14,7 @@ from pydantic import Field, model_validator
 
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.options.arguments.errors import ArgumentsError
-from rag_r1.options.command_line import (
-    Above0,
-    Filled,
-    From0Count,
-    HostName,
-    Port,
-    Positive,
-    argument,
-    refuse_unused,
-)
+from rag_r1.options.command_line import Above0, Filled, From0Count, HostName, Port, Positive, argument
 from rag_r1.options.types import Constraint
 from rag_r1.rollouts.agent_arguments import (
     LIMITS,
@@ -129,13 +120,13 @@ class ServeArguments(ChatAgentArguments):
 def require_one_agent(args: ChatAgentArguments) -> None:
     """Raise ArgumentsError, which names the flags, unless the arguments select exactly one agent."""
     if args.demo:
-        refuse_unused(args, _UNUSED_BY_DEMO, "--demo brings its own", even_defaults=True)
+        args.refuse_unused(_UNUSED_BY_DEMO, "--demo brings its own", even_defaults=True)
     elif args.model is None:
         raise ArgumentsError("give --model (a folder, or with --base-url the name of a model), or try --demo")
     if args.documents is not None:
-        refuse_unused(args, ("retriever_url",), "--documents starts a retrieval server", even_defaults=True)
+        args.refuse_unused(("retriever_url",), "--documents starts a retrieval server", even_defaults=True)
     else:
-        refuse_unused(args, ("skip_bad_files",), "there is no --documents")
+        args.refuse_unused(("skip_bad_files",), "there is no --documents")
 
 
 def to_eval_arguments(args: ChatAgentArguments) -> EvalArguments:

@@ -11,16 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from rag_r1.demo.policy import PROTOCOLS
-from rag_r1.options.command_line import (
-    Above0,
-    Arguments,
-    Positive,
-    Share,
-    Variable,
-    argument,
-    is_override,
-    refuse_unused,
-)
+from rag_r1.options.command_line import Above0, Arguments, Positive, Share, Variable, argument, is_override
 from rag_r1.options.server_address import Address
 from rag_r1.options.types import Constraint
 from rag_r1.runs.start_checks import CHECK_ONLY
@@ -106,13 +97,13 @@ class PipelineArguments(Arguments):
     @model_validator(mode="after")
     def _flags_fit_teacher(self) -> PipelineArguments:
         if self.teacher_url is None:
-            refuse_unused(self, ["api_key_env"], "the embedded teacher has no key")
+            self.refuse_unused(["api_key_env"], "the embedded teacher has no key")
         else:
-            refuse_unused(self, ["wrong"], "only the embedded teacher answers wrongly on purpose")
+            self.refuse_unused(["wrong"], "only the embedded teacher answers wrongly on purpose")
         return self
 
     @model_validator(mode="after")
     def _flags_fit_base(self) -> PipelineArguments:
         if self.base_folder is not None:
-            refuse_unused(self, ["base_steps"], "--base names a model that is pretrained already")
+            self.refuse_unused(["base_steps"], "--base names a model that is pretrained already")
         return self

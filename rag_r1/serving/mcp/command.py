@@ -19,14 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field, model_validator
 
 from rag_r1.options.command_exit import CommandError, command_main
-from rag_r1.options.command_line import (
-    Arguments,
-    Filled,
-    Positive,
-    argument,
-    read_arguments,
-    refuse_unused,
-)
+from rag_r1.options.command_line import Arguments, Filled, Positive, argument, read_arguments
 from rag_r1.options.server_address import Address
 from rag_r1.options.types import Constraint
 from rag_r1.rollouts.agent_arguments import AgentSelection, shared_arguments
@@ -95,7 +88,7 @@ class McpArguments(AgentSelection, _ModelArguments):
     def _flags_fit_search(self) -> McpArguments:
         if self.base_url is None:
             names = ("prompt", "engine", "tokenizer", "api_key_env")
-            refuse_unused(self, names, "without --base-url, only the search is offered")
+            self.refuse_unused(names, "without --base-url, only the search is offered")
         return self
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import model_validator
 
-from rag_r1.options.command_line import argument, refuse_unused
+from rag_r1.options.command_line import argument
 from rag_r1.options.server_address import Address
 from rag_r1.runs.start_checks import CHECK_ONLY
 from rag_r1.serving.arguments import ChatAgentArguments, require_one_agent
@@ -42,5 +42,5 @@ class ChatArguments(ChatAgentArguments):
             require_one_agent(self)
         else:
             reason = "--url names a server with its own agent"
-            refuse_unused(self, ChatAgentArguments.model_fields, reason, even_defaults=True)
+            self.refuse_unused(ChatAgentArguments.model_fields, reason, even_defaults=True)
         return self
