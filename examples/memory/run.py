@@ -46,15 +46,9 @@ from rag_r1.demo.report import summarise
 from rag_r1.demo.run import OUTPUTS, TrainingInputs, protocol_of, run_demo
 from rag_r1.io.atomic_files import write_json
 from rag_r1.io.errors import DataError
+from rag_r1.options.arguments.overrides import CheckedOverrides, hydra_quoted
 from rag_r1.options.command_exit import command_main
-from rag_r1.options.command_line import (
-    Arguments,
-    CheckedOverrides,
-    Positive,
-    argument,
-    hydra_quoted,
-    read_arguments,
-)
+from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.settings import refuse_changes
 

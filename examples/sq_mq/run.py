@@ -39,8 +39,9 @@ from rag_r1.evaluation import command
 from rag_r1.evaluation.report.run_table import read_run
 from rag_r1.inference.model_folders import newest_checkpoint
 from rag_r1.io.atomic_files import write_json
+from rag_r1.options.arguments.overrides import CheckedOverrides
 from rag_r1.options.command_exit import command_main
-from rag_r1.options.command_line import Arguments, CheckedOverrides, From0, Positive, argument, read_arguments
+from rag_r1.options.command_line import Arguments, From0, Positive, argument, read_arguments
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.state_file import StateFile
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process

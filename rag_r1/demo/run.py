@@ -28,15 +28,9 @@ from rag_r1.demo.report import make_report, markdown
 from rag_r1.demo.world import demo_protocol, write_demo
 from rag_r1.inference.model_folders import newest_checkpoint
 from rag_r1.io.errors import DataError
+from rag_r1.options.arguments.overrides import CheckedOverrides, hydra_quoted
 from rag_r1.options.command_exit import command_main
-from rag_r1.options.command_line import (
-    Above0,
-    Arguments,
-    CheckedOverrides,
-    argument,
-    hydra_quoted,
-    read_arguments,
-)
+from rag_r1.options.command_line import Above0, Arguments, argument, read_arguments
 from rag_r1.options.import_path import add_working_directory
 from rag_r1.options.out_folder import check_out
 from rag_r1.options.settings_file import recorded_settings

@@ -31,16 +31,10 @@ from rag_r1.io.atomic_files import write_json_lines
 from rag_r1.io.errors import error_text
 from rag_r1.io.terminal_text import terminal_lines
 from rag_r1.options.command_exit import ExitStatus
+from rag_r1.rollouts.checks import check_known_settings
 from rag_r1.rollouts.provenance import Provenance, protocol_part
 from rag_r1.rollouts.requests import make_request
-from rag_r1.rollouts.session import (
-    RunSession,
-    RunSetup,
-    check_known_settings,
-    open_session,
-    settings_of,
-    usage_line,
-)
+from rag_r1.rollouts.session import RunSession, RunSetup, open_session, settings_of, usage_line
 from rag_r1.runs.cancel_token import stop_message
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.folder import EpisodeOutcome, check_settings

@@ -38,8 +38,8 @@ from rag_r1.inference.judging import ACCURACY_PROMPT, VERDICTS, answer_case, rea
 from rag_r1.inference.rate_limit import RateLimiter
 from rag_r1.rollouts.arguments import EndpointArguments
 from rag_r1.rollouts.concurrency import JobPool
+from rag_r1.rollouts.engine_factory import endpoint_options
 from rag_r1.rollouts.server_check import ModelServer, check_replies
-from rag_r1.rollouts.session import endpoint_options
 from rag_r1.runs.cancel_token import CancelToken
 from rag_r1.runs.response_cache import ResponseCache
 

@@ -40,15 +40,10 @@ class JudgeArguments(Arguments):
 
     @model_validator(mode="after")
     def _flags_fit_judge(self) -> JudgeArguments:
-        if self.judge_url is None:
-            names = {*JudgeArguments.model_fields} - {"judge_url", "judge_model"}
-            self.refuse_unused(names, "there is no --judge-url")
-        return self
-
-    @model_validator(mode="after")
-    def _judge_has_prices(self) -> JudgeArguments:
-        has_prices = self.judge_price_in or self.judge_price_out
-        if self.judge_url is not None and self.judge_max_cost is not None and not has_prices:
+        names = {"judge_url", "judge_model"}
+        if not any(getattr(self, name) for name in names):
+            self.refuse_unused({*JudgeArguments.model_fields} - names, "there is no --judge-url")
+        elif self.judge_max_cost is not None and not (self.judge_price_in or self.judge_price_out):
             raise ValueError("--judge-max-cost needs --judge-price-in and --judge-price-out")
         return self
 

@@ -30,7 +30,7 @@ from rag_r1.iterate.commands import StepCommands
 from rag_r1.iterate.plan import LoopPlan, option_name
 from rag_r1.iterate.server import manifest_facts
 from rag_r1.options.arguments.errors import ArgumentsError
-from rag_r1.options.command_line import is_override
+from rag_r1.options.arguments.overrides import is_override
 from rag_r1.protocols import load_protocol
 from rag_r1.retriever.data.arguments import DataArguments
 from rag_r1.retriever.training.encoder import EMBEDDED

@@ -28,8 +28,9 @@ from rag_r1.iterate.plan import LoopPlan, read_plan
 from rag_r1.iterate.server import UNKNOWN_URL, LoopServer
 from rag_r1.iterate.steps import SERVED, Loop, LoopStep
 from rag_r1.iterate.table import MARKDOWN, rows_of, write_table
+from rag_r1.options.arguments.overrides import CheckedOverrides
 from rag_r1.options.command_exit import command_main
-from rag_r1.options.command_line import Arguments, CheckedOverrides, Positive, argument, read_arguments
+from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.options.out_folder import check_out
 from rag_r1.options.sections import PlanError
 from rag_r1.options.settings_file import recorded_settings

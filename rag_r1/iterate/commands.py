@@ -21,7 +21,7 @@ from typing import Any
 
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.iterate.plan import DataSpec, EvaluationSpec, LoopPlan, Machine, option_name
-from rag_r1.options.command_line import hydra_quoted
+from rag_r1.options.arguments.overrides import hydra_quoted
 from rag_r1.protocols.retriever_query import Mode
 from rag_r1.retriever.data.arguments import DataArguments
 from rag_r1.retriever.training.options import TrainOptions, read_recipe

@@ -28,16 +28,14 @@ or a person (arguments/words.py).
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, create_model, field_validator
+from pydantic import Field, PrivateAttr, ValidationError, create_model, field_validator
 from pydantic_core import ErrorDetails, PydanticUndefined
-from pydantic_settings import BaseSettings, CliApp, CliPositionalArg, CliSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, CliApp, CliSettingsSource, SettingsConfigDict
 
 from rag_r1.io.unknown_value import listed
 from rag_r1.options.arguments.empty_paths import no_empty_path
@@ -81,31 +79,6 @@ Variable = Annotated[
     Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"),
     Constraint("the name of an environment variable", is_shown=False),
 ]
-
-
-def is_override(word: str) -> bool:
-    """Return whether a word has the form `key=value`, or `~key`, which deletes a key."""
-    return "=" in word or (word.startswith("~") and len(word) > 1)
-
-
-def _checked_override(word: str) -> str:
-    """Validate a word as an override, and return it unchanged. Raises ValueError if it is not one."""
-    if not is_override(word):
-        hint = ": repeat the flag for each file" if os.path.exists(word) else ""
-        if os.path.isdir(word):
-            hint = ": give a folder with its flag"
-        raise ValueError(f"{word!r} is not key=value or ~key{hint}")
-    return word
-
-
-#: Hydra overrides, which may stand between the flags. CheckedOverrides refuses words of another form.
-Overrides = CliPositionalArg[list[str]]
-CheckedOverrides = CliPositionalArg[list[Annotated[str, AfterValidator(_checked_override)]]]
-
-
-def hydra_quoted(path: Path | str) -> str:
-    """Return a path as the value of a Hydra override, in quotes that Hydra removes."""
-    return "'" + str(path).replace("'", "\\'") + "'"
 
 
 class Arguments(BaseSettings):

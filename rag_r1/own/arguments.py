@@ -9,7 +9,8 @@ from typing import Any, Literal
 from pydantic import model_validator
 from pydantic_settings import CliPositionalArg
 
-from rag_r1.options.command_line import Above0, Arguments, Filled, From0, Positive, argument, is_override
+from rag_r1.options.arguments.overrides import is_override
+from rag_r1.options.command_line import Above0, Arguments, Filled, From0, Positive, argument
 from rag_r1.options.server_address import Address
 from rag_r1.own.artifacts import STEP_NAMES
 from rag_r1.runs.start_checks import CHECK_ONLY

@@ -13,7 +13,7 @@ from typing import Any
 
 from rag_r1.config.recipes import Recipe
 from rag_r1.evaluation.run_defaults import validation_arguments
-from rag_r1.options.command_line import hydra_quoted
+from rag_r1.options.arguments.overrides import hydra_quoted
 from rag_r1.own.plan import OwnPlan
 from rag_r1.protocols import load_protocol
 from rag_r1.training.composition import check_composition

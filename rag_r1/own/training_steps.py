@@ -27,7 +27,7 @@ from rag_r1.config.recipes import Recipe
 from rag_r1.inference.vllm_server import vllm_server
 from rag_r1.io.bounded_json import read_json_object
 from rag_r1.io.file_hash import sha256_of_file
-from rag_r1.options.command_line import hydra_quoted
+from rag_r1.options.arguments.overrides import hydra_quoted
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.own.artifacts import OwnArtifacts, own_step
 from rag_r1.own.episodes import without_prompt

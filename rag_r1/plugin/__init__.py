@@ -5,8 +5,7 @@ process of a run (driver, trainer, agent-loop and reward workers, training worke
 recipe key and no environment variable is needed for these parts, which the imports below register:
 
 - vLLM's CPU build under the name that veRL looks for (cpu/distribution.py);
-- the platform "cpu" and, if it is the platform in use, the FSDP engines for it;
-- the attention "packed_sdpa" (``override_config.attn_implementation``);
+- the platform "cpu" and, if it is in use, the FSDP engines for it and the attention "packed_sdpa";
 - on NVIDIA GPUs without flash-attn, a critic that does not need it (value_model.py);
 - the agent loop "search_agent" (``rollout.agent.default_agent_loop``, or ``agent_name`` of a row);
 - the reward manager "search" (``reward.reward_manager.name``);
@@ -65,9 +64,9 @@ def _register() -> None:
     platform = get_platform()
     if platform.device_name == "cpu":
         _load("CPU engines", "rag_r1.plugin.cpu.engines")
+        _load("packed attention", "rag_r1.plugin.cpu.packed_attention")
     elif platform.vendor_name == "nvidia" and importlib.util.find_spec("flash_attn") is None:
         _load("critic without flash-attn", "rag_r1.plugin.value_model")
-    _load("packed attention", "rag_r1.plugin.packed_attention")
     _load("agent loop", "rag_r1.plugin.agent_loop")
     _load("reward manager", "rag_r1.plugin.reward_manager")
     _load("policy loss", "rag_r1.plugin.algorithms.llds")

@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 from pydantic import model_validator
 
-from rag_r1.options.command_line import Arguments, CheckedOverrides, Positive, Variable, argument
+from rag_r1.options.arguments.overrides import CheckedOverrides
+from rag_r1.options.command_line import Arguments, Positive, Variable, argument
 from rag_r1.options.server_address import Address
 from rag_r1.protocols import protocol_names
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rag_r1.data.files.row_files import refuse_repeated
 from rag_r1.io.unknown_value import needs_unknown
+from rag_r1.options.import_path import add_working_directory
 from rag_r1.options.out_folder import check_out
 from rag_r1.protocols import load_protocol
 from rag_r1.rollouts.arguments import RolloutArguments, check_paths, config_of
@@ -25,7 +26,14 @@ from rag_r1.rollouts.engine_factory import TokenUnit
 from rag_r1.rollouts.requests import read_questions
 from rag_r1.rollouts.search_check import FALLBACK_PROTOCOL, check_search
 from rag_r1.rollouts.server_check import ModelServer, check_replies
-from rag_r1.rollouts.session import reward_of
+from rag_r1.rollouts.session import (
+    argument_settings,
+    config_settings,
+    question_settings,
+    reward_of,
+    reward_settings,
+)
+from rag_r1.runs.folder import check_settings
 from rag_r1.runs.start_checks import FAULTS, StartChecks, StartError, begin_checks
 
 
@@ -104,3 +112,30 @@ def check_servers(args: RolloutArguments, defaults: Mapping[str, Any], url: str,
     with StartChecks() as checks:
         for check in begin_checks(*server_checks):
             checks.run(check)
+
+
+def check_known_settings(
+    args: RolloutArguments, defaults: Mapping[str, Any], *, validation: bool = False, **settings: Any
+) -> None:
+    """Compare the settings that are known before a server is asked with those of the run in --out, if any, as
+    a check of `all_problems`. Settings that follow from something wrong, which another check reports, are
+    left out. The parameters are those of `prepare` and
+    of `settings_of` (session.py). Raises RunError if a setting has
+    changed."""
+    if not args.out.exists():
+        return
+    known = {**argument_settings(args), **settings}
+    if args.engine == "chat" or args.tokenizer is not None:  # else it is the model's
+        known["tokenizer"] = args.tokenizer or TokenUnit.of(None).name
+    add_working_directory()
+    with suppress(*FAULTS):
+        config = config_of(args, defaults)
+        known |= config_settings(config, config.validation_retriever if validation else config.retriever)
+        known |= reward_settings(*reward_of(args, config))
+    with suppress(*FAULTS):
+        protocol = config_of(args.changed(overrides=[]), defaults).protocol
+        questions = read_questions(
+            args.questions, protocol, skip_bad_rows=args.skip_bad_rows, limit=args.limit
+        )
+        known |= question_settings(questions)
+    check_settings(args.out, known, is_complete=False)

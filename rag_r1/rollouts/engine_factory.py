@@ -22,13 +22,14 @@ from rag_r1.agent import Engine
 from rag_r1.config.agent_setup import AgentSetup, RowLimits
 from rag_r1.config.schema import RagR1Config
 from rag_r1.inference.character_codec import CharacterCodec, character_budget
-from rag_r1.inference.client import Endpoint
+from rag_r1.inference.client import Endpoint, EndpointOptions
 from rag_r1.inference.engines.chat import ChatEngine
 from rag_r1.inference.engines.completions import CompletionEngine
 from rag_r1.inference.episode_client import EpisodeClient
 from rag_r1.inference.streaming import OnText
 from rag_r1.inference.tokenizer import load_tokenizer, why_not_loaded
 from rag_r1.protocols import ChatTemplateError
+from rag_r1.rollouts.arguments import EndpointArguments
 from rag_r1.rollouts.requests import EpisodeRequest
 from rag_r1.rollouts.response_format import CHAT, IDS
 from rag_r1.runs.errors import RunError
@@ -158,3 +159,17 @@ def engine_maker(
         )
 
     return make
+
+
+def endpoint_options(args: EndpointArguments, url: str, key_variable: str) -> EndpointOptions:
+    """Return the options for requests to the server at `url`, whose API key is in the environment variable
+    `key_variable`."""
+    return EndpointOptions(
+        url,
+        key_variable,
+        timeout_s=args.timeout_s,
+        retries=args.retries,
+        backoff_s=args.backoff_s,
+        in_flight=args.in_flight,
+        trust_env=args.trust_env,
+    )

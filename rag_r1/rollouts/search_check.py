@@ -25,6 +25,8 @@ from rag_r1.tools.retrieval.options import first_search
 
 #: Stands in for a protocol that cannot be read, so that the other parts can still be checked.
 FALLBACK_PROTOCOL = "rag_r1_mq"
+#: Keys of rag_r1.retriever that affect the speed of a search, but not its results.
+_SPEED_KEYS = "url timeout_s retries backoff_s cache_size max_connections gather_s max_queries".split()
 #: An override that decides which search is used, and in which format.
 _DECISIVE_KEY = re.compile(r"\+*rag_r1\.(validation_)?retriever(\.(tool|url|wire)\b.*|=.*)")
 
@@ -84,3 +86,8 @@ async def try_search(tool: Tool, url: str, url_source: str = "--retriever-url") 
         detail = result.detail or result.reason
         error_type = OtherServerError if is_other_server(detail) else RunError
         raise error_type(search_fault(url, detail, url_source))
+
+
+def search_settings(retriever: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of a search that affect its results."""
+    return {key: value for key, value in retriever.items() if key not in _SPEED_KEYS}

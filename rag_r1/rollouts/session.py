@@ -15,33 +15,31 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rag_r1.config.agent_setup import AgentSetup, RowLimits
 from rag_r1.config.schema import RagR1Config
-from rag_r1.inference.client import Endpoint, EndpointOptions
+from rag_r1.inference.client import Endpoint
 from rag_r1.inference.cost_limit import CostTracker
 from rag_r1.inference.rate_limit import RateLimiter
 from rag_r1.options.import_path import add_working_directory
 from rag_r1.rewards import RewardSum, check_threshold, find_term
-from rag_r1.rollouts.arguments import EndpointArguments, RolloutArguments, check_paths, config_of, keys_of
-from rag_r1.rollouts.engine_factory import TokenUnit, agent_setup, engine_maker
+from rag_r1.rollouts.arguments import RolloutArguments, check_paths, config_of, keys_of
+from rag_r1.rollouts.engine_factory import TokenUnit, agent_setup, endpoint_options, engine_maker
 from rag_r1.rollouts.requests import QuestionSet, questions_hash, read_questions
 from rag_r1.rollouts.response_format import requires_token_ids, response_format
 from rag_r1.rollouts.runner import CorrectnessRule, EpisodeRunner
-from rag_r1.rollouts.search_check import try_first_search
+from rag_r1.rollouts.search_check import search_settings, try_first_search
 from rag_r1.runs.cancel_token import CancelToken, unless_cancelled
 from rag_r1.runs.errors import RunError
-from rag_r1.runs.folder import RunFolder, check_settings
+from rag_r1.runs.folder import RunFolder
 from rag_r1.runs.settings import json_hash
-from rag_r1.runs.start_checks import FAULTS, try_servers
+from rag_r1.runs.start_checks import try_servers
 from rag_r1.tools import close_tools
 
-#: Keys of rag_r1.retriever that affect the speed of a search, but not its results.
-_SPEED_KEYS = "url timeout_s retries backoff_s cache_size max_connections gather_s max_queries".split()
 #: Version of the journal's format. A folder with another version is refused.
 _FORMAT = 1
 #: Reward terms that are computed for every record.
@@ -131,43 +129,17 @@ def settings_of(args: RolloutArguments, run_setup: RunSetup, command: str, **set
     return {
         "command": command,
         "format": _FORMAT,
-        **_question_settings(run_setup.questions),
-        **_config_settings(run_setup.config, run_setup.retriever),
+        **question_settings(run_setup.questions),
+        **config_settings(run_setup.config, run_setup.retriever),
         "tokenizer": run_setup.tokens.name,
-        **_argument_settings(args),
+        **argument_settings(args),
         "budget": vars(run_setup.setup.budget),
-        **_reward_settings(run_setup.reward, run_setup.correctness),
+        **reward_settings(run_setup.reward, run_setup.correctness),
         **settings,
     }
 
 
-def check_known_settings(
-    args: RolloutArguments, defaults: Mapping[str, Any], *, validation: bool = False, **settings: Any
-) -> None:
-    """Compare the settings that are known before a server is asked with those of the run in --out, if any, as
-    a check of `all_problems`. Settings that follow from something wrong, which another check reports, are
-    left out. The parameters are those of `prepare` and of `settings_of`. Raises RunError if a setting has
-    changed."""
-    if not args.out.exists():
-        return
-    known = {**_argument_settings(args), **settings}
-    if args.engine == "chat" or args.tokenizer is not None:  # else it is the model's
-        known["tokenizer"] = args.tokenizer or TokenUnit.of(None).name
-    add_working_directory()
-    with suppress(*FAULTS):
-        config = config_of(args, defaults)
-        known |= _config_settings(config, config.validation_retriever if validation else config.retriever)
-        known |= _reward_settings(*reward_of(args, config))
-    with suppress(*FAULTS):
-        protocol = config_of(args.changed(overrides=[]), defaults).protocol
-        questions = read_questions(
-            args.questions, protocol, skip_bad_rows=args.skip_bad_rows, limit=args.limit
-        )
-        known |= _question_settings(questions)
-    check_settings(args.out, known, is_complete=False)
-
-
-def _argument_settings(args: RolloutArguments) -> dict[str, Any]:
+def argument_settings(args: RolloutArguments) -> dict[str, Any]:
     """Return the settings that are arguments."""
     return {
         "prompt": args.prompt is not None,
@@ -177,12 +149,12 @@ def _argument_settings(args: RolloutArguments) -> dict[str, Any]:
     }
 
 
-def _question_settings(questions: QuestionSet) -> dict[str, Any]:
+def question_settings(questions: QuestionSet) -> dict[str, Any]:
     """Return the settings that identify the questions."""
     return {"questions": len(questions.rows), "questions_sha256": questions_hash(questions.rows)}
 
 
-def _config_settings(config: RagR1Config, retriever: Mapping[str, Any]) -> dict[str, Any]:
+def config_settings(config: RagR1Config, retriever: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of the protocol and the tools. `retriever` are the keys of the search."""
     return {
         "protocol": config.protocol.name,
@@ -192,18 +164,13 @@ def _config_settings(config: RagR1Config, retriever: Mapping[str, Any]) -> dict[
     }
 
 
-def _reward_settings(reward: RewardSum, correctness: CorrectnessRule) -> dict[str, Any]:
+def reward_settings(reward: RewardSum, correctness: CorrectnessRule) -> dict[str, Any]:
     """Return the settings of the reward and of what is right."""
     return {
         "term": correctness.term,
         "right_from": correctness.threshold,
         "rewards": [{"term": term.name, "weight": term.weight} for term in reward.terms],
     }
-
-
-def search_settings(retriever: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of a search that affect its results."""
-    return {key: value for key, value in retriever.items() if key not in _SPEED_KEYS}
 
 
 @dataclass
@@ -271,20 +238,6 @@ async def open_session(
     finally:
         await endpoint.close()
         await close_tools(setup.tools())
-
-
-def endpoint_options(args: EndpointArguments, url: str, key_variable: str) -> EndpointOptions:
-    """Return the options for requests to the server at `url`, whose API key is in the environment variable
-    `key_variable`."""
-    return EndpointOptions(
-        url,
-        key_variable,
-        timeout_s=args.timeout_s,
-        retries=args.retries,
-        backoff_s=args.backoff_s,
-        in_flight=args.in_flight,
-        trust_env=args.trust_env,
-    )
 
 
 async def check_only(

@@ -30,12 +30,12 @@ from rag_r1.inference.streaming import OnText
 from rag_r1.io.errors import error_text
 from rag_r1.options.import_path import add_working_directory
 from rag_r1.rollouts.checks import all_problems
-from rag_r1.rollouts.engine_factory import TokenUnit, engine_maker
+from rag_r1.rollouts.engine_factory import TokenUnit, endpoint_options, engine_maker
 from rag_r1.rollouts.requests import EpisodeRequest
 from rag_r1.rollouts.response_format import IDS, requires_token_ids, response_format
 from rag_r1.rollouts.search_check import check_search, try_first_search
 from rag_r1.rollouts.server_check import ModelServer, check_replies
-from rag_r1.rollouts.session import endpoint_options, prepare_agent, sampling_of
+from rag_r1.rollouts.session import prepare_agent, sampling_of
 from rag_r1.runs.cancel_token import CancelToken, unless_cancelled
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.response_cache import ResponseCache

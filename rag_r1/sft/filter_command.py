@@ -29,14 +29,13 @@ from rag_r1.options.command_line import Below1, From0, Positive, Share, argument
 from rag_r1.options.server_address import Address
 from rag_r1.rollouts.agent_arguments import SAMPLING
 from rag_r1.rollouts.arguments import RolloutArguments
-from rag_r1.rollouts.checks import all_problems, check_servers
+from rag_r1.rollouts.checks import all_problems, check_known_settings, check_servers
 from rag_r1.rollouts.command_run import read_and_run
 from rag_r1.rollouts.requests import EpisodeRequest, make_request
 from rag_r1.rollouts.runner import EpisodeRunner
 from rag_r1.rollouts.session import (
     RunSession,
     RunSetup,
-    check_known_settings,
     check_only,
     open_session,
     prepare,

@@ -28,18 +28,10 @@ from rag_r1.options.command_line import From0, Positive, argument
 from rag_r1.options.server_address import Address
 from rag_r1.rollouts.agent_arguments import MODEL_SERVER
 from rag_r1.rollouts.arguments import RolloutArguments
-from rag_r1.rollouts.checks import all_problems, check_servers
+from rag_r1.rollouts.checks import all_problems, check_known_settings, check_servers
 from rag_r1.rollouts.command_run import read_and_run
 from rag_r1.rollouts.requests import EpisodeRequest, make_request
-from rag_r1.rollouts.session import (
-    RunSession,
-    check_known_settings,
-    check_only,
-    open_session,
-    prepare,
-    settings_of,
-    usage_line,
-)
+from rag_r1.rollouts.session import RunSession, check_only, open_session, prepare, settings_of, usage_line
 from rag_r1.runs.cancel_token import stop_message
 from rag_r1.runs.folder import check_settings
 

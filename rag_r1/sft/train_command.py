@@ -24,8 +24,9 @@ from typing import Any, NamedTuple
 
 from rag_r1.config.recipes import Recipe
 from rag_r1.io.atomic_files import atomic_file, move_into_place
+from rag_r1.options.arguments.overrides import Overrides, hydra_quoted
 from rag_r1.options.command_exit import CommandError, ExitStatus, command_main
-from rag_r1.options.command_line import Arguments, Overrides, argument, hydra_quoted, read_arguments
+from rag_r1.options.command_line import Arguments, argument, read_arguments
 from rag_r1.options.import_path import add_working_directory
 from rag_r1.options.out_folder import check_out
 from rag_r1.options.problems import PreflightReport, Problem, error, error_of, print_report

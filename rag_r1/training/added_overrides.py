@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rag_r1.options.command_line import hydra_quoted
+from rag_r1.options.arguments.overrides import hydra_quoted
 from rag_r1.system.cores import cpu_threads
 from rag_r1.training.metrics_files import RAY_VARIABLES
 

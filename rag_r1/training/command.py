@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rag_r1.config.recipes import Recipe
+from rag_r1.options.arguments.overrides import Overrides, hydra_quoted
 from rag_r1.options.command_exit import command_main
-from rag_r1.options.command_line import Arguments, Overrides, argument, hydra_quoted, read_arguments
+from rag_r1.options.command_line import Arguments, argument, read_arguments
 from rag_r1.options.import_path import add_working_directory
 from rag_r1.options.problems import PreflightReport, error, print_report
 from rag_r1.options.settings_file import recorded_settings

@@ -18,7 +18,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from rag_r1.config.recipes import KINDS, Recipe, kind_of, shipped_names
-from rag_r1.options.command_line import is_override
+from rag_r1.options.arguments.overrides import is_override
 from rag_r1.options.problems import PreflightReport, Problem, error, found
 from rag_r1.options.suggestions import did_you_mean
 from rag_r1.runs.errors import RunError

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rag_r1.options.command_line import hydra_quoted
+from rag_r1.options.arguments.overrides import hydra_quoted
 from rag_r1.options.problems import plain
 from rag_r1.runs.rollout_metrics import FILE_VARIABLE, METRICS, rollouts_file
 

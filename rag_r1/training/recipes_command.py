@@ -18,8 +18,9 @@ from pydantic_settings import CliPositionalArg
 
 from rag_r1.config.recipes import KINDS, RECIPES, Recipe, find_file, kind_of, shipped_names, text_of
 from rag_r1.io.atomic_files import write_text
+from rag_r1.options.arguments.overrides import CheckedOverrides
 from rag_r1.options.command_exit import command_main
-from rag_r1.options.command_line import Arguments, CheckedOverrides, argument, read_arguments
+from rag_r1.options.command_line import Arguments, argument, read_arguments
 from rag_r1.options.out_folder import check_out
 from rag_r1.options.subcommands import run
 from rag_r1.runs.errors import RunError

@@ -25,15 +25,9 @@ from typing import TYPE_CHECKING
 from rag_r1.config.recipes import Recipe
 from rag_r1.inference.model_folders import newest_checkpoint
 from rag_r1.io.atomic_files import write_text
+from rag_r1.options.arguments.overrides import Overrides, hydra_quoted, is_override
 from rag_r1.options.command_exit import command_main
-from rag_r1.options.command_line import (
-    Arguments,
-    Overrides,
-    argument,
-    hydra_quoted,
-    is_override,
-    read_arguments,
-)
+from rag_r1.options.command_line import Arguments, argument, read_arguments
 from rag_r1.options.out_folder import check_out
 from rag_r1.options.problems import Problem, error
 from rag_r1.options.settings_file import recorded_settings

@@ -24,8 +24,9 @@ from rag_r1.agent.trajectory import FAILURE_STATUSES
 from rag_r1.config.recipes import Recipe
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.world import PROMPT_FILE
+from rag_r1.options.arguments.overrides import Overrides, hydra_quoted
 from rag_r1.options.command_exit import command_main
-from rag_r1.options.command_line import Arguments, Overrides, argument, hydra_quoted, read_arguments
+from rag_r1.options.command_line import Arguments, argument, read_arguments
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 from rag_r1.training.progress import train
 

@@ -278,7 +278,7 @@ def test_a_contradiction_of_flags_does_not_hide_files_and_servers(place, capsys)
     with pytest.raises(SystemExit):
         main(words.split())
     message = capsys.readouterr().err
-    assert "needs --tokenizer" in message and "none.jsonl" in message and "--out file" in message
+    assert "give --tokenizer" in message and "none.jsonl" in message and "--out file" in message
     assert f"{DEAD}/v1" in message
 
 

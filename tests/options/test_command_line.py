@@ -13,15 +13,8 @@ from pydantic import model_validator
 from pydantic_settings import CliPositionalArg
 
 from rag_r1.options.arguments.errors import ArgumentsError
-from rag_r1.options.command_line import (
-    Arguments,
-    CheckedOverrides,
-    Overrides,
-    Positive,
-    argument,
-    read_arguments,
-    with_defaults,
-)
+from rag_r1.options.arguments.overrides import CheckedOverrides, Overrides
+from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments, with_defaults
 
 
 class Bake(Arguments):

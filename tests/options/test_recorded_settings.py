@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from rag_r1.io.secrets import holds_secret
 from rag_r1.options.arguments.errors import ArgumentsError
 from rag_r1.options.arguments.fields import fields_of
+from rag_r1.options.arguments.overrides import Overrides
 from rag_r1.options.command_exit import CommandError
-from rag_r1.options.command_line import Arguments, Overrides, argument, read_arguments
+from rag_r1.options.command_line import Arguments, argument, read_arguments
 from rag_r1.options.server_address import Address
 from rag_r1.options.settings_file import SETTINGS, read_settings, recorded_settings, settings_text
 from tests.property_limits import at_most

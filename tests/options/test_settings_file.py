@@ -9,7 +9,8 @@ import pytest
 from pydantic import model_validator
 from pydantic_settings import CliPositionalArg
 
-from rag_r1.options.command_line import Arguments, Overrides, Positive, argument, read_arguments
+from rag_r1.options.arguments.overrides import Overrides
+from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.options.server_address import Address
 from rag_r1.runs.start_checks import StartError
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from pydantic import model_validator
 
 from rag_r1.io.unknown_value import UNKNOWN, UnknownValueError
-from rag_r1.options.command_line import Arguments, CheckedOverrides, Positive, argument, read_arguments
+from rag_r1.options.arguments.overrides import CheckedOverrides
+from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.runs.start_checks import StartChecks
 
 

@@ -9,7 +9,7 @@ from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 
 from rag_r1.config.recipes import Recipe
-from rag_r1.plugin.packed_attention import PACKED_SDPA
+from rag_r1.plugin.cpu.packed_attention import PACKED_SDPA
 from rag_r1.training.composition import compose_recipe
 
 pytestmark = pytest.mark.slow  # a composed recipe takes most of a second

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from rag_r1.plugin.packed_attention import PACKED_SDPA
+from rag_r1.plugin.cpu.packed_attention import PACKED_SDPA
 
 LENGTHS = [5, 1, 17, 3]
 

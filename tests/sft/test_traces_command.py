@@ -231,7 +231,7 @@ def test_other_settings_and_wrong_arguments_are_refused_by_name(tmp_path: Path, 
         assert len(teacher.log) == log
     for wrong, message in (
         (["--max-cost", "1", "--price-in", "0", "--price-out", "0"], "--max-cost needs"),
-        (["--engine", "completions"], "needs --tokenizer"),
+        (["--engine", "completions"], "give --tokenizer"),
         (["--body", "{"], "--body is not JSON"),
         (["--body", "[1]"], "--body must be a JSON object"),
         (["--body", '{"n": 2, "model": "m"}'], "--body: the command itself sets model, n: leave that out"),

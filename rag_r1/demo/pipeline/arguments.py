@@ -11,7 +11,8 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from rag_r1.demo.policy import PROTOCOLS
-from rag_r1.options.command_line import Above0, Arguments, Positive, Share, Variable, argument, is_override
+from rag_r1.options.arguments.overrides import is_override
+from rag_r1.options.command_line import Above0, Arguments, Positive, Share, Variable, argument
 from rag_r1.options.server_address import Address
 from rag_r1.options.types import Constraint
 from rag_r1.runs.start_checks import CHECK_ONLY

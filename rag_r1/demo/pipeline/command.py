@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from rag_r1.config.recipes import Recipe
 from rag_r1.demo.pipeline.arguments import STEP_NAMES, PipelineArguments
 from rag_r1.inference.model_folders import check_weights
+from rag_r1.options.arguments.overrides import is_override
 from rag_r1.options.command_exit import command_main
-from rag_r1.options.command_line import is_override, read_arguments
+from rag_r1.options.command_line import read_arguments
 from rag_r1.options.out_folder import check_out
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.runs.errors import RunError

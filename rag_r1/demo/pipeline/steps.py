@@ -45,7 +45,7 @@ from rag_r1.demo.pipeline.pretrain import pretrain
 from rag_r1.demo.pipeline.teacher import RuleTeacher, TeacherServer
 from rag_r1.demo.world import demo_data, write_demo
 from rag_r1.io.atomic_files import write_text
-from rag_r1.options.command_line import hydra_quoted
+from rag_r1.options.arguments.overrides import hydra_quoted
 from rag_r1.protocols import load_protocol
 from rag_r1.runs.processes import run_module
 from rag_r1.runs.steps import Step, fingerprint

@@ -23,7 +23,8 @@ from rag_r1.retriever.data.trajectories import TrajectoryReader
 from rag_r1.retriever.records import CandidatesRound, PassageRecord, RoundsRecord
 from rag_r1.rollouts.concurrency import JobPool
 from rag_r1.rollouts.provenance_facts import describe_server, index_identity
-from rag_r1.rollouts.session import RunSetup, search_settings
+from rag_r1.rollouts.search_check import search_settings
+from rag_r1.rollouts.session import RunSetup
 from rag_r1.runs.cancel_token import CancelToken
 from rag_r1.runs.errors import RunError
 from rag_r1.tools import RetrieverConfig, close_tools, shared_tools
