@@ -16,12 +16,12 @@ from typing import Any, ClassVar
 from rag_r1.agent import Tool
 from rag_r1.agent.interfaces import call_tool
 from rag_r1.data.evidence import GoldEvidence, title_of
-from rag_r1.protocols import Document, Failure
+from rag_r1.protocols import Document, Failure, Refusal
 from rag_r1.protocols.retriever_query import Context
 from rag_r1.tools.function_tool import SearchTool
 
-#: The result of one query.
-Result = Sequence[Document] | Failure
+#: The result of one query or call. The probes change documents only.
+Result = Sequence[Document] | Failure | Refusal
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class GoldSearch(_ProbedSearch):
         missed = gold.keys() - set().union(*shown_keys)
         changed: list[Result] = []
         for call_arguments, result, keys in zip(arguments, results, shown_keys, strict=True):
-            if not isinstance(result, Failure):
+            if not isinstance(result, Failure | Refusal):
                 gold_to_show = [passage for key, passage in gold.items() if key in keys | missed]
                 query = " ".join(map(str, call_arguments.values()))  # a tool may name its argument otherwise
                 result = self._with_gold(query, result, gold_to_show)
@@ -116,7 +116,9 @@ class GoldSearch(_ProbedSearch):
 
     def _shown_keys(self, result: Result) -> set[tuple[str, str]]:
         """Return the keys of the documents that the real run would show. This deeper search returns more."""
-        return set() if isinstance(result, Failure) else {_key(document) for document in result[: self.topk]}
+        if isinstance(result, Failure | Refusal):
+            return set()
+        return {_key(document) for document in result[: self.topk]}
 
     def _with_gold(self, query: str, result: Sequence[Document], gold: Sequence[Document]) -> list[Document]:
         """Return the gold passages, ranked by their words in common with the query, then other results."""
@@ -136,7 +138,7 @@ class WithoutGoldSearch(_ProbedSearch):
         results = await call_tool(self.tool, arguments, context)
         return [
             result
-            if isinstance(result, Failure)
+            if isinstance(result, Failure | Refusal)
             else [document for document in result if not self.evidence.holds(document)][: self.topk]
             for result in results
         ]

@@ -17,7 +17,7 @@ from rag_r1.options.tool_limits import ToolLimits
 from rag_r1.probes.passages import Passages
 from rag_r1.probes.probes import NEED_GOLD, PROBES, ProbeAgent, applies, enough_random, probe_setup, topk_of
 from rag_r1.protocols import SEARCH as SEARCH_TOOL
-from rag_r1.protocols import Document, Failure, load_protocol
+from rag_r1.protocols import Document, Failure, Refusal, load_protocol
 from rag_r1.tools import search_tools
 from rag_r1.tools.function_tool import FunctionTool, schema_of
 from tests.fakes.scripted_engine import ANSWER, SEARCH, Characters, Engine, untimed
@@ -31,7 +31,8 @@ class Corpus:
     """Ranks the gold passages first."""
 
     async def search(self, queries):
-        return [[*GOLD, *OTHERS] if query != "fails" else Failure("no", "retriever") for query in queries]
+        others = {"fails": Failure("no", "retriever"), "refused": Refusal("too long")}
+        return [others.get(query, [*GOLD, *OTHERS]) for query in queries]
 
 
 SETUP = AgentSetup(
@@ -133,6 +134,12 @@ def test_random_passages_differ_between_questions_and_queries_and_never_between_
 def test_a_search_that_fails_still_fails_where_passages_are_withheld():
     record = play("withheld", [SEARCH.replace(" q ", " fails "), ANSWER])
     assert record.n_tool_failures == 1 and shown_ids(record) == []
+
+
+@pytest.mark.parametrize("probe", ["gold", "withheld"])
+def test_a_search_that_is_refused_is_the_policys_mistake_in_a_probe_too(probe):
+    record = play(probe, [SEARCH.replace(" q ", " refused "), ANSWER])
+    assert record.turns[0].documents[0][0].contents == "too long" and record.n_tool_failures == 0
 
 
 @pytest.mark.parametrize("probe", NEED_GOLD)
