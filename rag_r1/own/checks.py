@@ -161,7 +161,7 @@ def _check_overrides(artifacts: OwnArtifacts, checks: StartChecks) -> None:
     config = checks.run(lambda: episodes.config)
     checks.run(check_stage_keys, plan.grpo.overrides)
     if plan.grpo.overrides or plan.policy.keys:
-        checks.run(lambda: check_overrides(Recipe.find(str(plan.grpo.recipe)), episodes.overrides))
+        checks.run(lambda: check_overrides(Recipe.find(str(plan.grpo.recipe)), episodes.composed_overrides))
     if not plan.sft.skip:
         check_sft = check_overrides if plan.sft.overrides else check_composition
         overrides = None if config is None else checks.run(sft_overrides, artifacts)

@@ -2,7 +2,8 @@
 
 The recipe is composed with the plan's protocol, prompt and keys, just as for the training. Evaluation, filter
 and chat use the limits of the recipe's validation, so that the agent plays under the same conditions in all
-steps. The teacher has the same search and number of turns, but may write longer turns.
+steps. The teacher has the same search and number of turns, but may write longer turns. Only the samples of
+SFT have the limits of the recipe's training, for which they prepare the policy.
 """
 
 from __future__ import annotations
@@ -58,25 +59,29 @@ class Episodes:
         return [f"rag_r1.protocol={policy.protocol}", *prompt, *policy.keys, *steps, *grpo.overrides]
 
     @property
-    def overrides(self) -> list[str]:
-        """`recipe_overrides`, with ANY_URL as the address of the retrieval server."""
+    def composed_overrides(self) -> list[str]:
+        """The overrides of `config`: `recipe_overrides`, with ANY_URL as the retrieval server's address."""
         return [f"rag_r1.retriever.url={ANY_URL}", *self.recipe_overrides]
 
     @cached_property
     def config(self) -> Any:
         """The composed GRPO recipe. Raises StartError with all wrong overrides, or RunError."""
         assert self.plan.grpo.recipe is not None  # sizes.py has chosen one
-        return check_composition(Recipe.find(self.plan.grpo.recipe), self.overrides)
+        return check_composition(Recipe.find(self.plan.grpo.recipe), self.composed_overrides)
 
     @property
     def training_overrides(self) -> list[str]:
-        """`recipe_overrides`, preceded by those that make the training resumable and leave a model."""
+        """`recipe_overrides`, with those that make the training resumable and leave a model.
+
+        The interval of the checkpoints comes last, so that a model is also left if the user's own override
+        says that none is saved. An interval of the user's is kept.
+        """
         trainer = self.config.trainer
         save_freq = trainer.save_freq
         if save_freq <= 0:
             save_freq = max(1, (trainer.total_training_steps or 1) // _CHECKPOINTS)
-        changes = [f"trainer.save_freq={save_freq}", f"data.seed={self.plan.run.seed}"]
-        return [*_RESUMABLE, *changes, *self.recipe_overrides]
+        seed = f"data.seed={self.plan.run.seed}"
+        return [*_RESUMABLE, seed, *self.recipe_overrides, f"trainer.save_freq={save_freq}"]
 
     @cached_property
     def policy_arguments(self) -> dict[str, Any]:
@@ -116,8 +121,14 @@ class Episodes:
 
     @property
     def max_turns(self) -> int:
-        """The maximum number of turns with a search."""
-        return int(self.config.rag_r1.agent.max_turns)
+        """The maximum number of turns with a search, of the policy in evaluation and of the teacher."""
+        return int(self._validation_limits["max_turns"])
+
+    @property
+    def _validation_limits(self) -> dict[str, Any]:
+        """The limits of an episode in the recipe's validation, by their keys."""
+        block = self.config.rag_r1
+        return {**block.agent, **(block.get("validation_agent") or {})}
 
     @property
     def context_tokens(self) -> int:
@@ -128,14 +139,12 @@ class Episodes:
     def one_shot_arguments(self) -> dict[str, Any]:
         """The arguments of the policy for plain RAG, whose prompt contains the passages of one search.
 
-        The whole length of an episode is available for prompt and answer.
+        The answer may be as long as a turn. The rest of an episode's length is available for the prompt.
         """
         prompt = self.plan.evaluation.one_shot_prompt
         arguments = without_prompt(self.policy_arguments)
-        limits = {
-            "max_prompt_tokens": self.context_tokens - self.turn_tokens,
-            "max_response_tokens": self.turn_tokens,
-        }
+        answer = int(self._validation_limits["max_turn_tokens"])
+        limits = {"max_prompt_tokens": self.context_tokens - answer, "max_response_tokens": answer}
         return {**arguments, **limits, **({} if prompt is None else {"prompt": prompt})}
 
     @property
@@ -147,7 +156,7 @@ class Episodes:
         return ("--max-num-seqs", str(_CPU_EPISODES), "--max-num-batched-tokens", tokens)
 
     @property
-    def in_flight(self) -> dict[str, int]:
+    def concurrency_arguments(self) -> dict[str, int]:
         """The argument `in_flight` (concurrent episodes) if the platform limits it, else no argument."""
         return {"in_flight": _CPU_EPISODES} if self.config.trainer.device == "cpu" else {}
 

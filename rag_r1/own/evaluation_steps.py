@@ -145,6 +145,6 @@ def eval_arguments(artifacts: OwnArtifacts, evaluation: Evaluation, url: str) ->
         card=evaluation.has_card,
         corpus=artifacts.corpus if evaluation.has_card else [],
         seed=plan.run.seed,
-        **episodes.in_flight,
+        **episodes.concurrency_arguments,
         **arguments,
     )

@@ -144,7 +144,7 @@ def filter_arguments(artifacts: OwnArtifacts, folder: Path, retriever: str, url:
         share=plan.filter.share,
         validation=0,
         seed=plan.run.seed,
-        **episodes.in_flight,
+        **episodes.concurrency_arguments,
         **episodes.policy_arguments,
     )
 

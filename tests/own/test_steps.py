@@ -127,12 +127,14 @@ def test_training_filter_and_evaluation_play_with_the_limits_of_the_recipe(own: 
     assert f"at most {config.rag_r1.agent.max_turn_tokens // 2} words" in prompt
 
 
-def test_one_search_has_the_room_of_an_episode_for_its_passages(own: Own, tmp_path):
-    made = artifacts(own, tmp_path)
+@pytest.mark.parametrize(("recipe", "turns", "answer"), [("demo/grpo", 3, 48), ("rag_r1/grpo", 5, 1024)])
+def test_one_search_has_the_room_of_an_episode_for_its_passages(own: Own, tmp_path, recipe, turns, answer):
+    made = artifacts(own, tmp_path, grpo={"recipe": recipe})
     one_shot = next(each for each in evaluations(made) if each.is_one_shot)
     args = eval_arguments(made, one_shot, URL)
     assert args.max_prompt_tokens + args.max_response_tokens == made.episodes.context_tokens
-    assert args.baseline == "one_shot" and args.max_response_tokens == made.episodes.turn_tokens
+    assert args.baseline == "one_shot" and args.max_response_tokens == answer
+    assert made.episodes.max_turns == turns, "the limits of the recipe's validation"
 
 
 def test_the_trainings_start_from_the_right_model_and_can_be_resumed(own: Own, tmp_path, monkeypatch):
@@ -143,6 +145,8 @@ def test_the_trainings_start_from_the_right_model_and_can_be_resumed(own: Own, t
     assert config.data.train_files == str(tmp_path / "filter" / "train.parquet")
     assert (config.trainer.total_training_steps, config.trainer.save_freq) == (9, 3)
     assert config.trainer.resume_mode == "auto"
+    never = artifacts(own, tmp_path, "grpo.steps=9", "grpo.overrides=[trainer.save_freq=-1]")
+    assert "trainer.save_freq=3" in never.episodes.training_overrides[-1:]
     assert "hf_model" in config.actor_rollout_ref.actor.checkpoint.save_contents
     sft = compose_recipe(training_steps.Recipe.find("rag_r1/sft/demo"), sft_overrides(made))
     assert (sft.model.path, sft.data.train_batch_size) == (str(made.untrained_model), 8)
