@@ -26,20 +26,27 @@ from rag_r1.io.errors import is_disk_error
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
     """Yield the path of a part, a file or folder that the block must write and that is then renamed to
-    `path`. A file replaces an earlier one, and a folder an empty one. A folder that a killed process has left
-    as the part is removed before. Raises OSError with the name of the file, also if `path` is a folder with
-    content."""
+    `path`. A file replaces an earlier one, and a folder an empty one. What a killed process has left as the
+    part is removed before, so that its rights, or the target of a link, do not become those of the file.
+    Raises OSError with the name of the file, also if `path` is a folder with content."""
     part = path.with_name(f"{path.name}.part")
-    if part.is_dir():
-        shutil.rmtree(part, ignore_errors=True)
+    _remove(part)
     try:
         yield part
         move_into_place(part, path)
     except BaseException as error:
-        with suppress(OSError):
-            shutil.rmtree(part) if part.is_dir() else part.unlink(missing_ok=True)
+        _remove(part)
         with name_in_errors(path, part):
             raise error
+
+
+def _remove(part: Path) -> None:
+    """Remove a file, link or folder, as far as that is possible."""
+    if part.is_dir() and not part.is_symlink():
+        shutil.rmtree(part, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            part.unlink()
 
 
 def move_into_place(part: Path, path: Path) -> None:
@@ -59,7 +66,7 @@ def name_in_errors(path: Path, part: Path | None = None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if is_disk_error(error) and error.filename in (None, str(part)):
+        if is_disk_error(error) and error.filename in (None, part and str(part)):
             assert error.errno is not None  # checked by is_disk_error
             raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
         raise
@@ -127,7 +134,8 @@ def write_json_lines(
     private: bool = False,
     durable: bool = False,
 ) -> int:
-    """Write one JSON value per line, and return their number. The options are those of `write_json`."""
+    """Write one JSON value per line, and return their number. The options are those of `write_json`, but
+    `ensure_ascii` is False by default, so that the text can be searched."""
     lines = (json.dumps(value, ensure_ascii=ensure_ascii) + "\n" for value in values)
     return write_lines(path, lines, private=private, durable=durable)
 

@@ -50,8 +50,8 @@ def test_the_part_of_a_folder_that_a_kill_has_left_is_in_nobodys_way(tmp_path):
 @needs_full
 def test_a_full_disk_is_told_with_the_file_and_leaves_no_part(tmp_path):
     path = tmp_path / "a.txt"
-    (tmp_path / "a.txt.part").symlink_to(FULL)
     with pytest.raises(OSError) as full, atomic_file(path) as part:
+        part.symlink_to(FULL)
         part.write_text("one")
     assert error_text(full.value) == (
         f"cannot use {path}: No space left on device; make room on that disk, or choose another folder, and "
@@ -158,3 +158,15 @@ def test_a_private_file_is_for_its_owner_only_and_keeps_what_a_policy_wrote(tmp_
     write_text(path, "half \ud83d\n", private=True)
     assert path.read_bytes() == b"half \xed\xa0\xbd\n"
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_part_that_a_kill_has_left_gives_a_private_file_neither_its_rights_nor_its_target(tmp_path: Path):
+    path, part, target = tmp_path / "file", tmp_path / "file.part", tmp_path / "target"
+    part.write_text("left")
+    part.chmod(0o644)
+    write_text(path, "one", private=True)
+    assert path.stat().st_mode & 0o777 == 0o600
+    target.write_text("its own")
+    part.symlink_to(target)
+    write_text(path, "two", private=True)
+    assert (path.is_symlink(), path.read_text(), target.read_text()) == (False, "two", "its own")
