@@ -146,10 +146,11 @@ def test_overlong_prompt_is_named_by_row_unless_verl_drops_it(tmp_path: Path):
     assert problem.startswith("warning: ")
 
 
-def test_a_prompt_that_the_chat_template_refuses_is_named_by_its_row(tmp_path: Path):
-    def refuse(record):
-        raise ValueError("System role not supported")
+def refuse(record):
+    raise ValueError("System role not supported")
 
+
+def test_a_prompt_that_the_chat_template_refuses_is_named_by_its_row(tmp_path: Path):
     problems = problems_of(write(tmp_path / "train.parquet", [row(0)]), count_tokens=refuse)
     assert "row 1: no prompt: System role not" in problems[0] and "no usable row is left" in problems[1]
 
@@ -163,6 +164,22 @@ def test_of_a_large_file_the_longest_prompts_are_tokenised(tmp_path: Path, monke
     scan = scan_parquet(path, "rag_r1_mq", lambda record: record.prompt, count, 300)
     assert (scan.rows, scan.tokenised, scan.overlong.count) == (50, 3, 1)
     assert "row 41" in str(scan.overlong)
+    assert "at least 1 prompts (row 41" in problems_of(path, count_tokens=count, limit=300)[0]
+    malformed, none_left = problems_of(path, count_tokens=refuse)
+    assert "at least 3 of 50 rows" in malformed and "no usable row is left" in none_left
+
+
+def test_a_file_whose_rows_cannot_be_read_is_a_problem_beside_the_others(tmp_path: Path, base_config):
+    path = tmp_path / "train.parquet"
+    rows = [row(i) for i in range(50)]
+    pq.write_table(pa.Table.from_pylist(rows), path, compression="none", use_dictionary=False)
+    path.write_bytes(b"PAR1" + b"\xff" * 2000 + path.read_bytes()[2004:])
+    assert column_problems(str(path)) == []
+    config = changed(base_config, data__train_files=str(path), data__val_files=[])
+    settings = RagR1Config.from_config({"protocol": "rag_r1_mq"})
+    check_data(config, settings, None, report := PreflightReport())
+    [problem] = report.errors
+    assert problem.where == str(path) and problem.what.startswith("cannot be read to its end")
 
 
 # --- configuration

@@ -18,7 +18,8 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from rag_r1.config.agent_setup import AgentSetup, RowLimits
 from rag_r1.config.schema import RagR1Config
 from rag_r1.data.rows import QuestionRow
-from rag_r1.options.problems import PreflightReport, Problem, error, is_unset, plain, warning
+from rag_r1.io.errors import DataError
+from rag_r1.options.problems import PreflightReport, Problem, error, error_of, is_unset, plain, warning
 from rag_r1.training.preflight.parquet import column_problems, missing_file, scan_parquet, scan_problems
 
 #: A limit on the tokens of a prompt that is never reached.
@@ -89,7 +90,8 @@ def _check_file(
     report: PreflightReport,
 ) -> int | None:
     """Check one data file, and add the problems to the report. Returns the number of rows that veRL will
-    use, or None if it is not known."""
+    use, or None if it is not known. It is an upper limit for a large file with overlong prompts, of which
+    only some are tokenised."""
     if not is_local_parquet(path):
         if problems := list(_check_json_file(path)):
             report.problems += problems
@@ -106,7 +108,11 @@ def _check_file(
         return protocol.messages(row.question) if settings.own_prompt else row.prompt
 
     limit, is_filtered = data.get("max_prompt_length"), bool(data.get("filter_overlong_prompts"))
-    scan = scan_parquet(path, protocol.name, messages, count_tokens, limit)
+    try:
+        scan = scan_parquet(path, protocol.name, messages, count_tokens, limit)
+    except DataError as fault:
+        report.problems.append(error_of(path, str(fault).removeprefix(path).lstrip(": ")))
+        return None
     report.problems += scan_problems(path, scan, protocol.name, limit, is_filtered)
     extent = "all" if scan.tokenised >= scan.usable else "the longest by characters"
     note = f", prompt tokens counted for {scan.tokenised} ({extent})" if count_tokens else ""

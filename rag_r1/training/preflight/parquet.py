@@ -59,12 +59,23 @@ class ParquetScan:
     other_protocol: RowFaults = field(default_factory=RowFaults)
     #: The number of prompts whose tokens were counted.
     tokenised: int = 0
+    #: The number of these prompts that the chat template refused; their rows are among `malformed`.
+    refused: int = 0
     overlong: RowFaults = field(default_factory=RowFaults)
 
     @property
     def usable(self) -> int:
-        """The number of rows that can be trained on."""
+        """The number of rows that can be trained on. As not all prompts of a large file are tokenised, it is
+        an upper limit, except that it is 0 if the chat template refused every prompt that was."""
+        if 0 < self.tokenised == self.refused:
+            return 0
         return self.rows - self.malformed.count - self.promptless.count
+
+    @property
+    def bound(self) -> str:
+        """What to write before a number of faulty prompts: "at least" if not all were tokenised, else ""."""
+        prompts = self.rows - self.promptless.count - (self.malformed.count - self.refused)
+        return "at least " if 0 < self.tokenised < prompts else ""
 
 
 def missing_file(path: str) -> str:
@@ -113,7 +124,7 @@ def scan_parquet(
 
     `messages` returns the chat messages that the agent will send for a row. `count_tokens` returns the length
     of a row's prompt, or raises ValueError if the chat template refuses its messages; it is None without a
-    tokenizer or a limit.
+    tokenizer or a limit. Raises DataError if rows cannot be read.
     """
     scan = ParquetScan()
     longest: list[tuple[int, int, QuestionRow]] = []
@@ -130,20 +141,21 @@ def scan_parquet(
             question = QuestionRow.from_row(row)
             if question.protocol != protocol:
                 scan.other_protocol.add(number, repr(question.protocol or None))
-            # The negative row number makes the heap keep the first of equally long prompts, and never compare
-            # rows.
+            # The negative row number makes the heap keep the first of equally long prompts. As no two are
+            # equal, rows are never compared.
             entry = (sum(len(message["content"]) for message in messages(question)), -number, question)
             push = heapq.heappush if len(longest) < TOKENISED else heapq.heappushpop
             push(longest, entry)
     if count_tokens is not None:
-        longest.sort(key=lambda entry: -entry[1])
-        for _, negative, question in tqdm(longest, desc=f"{file_name}: tokens", unit="prompt", leave=False):
+        prompts = sorted((-negative, question) for _, negative, question in longest)
+        for number, question in tqdm(prompts, desc=f"{file_name}: tokens", unit="prompt", leave=False):
             scan.tokenised += 1
             try:
                 if (length := count_tokens(question)) > max_prompt_length:
-                    scan.overlong.add(-negative, f"{length} tokens")
+                    scan.overlong.add(number, f"{length} tokens")
             except ValueError as fault:
-                scan.malformed.add(-negative, f"no prompt: {fault}")
+                scan.refused += 1
+                scan.malformed.add(number, f"no prompt: {fault}")
     return scan
 
 
@@ -152,7 +164,8 @@ def scan_problems(
 ) -> Iterator[Problem]:
     """Yield the problems of a file's rows. `is_filtered` says whether veRL leaves out overlong prompts."""
     if count := scan.malformed.count:
-        text = f"{count} of {scan.rows} rows are malformed ({scan.malformed})"
+        bound = scan.bound if scan.refused else ""
+        text = f"{bound}{count} of {scan.rows} rows are malformed ({scan.malformed})"
         yield warning(path, text, "repair or remove them; they end no run, but train nothing")
     if count := scan.promptless.count:
         text = f"{count} of {scan.rows} rows have no usable `prompt` ({scan.promptless})"
@@ -163,7 +176,8 @@ def scan_problems(
         remedy = f"set rag_r1.protocol to theirs, or make the data with --protocol {protocol}"
         yield error(path, text, remedy)
     if count := scan.overlong.count:
-        text = f"{count} prompts ({scan.overlong}) are longer than data.max_prompt_length={max_prompt_length}"
+        limit = f"data.max_prompt_length={max_prompt_length}"
+        text = f"{scan.bound}{count} prompts ({scan.overlong}) are longer than {limit}"
         if is_filtered:
             yield warning(path, text, "data.filter_overlong_prompts leaves them out")
         else:
