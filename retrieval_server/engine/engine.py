@@ -42,6 +42,7 @@ class Engine:
         self._cache: LRUCache[tuple[str, int], Answer] = LRUCache(options.cache_size)
         self._in_flight: dict[tuple[str, int], QueryJob] = {}
         self._searches = 0
+        self._stopping: asyncio.Task[None] | None = None
         runner: RemoteRunner | StagedRunner
         if isinstance(source, RemoteSource):  # batches would make fast queries wait for slow ones
             self._queue = JobQueue(max_batch=1, max_wait_s=0.0)
@@ -102,8 +103,15 @@ class Engine:
     async def stop(self) -> None:
         """Stop all work and close the source.
 
-        Queries that are still under way are never answered, so the app must have answered its requests.
+        Queries that are still under way are never answered, so the app must have answered its requests. This
+        happens once: a later call waits for the end of the first, also if that one was cancelled.
         """
+        if self._stopping is None:
+            self._stopping = asyncio.create_task(self._stop())
+        await asyncio.shield(self._stopping)
+
+    async def _stop(self) -> None:
+        """Stop as `stop` does."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -101,7 +101,11 @@ class ServedIndex:
         await self._end(engine)
 
     async def _end(self, engine: Engine) -> None:
-        await engine.stop()
+        """Stop an engine. An error is only logged, so that the other engines are stopped nevertheless."""
+        try:
+            await engine.stop()
+        except Exception:
+            log.exception("an engine of the index %s could not be stopped", self.name)
         self._engines.discard(engine)
 
 
@@ -118,9 +122,10 @@ class Indexes:
     ):
         self.by_name = {name: ServedIndex(name, options, metrics.of(name)) for name in loaders}
         self.default = next(iter(loaders))
-        #: The error with which loading failed; from then on every search is refused.
+        #: The error with which loading failed; from then on every search is refused. `Services.load` sets it,
+        #: since the pages may fail, too.
         self.failure: BaseException | None = None
-        #: Name of the index whose loading failed.
+        #: Name of the index whose loading failed; None if that of the pages did.
         self.failed_name: str | None = None
         self.progress = progress
         self._loaders = dict(loaders)

@@ -139,6 +139,28 @@ async def test_a_source_of_several_workers_gets_as_many_batches_at_once():
         assert await asyncio.gather(*tasks) == [[(query,)] for query in "abcdef"]
 
 
+async def test_a_stop_that_was_cancelled_ends_once_and_the_next_one_waits_for_it():
+    source, closing, may_close, closed = Stepped(), threading.Event(), threading.Event(), []
+
+    def close():
+        closing.set()
+        assert may_close.wait(30)
+        closed.append(source)
+
+    source.close = close
+    engine = await Engine.start(lambda: source, EngineOptions(), Metrics().of("towns"))
+    first = asyncio.create_task(engine.stop())
+    await until(closing.is_set)
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    second = asyncio.create_task(engine.stop())
+    await asyncio.sleep(0)
+    assert first.cancelled() and not second.done()
+    may_close.set()
+    await second
+    assert closed == [source]
+
+
 async def test_a_source_that_opens_when_nobody_waits_for_it_any_more_is_closed():
     source, loop, given_up = Stepped(), asyncio.get_running_loop(), threading.Event()
     source.close = Mock()
