@@ -31,7 +31,7 @@ _NO_ROUTE = (404, 405, 501)
 def served_passages(base: str, evidence: Iterable[GoldEvidence]) -> Passages:
     """Return the gold passages that the questions name by id, from the retrieval server at `base`; none if
     it does not serve documents by id. Raises RunError if no server answers there, if it answers with an
-    error, or if its answer has another form."""
+    error, such as that for an unknown index, or if its answer has another form."""
     ids = sorted({passage_id for gold in evidence for passage_id in gold.ids})
     passages = Passages()
     ready, index = ready_address(base)
@@ -42,10 +42,11 @@ def served_passages(base: str, evidence: Iterable[GoldEvidence]) -> Passages:
             for start in range(0, len(ids), _DOCUMENTS_PER_REQUEST):
                 batch = ids[start : start + _DOCUMENTS_PER_REQUEST]
                 response = client.post(address, json={"ids": batch, **index_field})
-                if response.status_code in _NO_ROUTE:
+                if _lacks_route(response):
                     return Passages()
                 if response.status_code != 200:
-                    raise ValueError(f"HTTP {response.status_code}")
+                    asked_index = f" for the index {index}" if index else ""
+                    raise ValueError(f"HTTP {response.status_code}{asked_index}")
                 passages.by_id.update(_documents_of(response.json(), batch))
     except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, RecursionError) as error:
         raise RunError(
@@ -53,6 +54,18 @@ def served_passages(base: str, evidence: Iterable[GoldEvidence]) -> Passages:
             "or see its log and $RETRIEVAL_TOKEN, or give the corpus with --corpus"
         ) from error
     return passages
+
+
+def _lacks_route(response: httpx.Response) -> bool:
+    """Return whether a server says that it lacks the route. The project's server also answers 404 if it lacks
+    the index, but with the error `unknown_index`."""
+    if response.status_code not in _NO_ROUTE:
+        return False
+    try:
+        body = response.json()
+    except (ValueError, RecursionError):
+        return True
+    return not isinstance(body, dict) or body.get("error") != "unknown_index"
 
 
 def _documents_of(data: Any, ids: Sequence[str]) -> dict[str, Document]:

@@ -176,8 +176,8 @@ def test_a_server_without_documents_has_none_and_a_wrong_answer_is_an_error():
     named = GoldEvidence.of({"supporting_ids": ["7"]})
     with JsonStub(lambda request: (404, "{}")) as server:
         assert served_passages(server.url, [named]) == Passages()
-    for status in (422, 503, 504):
-        with JsonStub(lambda request, status=status: (status, "{}")) as server:
+    for status, body in (422, "{}"), (503, "{}"), (504, "{}"), (404, '{"error": "unknown_index"}'):
+        with JsonStub(lambda request, answer=(status, body): answer) as server:
             with pytest.raises(RunError, match=f"HTTP {status}.*--corpus"):
                 served_passages(server.url, [named])
     with JsonStub(lambda request: {"result": "?"}) as server, pytest.raises(RunError, match="--corpus"):
