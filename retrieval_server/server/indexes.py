@@ -117,7 +117,7 @@ class Indexes:
         loaders: Mapping[str, Loader],
         options: EngineOptions,
         metrics: Metrics,
-        refusals: RequestErrors,
+        request_errors: RequestErrors,
         progress: LoadProgress,
     ):
         self.by_name = {name: ServedIndex(name, options, metrics.of(name)) for name in loaders}
@@ -129,7 +129,7 @@ class Indexes:
         self.failed_name: str | None = None
         self.progress = progress
         self._loaders = dict(loaders)
-        self._refusals = refusals
+        self._request_errors = request_errors
 
     @property
     def guarantees(self) -> dict[str, Determinism]:
@@ -157,15 +157,15 @@ class Indexes:
         Raises RequestError if there is no such index or it is not loaded.
         """
         index = self.by_name.get(self.default if name is None else name)
-        refused = self._refusals.refused
+        counted = self._request_errors.counted
         if index is None:
             names = ", ".join(self.by_name)
-            raise refused(404, "unknown_index", f"index: no such index; this server has: {names}")
+            raise counted(404, "unknown_index", f"index: no such index; this server has: {names}")
         if self.failure is not None:
             reason = "the index could not be loaded; see the server's log"
-            raise refused(503, "not_ready", reason, index=index.name)
+            raise counted(503, "not_ready", reason, index=index.name)
         if index.serving is None:
             step = self.progress.step
             reason = f"the index is still loading{step and f', now {step}'}; try again"
-            raise refused(503, "not_ready", reason, index=index.name, retry_after=1)
+            raise counted(503, "not_ready", reason, index=index.name, retry_after=1)
         return index, index.serving

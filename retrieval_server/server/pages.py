@@ -83,8 +83,8 @@ class PageStore:
 class ServedPages:
     """The pages of a server, read by `load`. `path` is None for a server without pages."""
 
-    def __init__(self, path: Path | None, refusals: RequestErrors):
-        self.path, self._refusals = path, refusals
+    def __init__(self, path: Path | None, request_errors: RequestErrors):
+        self.path, self._request_errors = path, request_errors
         self._store: PageStore | None = None
 
     async def load(self) -> None:
@@ -96,9 +96,10 @@ class ServedPages:
         """Return the pages. Raises RequestError if the server has none, or has not read them yet."""
         if self.path is None:
             reason = "this server has no pages; it is started with --pages FILE"
-            raise self._refusals.refused(404, "no_pages", reason)
+            raise self._request_errors.counted(404, "no_pages", reason)
         if self._store is None:
-            raise self._refusals.refused(503, "not_ready", "the pages are still being read", retry_after=1)
+            reason = "the pages are still being read"
+            raise self._request_errors.counted(503, "not_ready", reason, retry_after=1)
         return self._store
 
 

@@ -92,8 +92,8 @@ class Reloader:
 class ReloadService:
     """Carries out requests to reload an index. Without a `reloader` it refuses all of them."""
 
-    def __init__(self, indexes: Indexes, reloader: Reloader | None, refusals: RequestErrors):
-        self._indexes, self._reloader, self._refusals = indexes, reloader, refusals
+    def __init__(self, indexes: Indexes, reloader: Reloader | None, request_errors: RequestErrors):
+        self._indexes, self._reloader, self._request_errors = indexes, reloader, request_errors
         self._running: set[asyncio.Task] = set()
 
     async def stop(self) -> None:
@@ -112,17 +112,17 @@ class ReloadService:
         served.
         """
         index, _ = self._indexes.require(name)
-        refused = self._refusals.refused
+        counted = self._request_errors.counted
         if self._reloader is None or index.name not in self._reloader.locations:
             reason = f"this server cannot reload {index.name}"
-            raise refused(404, "no_reload", reason, index=index.name)
+            raise counted(404, "no_reload", reason, index=index.name)
         if index.reloading:
             reason = f"a reload of {index.name} is under way"
-            raise refused(409, "reloading", reason, index=index.name)
+            raise counted(409, "reloading", reason, index=index.name)
         try:
             location = self._reloader.resolve(index.name, path, encoder)
         except OutsideRootError as error:
-            raise refused(403, "forbidden", str(error), index=index.name) from None
+            raise counted(403, "forbidden", str(error), index=index.name) from None
         index.reloading = True
         task = asyncio.create_task(self._replace(self._reloader, index, location))
         self._running.add(task)
@@ -134,7 +134,7 @@ class ReloadService:
             if isinstance(error, OSError):
                 fault = f"a file of it cannot be read ({reason_of(error)})"
             reason = f"{fault.rstrip('.')}. The old index keeps serving."
-            raise refused(422, "reload_failed", reason, index=index.name) from None
+            raise counted(422, "reload_failed", reason, index=index.name) from None
 
     async def _replace(self, reloader: Reloader, index: ServedIndex, location: IndexLocation) -> LoadedIndex:
         """Load an index, switch to it, and count and log the outcome. Passes on errors of loading."""

@@ -1,4 +1,4 @@
-"""Creates the errors with which requests are refused, and counts them in the metrics."""
+"""Creates the errors with which requests are answered, and counts them in the metric `rejections`."""
 
 from __future__ import annotations
 
@@ -7,26 +7,27 @@ from retrieval_server.errors import RequestError
 
 
 class RequestErrors:
-    """Creates the refusals of one server and counts each of them in its metrics."""
+    """Creates the errors of one server's answers, for requests that it refuses or gives up."""
 
     def __init__(self, metrics: Metrics):
         self._metrics = metrics
 
-    def refused(
+    def counted(
         self,
         status: int,
         error: str,
         reason: str,
         *,
         index: str | None = None,
-        metric: str | None = None,
+        rejection: str | None = None,
         retry_after: int | None = None,
     ) -> RequestError:
-        """Count a refusal and return its error, which the caller raises or sends.
+        """Count an error and return it; the caller raises or sends it.
 
-        `index` and `metric` (None: the same as `error`) are the labels of the metric, and `retry_after` is in
-        seconds.
+        `status`, `error` (a word) and `reason` (a sentence) are those of the answer, and `retry_after`, in
+        seconds, is its header. The metric's labels are `index` (None: "") and `rejection` (None: `error`);
+        the latter is the label `reason`.
         """
-        self._metrics.rejections.labels(index or "", metric or error).inc()
+        self._metrics.rejections.labels(index or "", rejection or error).inc()
         headers = None if retry_after is None else {"Retry-After": str(retry_after)}
         return RequestError(status, error, reason, headers)

@@ -122,7 +122,7 @@ def add_rerank_route(router: APIRouter, services: Services, reranker: Reranker, 
         _refuse_too_large(groups, body, services)
         if waiting >= MAX_WAITING:
             reason = f"{waiting} rerank requests under way, at most {MAX_WAITING}"
-            raise services.refusals.refused(503, "overloaded", reason, retry_after=1)
+            raise services.request_errors.counted(503, "overloaded", reason, retry_after=1)
         waiting += 1
         try:
             pairs = [(query, _text(document)) for query, documents in groups for document in documents]
@@ -137,17 +137,17 @@ def add_rerank_route(router: APIRouter, services: Services, reranker: Reranker, 
 
 def _refuse_too_large(groups: list[tuple[str, list]], body: RerankRequest, services: Services) -> None:
     """Raise RequestError (413) if `body` exceeds the limits. `groups` are its documents by query."""
-    refused = services.refusals.refused
+    counted = services.request_errors.counted
     max_chars = services.search.limits.max_query_chars
     pairs = sum(len(documents) for _, documents in groups)
     if pairs > MAX_PAIRS:
         reason = f"{pairs} documents; at most {MAX_PAIRS} in one request: send less at a time"
-        raise refused(413, "too_large", reason)
+        raise counted(413, "too_large", reason)
     for i, (query, _) in enumerate(groups):
         if len(query) > max_chars:
             name = "query" if body.queries is None else f"queries[{i}]"
             reason = f"{name} has {len(query)} characters; at most {max_chars}: shorten it"
-            raise refused(413, "too_large", reason)
+            raise counted(413, "too_large", reason)
 
 
 def _without_score(document: RerankInput) -> str | RerankDocument:

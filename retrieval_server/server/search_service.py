@@ -43,7 +43,7 @@ class SearchService:
     def __init__(
         self,
         indexes: Indexes,
-        refusals: RequestErrors,
+        request_errors: RequestErrors,
         *,
         limits: RequestLimits,
         topk: int,
@@ -52,7 +52,7 @@ class SearchService:
     ):
         self.limits = limits
         self.topk = topk
-        self._indexes, self._refusals = indexes, refusals
+        self._indexes, self._request_errors = indexes, request_errors
         self._deadline_s = deadline_s
         self._log_queries = log_queries
         # Looking up ids reads the whole column of ids. One thread does so for all requests, since a look-up
@@ -75,7 +75,7 @@ class SearchService:
         if note is not None:
             note.index = index.name
         if (reason := self._exceeded_limit(queries, topk)) is not None:
-            raise self._refusals.refused(413, "too_large", reason, index=index.name)
+            raise self._request_errors.counted(413, "too_large", reason, index=index.name)
         try:
             searching = serving.engine.search(queries, self.topk if topk is None else topk)
             answers = await self.until_disconnected(request, searching, index.name)
@@ -117,7 +117,7 @@ class SearchService:
             if leaving.done():
                 raise ClientDisconnectedError
             reason = f"no answer within the server's deadline of {self._deadline_s:g} s"
-            raise self._refusals.refused(504, "deadline", reason, index=index)
+            raise self._request_errors.counted(504, "deadline", reason, index=index)
         finally:
             working.cancel()
             leaving.cancel()
@@ -130,13 +130,13 @@ class SearchService:
     def refuse_overload(self, name: str | None, error: OverloadedError) -> RequestError:
         """Count and return the error for a request that the engine of an index (None: default) refuses."""
         index = name or self._indexes.default
-        return self._refusals.refused(
-            503, "overloaded", str(error), index=index, metric=error.reason, retry_after=error.retry_after
+        return self._request_errors.counted(
+            503, "overloaded", str(error), index=index, rejection=error.reason, retry_after=error.retry_after
         )
 
     def _failure(self, index: str, error: SearchFailedError) -> RequestError:
         """Count and return the error for a request for which the source failed."""
-        return self._refusals.refused(
+        return self._request_errors.counted(
             error.status, error.error, error.reason, index=index, retry_after=error.retry_after
         )
 

@@ -35,7 +35,7 @@ class Services:
 
     options: EngineOptions
     metrics: Metrics
-    refusals: RequestErrors
+    request_errors: RequestErrors
     indexes: Indexes
     pages: ServedPages
     search: SearchService
@@ -61,11 +61,11 @@ class Services:
         the text of the queries to the log. The loaders call `progress` before each step.
         """
         metrics = Metrics()
-        refusals = RequestErrors(metrics)
-        indexes = Indexes(loaders, options, metrics, refusals, progress or LoadProgress())
+        request_errors = RequestErrors(metrics)
+        indexes = Indexes(loaders, options, metrics, request_errors, progress or LoadProgress())
         search = SearchService(
             indexes,
-            refusals,
+            request_errors,
             limits=limits,
             topk=topk,
             deadline_s=options.deadline_s,
@@ -74,11 +74,11 @@ class Services:
         return cls(
             options=options,
             metrics=metrics,
-            refusals=refusals,
+            request_errors=request_errors,
             indexes=indexes,
-            pages=ServedPages(pages, refusals),
+            pages=ServedPages(pages, request_errors),
             search=search,
-            reload=ReloadService(indexes, reloader, refusals),
+            reload=ReloadService(indexes, reloader, request_errors),
         )
 
     async def load(self) -> None:
