@@ -1,4 +1,4 @@
-"""Makes a demo policy that reads two wordings of each question: the world's and the scripted teacher's.
+"""Makes a demo policy that reads questions in two wordings: the world's and the scripted teacher's.
 
 A language model reads both before any training with RL. The demo's policy of a million parameters was trained
 on the world's wordings only, so it cannot show what training on questions in other words does to a model.
@@ -16,31 +16,42 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from rag_r1.demo.phase_trainer import Row, TrainingPhase, train
 from rag_r1.demo.policy import encode_trace, load_policy, policy_path, save_policy
 from rag_r1.demo.trace_records import warm_traces
 from rag_r1.demo.warm_start import WARM
 from rag_r1.demo.world import Question, demo_protocol
+from rag_r1.io.atomic_files import atomic_file
 from tests.fakes.late_questions import reworded
 from tests.fakes.question_models import BOTH
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase as TokenizerBase
 
-#: Phases: name -> (mix of strategies, length and rates, seed of worlds, questions and strategies).
+
+class ReadingPhase(NamedTuple):
+    """The traces of a phase, and how the policy is trained on them."""
+
+    #: Name of the mix of strategies (rag_r1/demo/traces/mixes.py).
+    mix: str
+    training: TrainingPhase
+    #: Seed of the worlds, the questions and the strategies.
+    seed: int
+
+
 PHASES = {
-    "reading": ("full", TrainingPhase(steps=300, warmup=15, lr=1e-3, matrix_lr=2e-3), 1),
-    "warm start": ("mixed", WARM, 2),
+    "reading": ReadingPhase("full", TrainingPhase(steps=300, warmup=15, lr=1e-3, matrix_lr=2e-3), 1),
+    "warm start": ReadingPhase("mixed", WARM, 2),
 }
 
 
 def in_teachers_wording(question: Question) -> str:
     """Return the text of a question of the world in a wording of the teacher."""
     if question.kind == "both":
-        subject = {"birthplace": "person", "founder": "company"}[question.lookups[0].relation]
-        return BOTH[subject][0].format(*(fact.entity for fact in question.lookups))
+        plurals = {relation: plural for plural, relation in BOTH.values()}
+        return plurals[question.lookups[0].relation].format(*(fact.entity for fact in question.lookups))
     return reworded(question.text.replace("When was", "In what year was"))
 
 
@@ -60,10 +71,13 @@ def reading_batches(
 
 def reading_policy(folder: Path, protocol_name: str) -> Path:
     """Return the folder of the policy, which is made if it is missing."""
-    if not (folder / "model.safetensors").exists():  # is written last
+    if not (folder / "model.safetensors").exists():
         model, tokenizer = load_policy(policy_path(protocol_name))
-        for name, (mix, phase, seed) in PHASES.items():
-            batches = reading_batches(tokenizer, protocol_name, mix, phase.steps, seed)
-            train(model, batches, phase, f"{name}, two wordings")
-        save_policy(folder, model, tokenizer)
+        for name, phase in PHASES.items():
+            steps = phase.training.steps
+            batches = reading_batches(tokenizer, protocol_name, phase.mix, steps, phase.seed)
+            train(model, batches, phase.training, f"{name}, two wordings")
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_file(folder) as part:  # a killed run leaves no unfinished folder, which would be taken
+            save_policy(part, model, tokenizer)
     return folder

