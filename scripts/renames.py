@@ -1,7 +1,9 @@
-"""Maps names before and after a renaming to one canonical word, for compare_assertions.py.
+"""Maps names before and after a renaming to one canonical name, for compare_assertions.py.
 
-A name and its new name have the same word, and so have the dotted and slashed paths of modules, also in
-strings. If a name has two new names, because two things had the same name, all three have one word.
+A name and its new name have the same canonical name, and so have the dotted and slashed paths of modules,
+also in strings. If a name has two new names, because two things had the same name, all three have one. So a
+comparison cannot see that one of them stands in another's place: if two names are swapped, they count as one.
+A path with a part or a slash before it, such as `./a/b`, is not that of a module.
 """
 
 from __future__ import annotations
@@ -27,20 +29,22 @@ class CanonicalNames:
         self._names = _classes(self.names)
         self._modules = _classes(self.modules.items())
         longest = sorted(self._modules, key=len, reverse=True)
-        self._patterns = [_path_pattern(longest, separator) for separator in "./" if longest]
+        separators = "./" if longest else ""
+        self._patterns = {separator: _path_pattern(longest, separator) for separator in separators}
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> CanonicalNames:
-        """Read the contents of renames.json; the name in `Class.method` is its last part."""
+        """Read the contents of renames.json, whose `names` map old to new names or are a list of mappings
+        with `old` and `new`. Of `Class.method` only the last part is a name, in whatever class it stands."""
         names = values.get("names", {})
         pairs = (
             [(entry["old"], entry["new"]) for entry in names] if isinstance(names, list) else names.items()
         )
-        words = [(old.rpartition(".")[2], new.rpartition(".")[2]) for old, new in pairs]
-        return cls(values.get("modules", {}), words, values.get("tests", {}))
+        last_parts = [(old.rpartition(".")[2], new.rpartition(".")[2]) for old, new in pairs]
+        return cls(values.get("modules", {}), last_parts, values.get("tests", {}))
 
     def name(self, name: str) -> str:
-        """Return the word for a name."""
+        """Return the canonical name for a name."""
         return self._names.get(name, name)
 
     def is_module(self, path: str) -> bool:
@@ -48,13 +52,13 @@ class CanonicalNames:
         return path in self._modules
 
     def text(self, text: str) -> str:
-        """Return a string with words in place of module paths and of the names directly after a path."""
-        for separator, pattern in zip("./", self._patterns, strict=False):  # no pattern without modules
+        """Return a string with canonical paths of modules and canonical names after a dot or a colon."""
+        for separator, pattern in self._patterns.items():
             text = pattern.sub(lambda match, separator=separator: self._path(match[0], separator), text)
         return re.sub(r"(?<=[\w])([.:])(\w+)", lambda match: match[1] + self.name(match[2]), text)
 
     def _path(self, path: str, separator: str) -> str:
-        """Return the word for the path of a renamed module, with this separator."""
+        """Return the canonical path of a renamed module, with this separator."""
         return self._modules[path.replace(separator, ".")].replace(".", separator)
 
     def file(self, path: str) -> str:
@@ -69,7 +73,7 @@ def _path_pattern(modules: Sequence[str], separator: str) -> re.Pattern[str]:
 
 
 def _classes(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Map old and new names to one of all connected names, so that A -> B and B -> C have one word."""
+    """Map old and new names to one of all connected names, so that A -> B and B -> C have the same."""
     roots: dict[str, str] = {}
 
     def root(name: str) -> str:
