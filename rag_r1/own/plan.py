@@ -32,14 +32,25 @@ Texts = Annotated[tuple[Text, ...], Constraint("a list of texts")]
 KeyVariable = Annotated[Variable, Strict()]
 Paths = Annotated[tuple[FilledText, ...], Constraint("a list of paths")]
 Kinds = Annotated[tuple[KindName, ...], Field(min_length=1), Constraint(f"a list of {', '.join(KINDS)}")]
-#: A date, which YAML has and JSON does not, becomes a text.
-Body = Annotated[dict[Text, Any], AfterValidator(json_roundtrip), Constraint("a mapping of a request's keys")]
+
+
+def _json_body(body: dict[str, Any]) -> dict[str, Any]:
+    """Return a request's keys as JSON has them: a date becomes a text, and ValueError is raised for NaN and
+    infinities."""
+    json.dumps(body, allow_nan=False, default=str)
+    return json_roundtrip(body)
+
+
+Body = Annotated[dict[Text, Any], AfterValidator(_json_body), Constraint("a mapping of a request's keys")]
 Platform = Literal["cpu", "gpu", "gpu_sdpa"]
 #: Numbers as YAML has them. Those of flags are read from texts, but here "2" is refused, and so is true.
 Price = Annotated[From0, Strict()]
 Cost = Annotated[Above0, Strict()]
 StrictShare = Annotated[Share, Strict()]
-WholeNumber = Annotated[int, Strict(), Constraint("a whole number")]
+#: The trainings take no larger seed.
+Seed = Annotated[
+    int, Strict(), Field(ge=-(1 << 63), lt=1 << 63), Constraint("a whole number of at most 64 bits")
+]
 
 
 def key(default: Any, comment: str) -> Any:
@@ -170,7 +181,7 @@ class EvaluationPlan:
 class RunPlan:
     """the run itself"""
 
-    seed: WholeNumber = key(0, "seed of everything that is chosen at random")
+    seed: Seed = key(0, "seed of everything that is chosen at random")
 
 
 @dataclass(frozen=True)
@@ -211,7 +222,12 @@ class OwnPlan:
         teacher = self.teacher
         assert teacher.url is not None and teacher.model is not None  # checks.py requires both
         return ModelSpec(
-            teacher.url, teacher.model, teacher.api_key_env, teacher.body, teacher.price_in, teacher.price_out
+            teacher.url,
+            teacher.model,
+            teacher.api_key_env,
+            teacher.body,
+            price_in=teacher.price_in,
+            price_out=teacher.price_out,
         )
 
     @property
@@ -222,7 +238,7 @@ class OwnPlan:
             return None
         url, variable = (reader.url, reader.api_key_env) if reader.url else (teacher.url, teacher.api_key_env)
         assert url is not None  # checks.py requires the teacher's
-        return ModelSpec(url, reader.model, variable, {}, reader.price_in, reader.price_out)
+        return ModelSpec(url, reader.model, variable, price_in=reader.price_in, price_out=reader.price_out)
 
     @property
     def limits(self) -> RequestLimits:

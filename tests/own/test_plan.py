@@ -101,6 +101,8 @@ def test_neither_a_text_nor_true_is_a_number(key, value):
     [
         ("filter.replays=0", "filter.replays must be a whole number of at least 1"),
         ("documents.folder=''", "documents.folder must be a text that is not empty"),
+        ("run.seed=9223372036854775808", "run.seed must be a whole number of at most 64 bits"),
+        ("teacher.body={temperature: .nan}", "teacher.body must be a mapping of a request's keys"),
         ("teacher.api_key_env=sk-1", "teacher.api_key_env must be the name of an environment variable$"),
     ],
 )
