@@ -82,10 +82,9 @@ def run(command: BuildCommand) -> int:
         if name and is_hub_name(name) and command.step != "merge":  # a merge may not need its encoder
             resolve_model(name)  # fetches it: with --check-only too, since only that shows whether it exists
         if command.check_only:
-            print(f"all checks passed: would write {command.out or command.parts}")
+            print(f"all checks passed: would write {command.target}")
             return 0
-        # A merge writes --out, and the steps before it write --parts.
-        with disk_errors(command.out or command.parts or Path()):
+        with disk_errors(command.target):
             if command.backend == "hybrid":
                 _build_hybrid(command)
             else:
@@ -98,7 +97,7 @@ def run(command: BuildCommand) -> int:
 
 def check(command: BuildCommand) -> None:
     """Raise UserError, or UserErrors, with all problems on this machine."""
-    with disk_errors(command.out or command.parts or Path()):  # a file may not be readable
+    with disk_errors(command.target):  # a file may not be readable
         check_all(*filter(_has_arguments, _checks(command)))
 
 
@@ -218,6 +217,11 @@ def _print_serve_command(out: Path, manifest: Manifest) -> None:
     print(f"rag-r1 index serve --index {quote(str(out))}")
 
 
+def _skipped_text(rows: int) -> str:
+    """Return the part of a message about malformed rows that were skipped; empty without any."""
+    return f", {rows} malformed rows skipped" if rows else ""
+
+
 #: Step -> its function. A hybrid has none of these steps (`run`).
 _STEPS = {
     "all": _build_index,
@@ -226,11 +230,6 @@ _STEPS = {
     "merge": _merge_parts,
     "import": _import_index,
 }
-
-
-def _skipped_text(rows: int) -> str:
-    """Return the part of a message about malformed rows that were skipped; empty without any."""
-    return f", {rows} malformed rows skipped" if rows else ""
 
 
 if __name__ == "__main__":

@@ -147,6 +147,11 @@ class BuildCommand(Options):
             **dict(self.dense),
         )
 
+    @property
+    def target(self) -> Path:
+        """The folder that the step writes; the working directory if its option is missing."""
+        return (self.parts if self.step in ("passages", "encode") else self.out) or Path()
+
     def unused_flags(self) -> list[str]:
         """Return the flags that were given and have no effect with this back end and step."""
         names = {*_UNUSED_BY_BACKEND[self.backend or "dense"], *_UNUSED_BY_STEP.get(self.step, ())}

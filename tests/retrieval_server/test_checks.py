@@ -331,7 +331,8 @@ def test_check_only_of_a_build_writes_nothing(corpus, bm25_index, tmp_path, caps
     out = tmp_path / "index"
     build = ["build", "--backend", "bm25", "--corpus", str(corpus), "--out", str(out)]
     split = ["split", "--index", str(bm25_index), "--shards", "2", "--out", str(out)]
-    for words in (build, split):
+    passages = ["build", "passages", "--corpus", str(corpus), "--parts", str(out), "--out", "elsewhere"]
+    for words in (build, split, passages):
         assert commands.main([*words, "--check-only"]) == 0
         (line,) = capsys.readouterr().out.splitlines()
         assert line.startswith("all checks passed") and str(out) in line and not list(tmp_path.iterdir())
