@@ -1,7 +1,8 @@
 """The wordings of the questions, by kind of entity and relation.
 
 A wording has fields in braces. `{name}` is the name of the entity, or a description of it; `{one}` and
-`{other}` are two names; the fields of TWO_FACTS are relations, with underscores in place of blanks.
+`{other}` are two names. The fields of TWO_FACTS are relations, with underscores in place of blanks, and
+`{noun}`, the word for the entity on its page, such as "novel".
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ BRIDGES: dict[str, dict[str, Wordings]] = {
 }
 
 #: Kind -> two relations -> questions for the entity that has both facts.
-TWO_FACTS: dict[str, dict[tuple[str, ...], Wordings]] = {
+TWO_FACTS: dict[str, dict[tuple[str, str], Wordings]] = {
     "person": {
         ("nationality", "birth date"): (
             "Which {nationality} {noun} was born on {birth_date}?",

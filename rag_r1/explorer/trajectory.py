@@ -24,7 +24,8 @@ from rag_r1.io.errors import DataError
 from rag_r1.io.ordinary_files import open_ordinary
 from rag_r1.protocols.actions import well_formed
 
-#: Maximum number of siblings, and of rows in the history.
+#: Maximum number of siblings, from which the mean and deviation of their group are computed, and of rows in
+#: the history. Trainings have much smaller groups.
 _MAX_ROWS = 500
 #: Maximum number of queries, and of gold passages, in the evidence of a cause.
 _MAX_EVIDENCE = 50

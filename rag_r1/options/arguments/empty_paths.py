@@ -16,7 +16,7 @@ def no_empty_path(cls: type[BaseModel], value: Any, info: ValidationInfo) -> Any
     field = cls.model_fields[str(info.field_name)]
     kinds = [field.annotation, *get_args(field.annotation)]
     takes_paths = any(kind is Path or Path in get_args(kind) for kind in kinds)
-    if takes_paths and "" in (value if isinstance(value, list) else [value]):
+    if takes_paths and "" in (value if isinstance(value, list | tuple) else [value]):
         name = presentation(field)["metavar"] if is_positional(field) else flag_of(info.field_name)
         raise ValueError(f"argument {name}: must be a path, not ''")
     return value

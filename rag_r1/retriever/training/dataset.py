@@ -43,8 +43,8 @@ class TrainingData:
     queries: list[str]
     #: The numbers of each row's passages, the positive one first.
     passages: list[list[int]]
-    #: The text of each passage, by its number, with the encoder's prefix; empty for a passage that only rows
-    #: with more negatives than the training uses name.
+    #: The text of each passage, by its number, with the encoder's prefix. It is empty for a passage that is
+    #: numbered but not used, since it is only a negative beyond those that the training takes of a row.
     texts: list[str]
     #: The rows as the loss needs them (loss.py).
     table: BatchTable

@@ -2,9 +2,9 @@
 
 Every check is a small function that yields `Finding`s (findings.py), each with what was checked, its state
 and, if that is not ok, the remedy. packages.py checks the installed packages, registration.py our
-registrations in veRL, and hardware.py the machine. A training can start in spite of warnings. If anything is
-missing, it cannot, and the exit status is 1. The scripts in the root of the repository run this command
-first.
+registrations in veRL, hardware.py the machine, and this module a retrieval server. A training can start in
+spite of warnings. If anything is missing, it cannot, and the exit status is 1. The scripts in the root of the
+repository run this command first.
 """
 
 from __future__ import annotations
@@ -59,8 +59,9 @@ def find_all(retriever: str | None) -> Iterator[Finding]:
     yield from check_driver()
     yield from check_versions()
     yield from check_trl()
-    if version_of("verl") and version_of("torch"):
-        yield from check_registration()
+    if version_of("torch"):
+        if version_of("verl"):
+            yield from check_registration()
         yield from check_gpu()
     if version_of("psutil"):
         yield from check_memory()
