@@ -158,3 +158,13 @@ def test_no_benchmark_names_the_published_pages_as_the_place_for_its_output(scri
         if keyword.arg == "default"
     ]
     assert not [default for default in defaults if "docs" in default]
+
+
+def test_padded_and_packed_rows_are_compared_in_both_number_formats():
+    policy = ROOT / "rag_r1" / "demo" / "policy" / "rag_r1_mq"
+    _, _, *rows = run("packed_rows.py", "--model", policy, "--lengths", "9", "40", "3").splitlines()
+    cells = [row.strip("| ").split(" | ") for row in rows]
+    assert [row[:2] for row in cells] == [
+        [name, numbers] for numbers in ("fp32", "bf16") for name in ("padded", "packed")
+    ]
+    assert cells[0][3] == "1.0"
