@@ -55,16 +55,20 @@ _ARTISTS = (
 )
 #: Words between `by` and a name, such as `the American rock band`.
 _DESCRIPTOR = rf"(?:(?:the )?(?:[\w\-–&/]+ ){{0,6}}?(?:{_ARTISTS})s? )?"
-_UNCERTAIN = re.compile(r"\bc\.|circa|\bor\b|\?|bapti[sz]ed|O\.S\.|Old Style|disputed|probably|\bca\.|/")
+_UNCERTAIN = re.compile(
+    r"\bc\.|circa|\bor\b|\?|bapti[sz]ed|O\.S\.|Old Style|disputed|probably|\bca\.|/|\d ?B\.?C"
+)
 #: Adjectives that may stand before the nationality of a person.
 _BEFORE_NATION = (
     "former|retired|late|professional|prominent|noted|independent|award-winning|Grammy Award-winning|"
     "pioneering|leading|influential|contemporary|young"
 )
-#: Words after a nationality that show that no nationality is meant, as in `American football`.
-_NO_NATION = re.compile(
-    r"[-–/]|,? (?:and|or|&)\b|,? ?born| (?:football|rules|literature|language|gridiron|Idol|folk music|Civil|"
-    r"Revolutionary|Army|Navy|Air|League|Premier|Open|descent|Film|Television|Academy|Parliament)\b"
+#: What follows a nationality: a word in lower case or one of these, but no other name, as in `German
+#: Shepherd`, no second nationality, and no word with which it means another thing, as in `American football`.
+_AFTER_NATION = re.compile(
+    r"$|,? (?:DJ|R&B|YouTuber|Olympic|Paralympic|Roman Catholic|Catholic|Anglican|Grammy)\b|"
+    r",? (?!(?:and|or|born|football|rules|literature|language|gridiron|folk music|descent|horn|history|"
+    r"mythology|studies)\b)[a-zà-ÿ]"
 )
 
 
@@ -73,12 +77,15 @@ def life_of(opening: str) -> Life:
     match = LIFE.match(opening)
     if match is None or _UNCERTAIN.search(match["life"]):
         return Life()
-    life, when = match["life"].strip(), rf"({DATE}|{YEAR})\b"
+    life, when, where = match["life"].strip(), rf"({DATE}|{YEAR})\b", r"(?: ?,? in [^–;\d]+| ?, [^–;\d]+)?"
     if born := re.search(rf"\b(?:born|b\.)(?: in| on)? {when}", life):
-        died = re.search(rf"\b(?:died|d\.) {when}", life) or re.search(rf"[–-] ?{when}$", life)
-        return Life(born[1], died[1] if died and died.start(1) != born.start(1) else None)
-    lived = re.search(rf"(?:^|[;,] ?){when}(?: in [^–]+| ?, [^–\d]+)? ?[–-] ?{when}", life)
-    return Life(lived[1], lived[2]) if lived else Life()
+        until = re.compile(rf"{where} ?[–-] ?{when}$")
+        died = re.search(rf"\b(?:died|d\.) {when}", life) or until.match(life, born.end())
+        birth, death = born[1], died and died[1]
+    else:
+        lived = re.search(rf"(?:^|[;,] ?){when}{where} ?[–-] ?{when}", life)
+        birth, death = lived.groups() if lived else (None, None)
+    return Life(birth, death) if not death or birth[-4:] <= death[-4:] else Life()
 
 
 def year_of_life(event: Literal["birth", "death"], opening: str, text: str) -> Values:
@@ -99,7 +106,7 @@ def nationality(opening: str, text: str) -> Values:
     description = match["rest"] if match else opening
     predicate = re.search(rf" {IS} an? (?:(?:{_BEFORE_NATION}) )*([^.;]*)", description)
     nation = predicate and NATION_REGEX.match(predicate[1])
-    if not predicate or not nation or _NO_NATION.match(predicate[1][nation.end() :]):
+    if not predicate or not nation or not _AFTER_NATION.match(predicate[1][nation.end() :]):
         return
     clause = re.split(r"\b(?:who|known|best|whose|where)\b", predicate[1])[0]
     if len({match[0] for match in NATION_REGEX.finditer(clause)}) == 1:
