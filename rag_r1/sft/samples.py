@@ -93,7 +93,7 @@ class SampleSelection:
             except UnusableSampleError as error:
                 self._drop("trace", str(record.get("id")), error)
         for trace in self._thin_out(traces):
-            self.counts["traces that search" if trace.searches else "traces that answer at once"] += 1
+            self.counts["traces that search" if trace.has_search else "traces that answer at once"] += 1
             for row in samples_of(trace, self.tokens.protocol, self.rules.layout):
                 self._add(row, trace.documents)
 
@@ -129,7 +129,7 @@ class SampleSelection:
         """Drop traces that answer without a search, at random, until their share is at most `thought_only`;
         returns the remaining traces in order. If no trace searches, none is dropped."""
         share = Fraction(str(self.rules.thought_only))  # in floats, 2 * 0.6 / 0.4 is less than 3
-        direct = [index for index, trace in enumerate(traces) if not trace.searches]
+        direct = [index for index, trace in enumerate(traces) if not trace.has_search]
         n_searching = len(traces) - len(direct)
         limit = len(direct) if share >= 1 or not n_searching else int(n_searching * share / (1 - share))
         rng = random.Random(f"thought-only-{self.rules.seed}")

@@ -85,20 +85,26 @@ class Trace:
     documents: tuple[Document, ...]
 
     @property
-    def searches(self) -> bool:
+    def has_search(self) -> bool:
         """Whether the answer comes after a search."""
         return len(self.pieces) > 1
 
 
-def check_right(record: Trajectory, golds: Sequence[str], metric: Metric = "em") -> None:
-    """Raise UnusableSampleError unless the trajectory's answer is right."""
+def _check_answered(record: Trajectory) -> str:
+    """Return the trajectory's answer. Raises UnusableSampleError if it has none."""
     if record.answer is None or record.status != "answered":
         raise UnusableSampleError("unanswered", f"it ended as {record.status}")
+    return record.answer
+
+
+def check_right(record: Trajectory, golds: Sequence[str], metric: Metric = "em") -> None:
+    """Raise UnusableSampleError unless the trajectory's answer is right."""
+    answer = _check_answered(record)
     if not golds:
         raise UnusableSampleError("no_golds")
     score = exact_match if metric == "em" else cover_exact_match
-    if not score(record.answer, golds):
-        raise UnusableSampleError("wrong", f"{record.answer[:80]!r}, not {golds[0][:80]!r}")
+    if not score(answer, golds):
+        raise UnusableSampleError("wrong", f"{answer[:80]!r}, not {golds[0][:80]!r}")
 
 
 def trace_of(record: Trajectory, protocol: Protocol, trace_id: str | None = None) -> Trace:
@@ -109,8 +115,7 @@ def trace_of(record: Trajectory, protocol: Protocol, trace_id: str | None = None
     """
     if record.protocol != protocol.name:
         raise UnusableSampleError("other_protocol", f"{record.protocol}, not {protocol.name}")
-    if record.answer is None or record.status != "answered":
-        raise UnusableSampleError("unanswered", f"it ended as {record.status}")
+    answer = _check_answered(record)
     if record.failures:
         raise UnusableSampleError("failure", f"{record.failures[0].kind}: {record.failures[0].detail}")
     if not record.turns:
@@ -119,22 +124,23 @@ def trace_of(record: Trajectory, protocol: Protocol, trace_id: str | None = None
     documents: list[Document] = []
     for number, turn in enumerate(record.turns, 1):
         is_last = number == len(record.turns)
-        pieces.append(Piece(_turn_text(turn, number, is_last, protocol), generated=True))
+        text = _turn_text(turn, number, answer if is_last else None, protocol)
+        pieces.append(Piece(text, generated=True))
         if not is_last:
-            pieces.append(Piece(_observation(turn, number, protocol), generated=False))
+            pieces.append(Piece(_observation(turn, text, number, protocol), generated=False))
             documents += [document for call in turn.calls for document in call.documents or ()]
     check_text(trace_id or record.id, record.question, *(piece.text for piece in pieces))
     return Trace(trace_id or record.id, record.question, tuple(pieces), tuple(documents))
 
 
-def _turn_text(turn: Turn, number: int, is_last: bool, protocol: Protocol) -> str:
+def _turn_text(turn: Turn, number: int, answer: str | None, protocol: Protocol) -> str:
     """Return the text of a turn up to its closing tag.
 
-    Raises UnusableSampleError unless the text is a search or an answer that agrees with the record.
+    Raises UnusableSampleError unless the text is the `answer` of the record or, with None, the turn's search.
     """
     if turn.row:
         raise UnusableSampleError("rewritten", f"turn {number} is in row {turn.row}")
-    expected = ("answer",) if is_last else ("search", "call")
+    expected = ("search", "call") if answer is None else ("answer",)
     if turn.action not in expected or turn.status != "ok":
         raise UnusableSampleError("other_action", f"turn {number} is {turn.action} ({turn.status})")
     text = cut_at_stop(turn.text, protocol, f"turn {number}")
@@ -144,6 +150,8 @@ def _turn_text(turn: Turn, number: int, is_last: bool, protocol: Protocol) -> st
         raise UnusableSampleError(
             "unreadable", f"turn {number} calls {calls}, and the record names other calls"
         )
+    if action.kind != turn.action or (answer is not None and action.text != answer):
+        raise UnusableSampleError("unreadable", f"turn {number} is not the record's {turn.action}")
     return text
 
 
@@ -170,14 +178,14 @@ def cut_at_stop(text: str, protocol: Protocol, location: str) -> str:
     return text
 
 
-def _observation(turn: Turn, number: int, protocol: Protocol) -> str:
-    """Render the observation after a turn in the student's protocol.
+def _observation(turn: Turn, text: str, number: int, protocol: Protocol) -> str:
+    """Render the observation after a turn with this text in the student's protocol.
 
     Raises UnusableSampleError if a call of the turn failed.
     """
     if any(call.status != "ok" or call.documents is None for call in turn.calls):
         raise UnusableSampleError("failure", f"a call of turn {number} was not answered")
-    calls = getattr(protocol.parse(turn.text), "calls", ())
+    calls = getattr(protocol.parse(text), "calls", ())
     return protocol.observation([call.text for call in calls], [call.documents or [] for call in turn.calls])
 
 

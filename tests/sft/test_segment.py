@@ -154,6 +154,10 @@ def test_turns_that_say_other_than_the_record_are_left_out():
     record, _ = played([SEARCH, ANSWER])
     record.turns[1].row = 1
     assert refused(record) == "rewritten"
+    assert refused(replace(played([ANSWER])[0], answer="Rhine")) == "unreadable"
+    record, _ = played([SEARCH, ANSWER])
+    record.turns[0].text, record.turns[0].calls = ANSWER, []
+    assert refused(record) == "unreadable", "an answer in place of a search"
 
 
 @pytest.mark.parametrize(
