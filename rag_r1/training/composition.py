@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rag_r1.config.recipes import KINDS, Recipe, kind_of, shipped_names
 from rag_r1.options.arguments.overrides import is_override
@@ -50,7 +50,7 @@ _QUOTING = (
 
 
 def compose_recipe(recipe: Recipe, overrides: Sequence[str]) -> DictConfig:
-    """Return the whole configuration, as veRL will see it.
+    """Return the whole configuration, as veRL will see it. Warnings of bitsandbytes are silenced.
 
     Raises RunError naming the key or file if the recipe cannot be composed, or if the block `rag_r1` refers
     to an environment variable that is not set.
@@ -78,7 +78,7 @@ def compose_recipe(recipe: Recipe, overrides: Sequence[str]) -> DictConfig:
         missing = str(fault.missing_cfg_file or "?").removesuffix(".yaml")
         hint = did_you_mean(missing.strip("/"), shipped_names()) or "correct its defaults list"
         raise RunError(f"{recipe.name} is built on {missing!r}, which is not there: {hint}") from fault
-    except (HydraException, OmegaConfBaseException) as fault:
+    except (HydraException, OmegaConfBaseException, TypeError) as fault:  # TypeError: no entry of a list
         raise RunError(f"{recipe.name}: {fault}") from fault
     except (ValueError, AssertionError) as fault:  # of a defaults list, or of a group whose value is no name
         remedy = "correct its defaults list, or an override such as platform=NAME"
@@ -110,7 +110,7 @@ def reading_recipe(overrides: Sequence[str], *checks: Callable[[], object]) -> I
         try:
             yield
         except FAULTS:
-            wrong = filter(None, map(_syntax_problem, overrides))
+            wrong = filter(None, map(_problem_of_text, overrides))
             for sentence in PreflightReport(list(wrong)).sentences:
                 start_checks.add(RunError(sentence))
             for check in checks:
@@ -121,7 +121,7 @@ def reading_recipe(overrides: Sequence[str], *checks: Callable[[], object]) -> I
 def compose_valid(recipe: Recipe, overrides: Sequence[str]) -> tuple[DictConfig, list[Problem]]:
     """Return the configuration without the wrong overrides, so that the rest can be checked as well, and a
     Problem for each wrong override. Raises RunError if the fault is not in an override."""
-    malformed = {override: problem for override in overrides if (problem := _syntax_problem(override))}
+    malformed = {override: problem for override in overrides if (problem := _problem_of_text(override))}
     valid, faults = [override for override in overrides if override not in malformed], []
     while True:
         try:
@@ -131,7 +131,7 @@ def compose_valid(recipe: Recipe, overrides: Sequence[str]) -> tuple[DictConfig,
             wrong = next(named, None) or _first_override_with(fault, recipe, valid)
             if wrong is None:
                 raise
-            valid.remove(wrong)
+            valid = [override for override in valid if override != wrong]
             faults.append((wrong, fault.__cause__))
         else:
             problems = [_override_problem(config, *fault) for fault in faults]
@@ -183,14 +183,14 @@ def refuse_own_keys(overrides: Sequence[str], own_keys: Collection[str], command
         raise StartError([f"{key}: {command} sets this key itself: {remedy}" for key in wrong_keys])
 
 
-def _syntax_problem(override: str) -> Problem | None:
-    """Return the Problem of an override that cannot be read, or that replaces a whole block by a single value
-    or a list, such as `data=null`. A text may be an interpolation or, without a dot in the key, the name of a
-    group's file."""
+def _problem_of_text(override: str) -> Problem | None:
+    """Return the Problem that an override has in any recipe: it cannot be read, or it replaces a whole block
+    by a single value or a list, such as `data=null`. A text may be an interpolation or, without a dot in the
+    key, the name of a group's file."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import OverrideParseException
 
-    if not is_override(override):
+    if not is_override(override) or override.lstrip("+~").startswith("="):
         return error(override, "this is not key=value or ~key", "give it a value, or its flag before it")
     try:
         [parsed] = OverridesParser.create().parse_overrides([override])
@@ -243,8 +243,9 @@ def _override_problem(config: DictConfig, override: str, fault: BaseException) -
         remedy = f"in a file of your own: defaults: [the recipe, /preset: {value}, _self_]"
         return error(key, "the defaults list of this recipe has no preset to replace", remedy)
     if OmegaConf.is_dict(OmegaConf.select(config, key)) and not value.startswith("{"):
-        return error(key, f"is a block of keys, not {value}", f"write {key}={{KEY: VALUE}}")
+        return error(key, f"is a block of keys, not {value}", f"set a key of it: {key}.KEY=VALUE")
     if "Could not override" in message:
+        key = _unknown_key(config, override)
         return error(key, "there is no such key", _key_hint(config, key))
     if options := getattr(fault, "options", None):  # of a MissingConfigException of Hydra
         return error(key, f"there is no {key} {value!r}", f"use one of {', '.join(options)}")
@@ -263,13 +264,30 @@ def _list_without_entry(config: DictConfig, key: str) -> str | None:
     return None
 
 
+def _unknown_key(config: DictConfig, override: str) -> str:
+    """Return the key that an override gives and the configuration does not have. It may be a key in the
+    override's value, as in `trainer={a: 1}`."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from omegaconf import OmegaConf
+
+    def unknown_keys(node: Any, value: object, key: str) -> Iterator[str]:
+        if isinstance(value, dict) and OmegaConf.is_dict(node):
+            for name, inner in value.items():
+                path = f"{key}.{name}"
+                yield from unknown_keys(node.get(name), inner, path) if name in node else [path]
+
+    [parsed] = OverridesParser.create().parse_overrides([override])
+    key = parsed.key_or_group
+    return next(unknown_keys(OmegaConf.select(config, key), parsed.value(), key), key)
+
+
 def _key_hint(config: DictConfig, key: str) -> str:
     """Return a hint for an unknown key: the most similar existing key, and all keys of the same block."""
     from omegaconf import OmegaConf
 
     node, path, names = config, [], key.split(".")
-    while len(names) > 1 and OmegaConf.is_dict(node) and names[0] in node:
-        node = node.get(names[0])
+    while len(names) > 1 and (OmegaConf.is_list(node) or (OmegaConf.is_dict(node) and names[0] in node)):
+        node = OmegaConf.select(node, names[0])
         path.append(names.pop(0))
     if not OmegaConf.is_dict(node):
         return f"{'.'.join(path)} is a value, and has no keys"

@@ -10,7 +10,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from rag_r1.config.recipes import Recipe
-from rag_r1.training.composition import compose_recipe
+from rag_r1.training.composition import compose_recipe, compose_valid
 
 
 def test_veRL_is_not_imported_to_compose_a_recipe():
@@ -39,3 +39,13 @@ def test_bitsandbytes_does_not_warn_before_the_problems_of_a_recipe(caplog):
     compose_recipe(Recipe.find("rag_r1/grpo"), [])
     logging.getLogger("bitsandbytes.backends.cpu.ops").warning("Failed to load a kernel")
     assert caplog.messages == []
+
+
+@pytest.mark.slow
+def test_wrong_keys_in_lists_in_values_and_given_twice_are_named_once():
+    wrong = ["rag_r1.reward.em.weight=1", "rag_r1.reward.0.nope=1", "trainer={v1: {nope: 2}}", "=3"]
+    _, problems = compose_valid(Recipe.find("rag_r1/grpo"), [*wrong, wrong[1]])
+    named = {problem.where: f"{problem.what}: {problem.remedy}" for problem in problems}
+    assert len(problems) == 4 and "rag_r1.reward is a list of 1" in named["rag_r1.reward.em.weight"]
+    assert "rag_r1.reward.0 has term, weight" in named["rag_r1.reward.0.nope"]
+    assert "trainer.v1 has" in named["trainer.v1.nope"] and "not key=value" in named["=3"]
