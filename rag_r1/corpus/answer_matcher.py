@@ -85,15 +85,18 @@ class AnswerMatcher:
         for answer in answers:
             self.add(answer)
 
-    def add(self, answer: str) -> str | None:
-        """Add an answer to those that are searched for. Returns its key, or None if it cannot be searched
-        for."""
+    @staticmethod
+    def key_of(answer: str) -> str | None:
+        """Return the key of an answer, or None if it cannot be searched for."""
         tokens = answer_tokens(answer)
-        if weak_reason(tokens) in ("empty", "long"):
-            return None
-        key = " ".join(tokens)
-        self.keys.setdefault(key, len(self.keys))
-        self._lengths[tokens[0]].add(len(tokens))
+        return None if weak_reason(tokens) in ("empty", "long") else " ".join(tokens)
+
+    def add(self, answer: str) -> str | None:
+        """Add an answer to those that are searched for, and return its key (`key_of`)."""
+        if (key := self.key_of(answer)) is not None:
+            tokens = key.split(" ")
+            self.keys.setdefault(key, len(self.keys))
+            self._lengths[tokens[0]].add(len(tokens))
         return key
 
     def matches_in(self, text: str) -> set[int]:

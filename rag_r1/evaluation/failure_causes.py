@@ -66,7 +66,7 @@ def verdict(record: Record) -> bool | None:
     """Return whether the answer was right; None for a trajectory that was not judged, such as a masked one.
 
     The record's key `right` decides if there is one, else the EM in its rewards, else the EM that is computed
-    from its golds.
+    from its golds. Raises TypeError for a status that is a list or an object.
     """
     if "right" in record:
         return record["right"] if isinstance(record["right"], bool) else None
@@ -153,9 +153,9 @@ class _Golds:
         matcher, answers, words = AnswerMatcher(), [], set()
         for gold in as_golds(record.get("golds")):
             for parts in {(gold,), tuple(filter(None, _PARTS.split(gold)))}:
-                keys = [matcher.add(part) for part in parts]
+                keys = [matcher.key_of(part) for part in parts]
                 if keys and all(key is not None and key not in YES_NO for key in keys):
-                    answers.append(frozenset(matcher.keys[key] for key in keys))
+                    answers.append(frozenset(matcher.keys[matcher.add(part)] for part in parts))
                     words |= {max(key.split(), key=len) for key in keys}
         return cls(matcher, answers, frozenset(words))
 

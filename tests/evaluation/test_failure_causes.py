@@ -52,6 +52,11 @@ def test_the_parts_of_an_answer_may_stand_in_different_passages():
     assert cause([searched("Mara", [PASSAGE]), searched("Tito", [OTHER])], **golds) == "retrieved_and_misread"
 
 
+def test_a_part_of_an_answer_that_is_not_split_marks_no_passage():
+    one = record("q", "x", [searched("series", ["The prime minister of Peru."])], golds=["Yes, Minister"])
+    assert gold_positions(one) == [] and cause_of(one) != "retrieved_and_misread"
+
+
 @pytest.mark.parametrize(
     ("gold", "text", "stands"),
     [
