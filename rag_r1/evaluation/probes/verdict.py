@@ -3,9 +3,9 @@
 The figures are those of metrics.py, as search_card.json has them: each condition has `em`, `questions`,
 `episodes` and `failed`, and each but the real run the differences from it. The verdict depends on
 `over_half`, the EM less half of the real run's, in the conditions in which the policy cannot find the
-evidence (`WITHOUT_EVIDENCE`). If its interval is below 0 in all of them, the EM without the evidence is less
-than half of that with it: the policy searches. If the interval is above 0 with a closed book, the policy
-already knows the answers. If neither holds, the verdict is mixed or open (`_verdict_of`).
+evidence (`WITHOUT_EVIDENCE`). If its interval is below 0 in all of them that were run, the EM without the
+evidence is less than half of that with it: the policy searches. If the interval is above 0 with a closed
+book, the policy already knows the answers. If neither holds, the verdict is mixed or open (`_verdict_of`).
 """
 
 from __future__ import annotations
@@ -47,14 +47,16 @@ def _verdict_of(over_half: Mapping[str, Mapping[str, Any]]) -> tuple[Verdict, st
         return "open", f"Too few questions for a verdict: it takes {MIN_QUESTIONS} in each condition."
     sides = {name: _side(difference) for name, difference in over_half.items()}
     if all(side == "below" for side in sides.values()):
-        half = "less than half of what it answers with it"
-        return "searches", f"It searches: without the evidence it answers {half}."
+        share = "less than half of what it answers with it"
+        return "searches", f"It searches: without the evidence it answers {share}."
     if sides.get("closed_book") == "above":
-        half = "more than half of what it answers with search"
-        return "knows", f"It already knows: with a closed book it answers {half}."
+        share = "more than half of what it answers with search"
+        return "knows", f"It already knows: with a closed book it answers {share}."
     if over := [name for name, side in sides.items() if side == "above"]:
-        half = "more than half of its right answers"
-        return "mixed", f"It does not depend on the evidence: it keeps {half} with {_names(over)}."
+        share = "more than half of its right answers"
+        below = _names(name for name, side in sides.items() if side == "below")
+        others = f", but less than half with {below}" if below else ""
+        return "mixed", f"Mixed: it keeps {share} with {_names(over)}{others}."
     undecided = _names(name for name, side in sides.items() if side == "open")
     return "open", f"Open: with {undecided} it may keep more or less than half of its right answers."
 

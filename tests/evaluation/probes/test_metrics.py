@@ -58,6 +58,8 @@ def test_the_sentences_say_what_was_found_in_words():
     assert card["sentences"][0].startswith("It answers 90 % [")
     assert "0 % [0, 12] with a closed book" in card["sentences"][0], "Clopper and Pearson's bound of 0 of 30"
     assert card["sentences"][1].startswith("It searches")
+    mixed = card_of(real=R, closed_book=W, random=R)["sentences"][1]
+    assert mixed.endswith("with random passages, but less than half with a closed book.")
     assert len(card["sentences"]) == 3 and "gold passages" in card["sentences"][2]
 
 
