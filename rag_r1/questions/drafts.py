@@ -18,7 +18,7 @@ from rag_r1.questions.seeds import GUESSABLE, MULTI_HOP, KindName, Seed
 #: The steps in their order. Each maps its reasons for refusing a draft to an explanation for the data card.
 REASONS: dict[str, dict[str, str]] = {
     "draft": {
-        "malformed_reply": "no reply of the teacher was the JSON that was asked for",
+        "malformed_reply": "the teacher gave no reply that was the JSON that was asked for",
         "teacher_declined": "the teacher said that the passages hold no such question",
     },
     "rules": {

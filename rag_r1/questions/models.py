@@ -60,7 +60,8 @@ async def open_endpoint(
 
 
 class Teacher(StrictReplies):
-    """Writes a draft for a seed, sampled at `temperature`."""
+    """Writes a draft for a seed, sampled at `temperature`, and after the first attempt at no less than
+    RETRY_TEMPERATURE."""
 
     def __init__(
         self, model: ModelSpec, prompts: Prompts, temperature: float, endpoint: Endpoint, cache: ResponseCache
@@ -79,8 +80,9 @@ class Teacher(StrictReplies):
         offset = int.from_bytes(hashlib.sha256(seed.id.encode()).digest()[:3], "big")
 
         def make_request(attempt: int) -> tuple[dict[str, Any], int]:
+            temperature = max(self.temperature, RETRY_TEMPERATURE) if attempt else self.temperature
             body = request_body(
-                model, instructions, case, TEACHER_TOKENS, temperature=self.temperature, seed=offset + attempt
+                model, instructions, case, TEACHER_TOKENS, temperature=temperature, seed=offset + attempt
             )
             return with_own_keys(body, self.model.body, TEACHER_TOKENS)
 
