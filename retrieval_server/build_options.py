@@ -160,7 +160,7 @@ class BuildCommand(Options):
     def contradictions(self) -> Iterator[UserError]:
         """Yield an error for each option that is missing, and for options that contradict each other."""
         if self.backend == "hybrid":
-            if self.step != "all" or self.corpus or not self.hybrid.of or not self.out:
+            if self.corpus or len(self.hybrid.of) < 2 or not self.out:
                 text = "--backend hybrid needs --of DIR --of DIR and --out, and no corpus"
                 yield UserError(text, "--of", "--out")
         elif self.hybrid.of:
@@ -176,7 +176,7 @@ class BuildCommand(Options):
                 yield UserError(text)
         if self.step == "all" and self.dense.encoder and self.backend not in (None, "dense"):
             yield UserError(f"--encoder is for --backend dense, not {self.backend}")
-        if self.step != "all" and self.backend not in (None, "dense", "hybrid"):
+        if self.step != "all" and self.backend not in (None, "dense"):
             yield UserError(f"{self.step} is a step of a dense index; {self.backend} is built in one go")
         if self.step in ("all", "import") and (self.parts or self.part):
             text = "--parts and --part belong to: rag-r1 index build passages|encode|merge ..."
@@ -201,7 +201,12 @@ class BuildCommand(Options):
         if self.skip_bad_rows:
             yield UserError("--skip-bad-rows: a row left out would shift later vectors; repair the corpus")
         dense = self.dense
-        chooses_index = dense.factory != "Flat" or dense.preset or dense.recall_queries or dense.train_sample
+        chooses_index = (
+            dense.factory != DenseOptions().factory
+            or dense.preset
+            or dense.recall_queries
+            or dense.train_sample
+        )
         if imported.faiss and chooses_index:
             flags = "--factory, --preset, --recall-queries, --train-sample"
             yield UserError(f"{flags}: the index of --faiss is built already; drop them")

@@ -254,6 +254,14 @@ def test_a_contradiction_hides_no_wrong_folder_of_a_hybrid(more, tmp_path, capsy
     assert missing(capsys.readouterr().err, ["and no corpus", tmp_path / "none", "2 problems"]) == []
 
 
+def test_a_step_of_a_hybrid_is_named_and_nothing_that_was_given(tmp_path, capsys):
+    folders = [f"--{flag}={tmp_path / name}" for flag, name in (("of", "a"), ("of", "b"), ("out", "new"))]
+    with pytest.raises(SystemExit):
+        commands.main(["build", "merge", "--backend", "hybrid", *folders])
+    errors = capsys.readouterr().err
+    assert "merge is a step of a dense index; hybrid" in errors and "needs --of" not in errors
+
+
 def test_a_token_that_a_header_cannot_contain_is_named_and_not_shown(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("RETRIEVAL_TOKEN", "my secret")
     message = refused(capsys, "serve", "--port", "0", "--index", tmp_path / "none", "--check-only")
