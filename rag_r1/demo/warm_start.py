@@ -129,7 +129,7 @@ def warm_batches(
         yield [(ids, list(map(float, mask))) for ids, mask in encoded]
 
 
-def no_search_base(
+def no_search_base_batches(
     tokenizer: TokenizerBase, steps: int, kinds: Sequence[str], seed: str
 ) -> Iterator[list[Row]]:
     """Yield the batches of the base for a policy that must never see a search."""
@@ -139,7 +139,7 @@ def no_search_base(
         yield [(ids, base_weights(ids, mask)) for ids, mask in batch]
 
 
-def no_search_warm(tokenizer: TokenizerBase, seed: int, counts: Counter[str]) -> Iterator[list[Row]]:
+def no_search_warm_batches(tokenizer: TokenizerBase, seed: int, counts: Counter[str]) -> Iterator[list[Row]]:
     """Yield the batches of the warm start for a policy that must never see a search. `counts` collects the
     kinds of their rows."""
     for batch in r1_searcher_traces.batches(
@@ -181,7 +181,8 @@ class WarmStartArguments(Arguments):
     out: Path = argument("policy folder to write")
     seed: int = argument("seed of the weights and of the training worlds", default=0)
     base: Path | None = argument(
-        "policy folder of the base, which is read if it exists, else written", default=None
+        "policy folder of the base, which is read if it exists (whatever its --seed), else written",
+        default=None,
     )
     gold: bool = argument("use only strategies that find the answer (the ceiling)", default=False)
 
@@ -202,6 +203,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Make a warm start for the demo: format-learning SFT of a tiny policy, on a CPU.",
     )
     check_out(args.out)
+    if args.base and not (args.base / "config.json").exists():
+        check_out(args.base, flag="--base")
     learns_search = args.protocol != r1_searcher_traces.NAME
     start = time.perf_counter()
     model, tokenizer = _make_base(args, learns_search)
@@ -210,7 +213,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if learns_search:
         batches = warm_batches(tokenizer, protocol, args.gold, args.seed, counts)
     else:
-        batches = no_search_warm(tokenizer, args.seed, counts)
+        batches = no_search_warm_batches(tokenizer, args.seed, counts)
     train(model, batches, WARM, args.protocol)
     save_policy(args.out, model, tokenizer)
     parameters = sum(weight.numel() for weight in model.parameters())
@@ -224,10 +227,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _make_base(args: WarmStartArguments, learns_search: bool) -> tuple[Qwen2ForCausalLM, TokenizerBase]:
-    """Load the base from the folder `--base` if it exists; otherwise train it, and save it there."""
-    if args.base and (args.base / "config.json").exists():
-        return load_policy(args.base)
+    """Load the base from the folder `--base` if it exists; otherwise train it, and save it there. Raises
+    ValueError if the folder has a policy with the tokens of another protocol."""
     tokenizer = demo_tokenizer() if learns_search else r1_searcher_traces.no_search_tokenizer()
+    if args.base and (args.base / "config.json").exists():
+        model, base_tokenizer = load_policy(args.base)
+        if base_tokenizer.get_vocab() != tokenizer.get_vocab():
+            raise ValueError(f"--base {args.base} is not of --protocol {args.protocol}: give another folder")
+        return model, base_tokenizer
     model = make_policy(tokenizer, args.seed)
     phases = _base_phases if learns_search else _no_search_phases
     for number, (phase, batches) in enumerate(phases(tokenizer, args.seed), 1):
@@ -247,10 +254,12 @@ def _no_search_phases(
     tokenizer: TokenizerBase, seed: int
 ) -> Iterator[tuple[TrainingPhase, Iterator[list[Row]]]]:
     """Yield the two phases of the base for a policy that must never see a search, each with its batches."""
-    one_hop = no_search_base(tokenizer, ONE_HOP_STEPS, ("one_hop",), f"one-hop-{seed}")
-    all_kinds = no_search_base(tokenizer, UNSEARCHED_FIRST.steps - ONE_HOP_STEPS, KINDS, f"all-{seed}")
+    one_hop = no_search_base_batches(tokenizer, ONE_HOP_STEPS, ("one_hop",), f"one-hop-{seed}")
+    all_kinds = no_search_base_batches(
+        tokenizer, UNSEARCHED_FIRST.steps - ONE_HOP_STEPS, KINDS, f"all-{seed}"
+    )
     yield UNSEARCHED_FIRST, chain(one_hop, all_kinds)
-    second = no_search_base(tokenizer, UNSEARCHED_SECOND.steps, SECOND_KINDS, f"second-{seed}")
+    second = no_search_base_batches(tokenizer, UNSEARCHED_SECOND.steps, SECOND_KINDS, f"second-{seed}")
     yield UNSEARCHED_SECOND, second
 
 

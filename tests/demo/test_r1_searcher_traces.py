@@ -135,10 +135,10 @@ def test_a_tag_is_put_together_from_parts_and_words_are_whole(tokenizer):
 
 
 def test_only_repeated_tokens_and_the_policys_own_carry_the_bases_loss(tokenizer):
-    batch = next(warm_start.no_search_base(tokenizer, 1, world.KINDS, "weights"))
+    batch = next(warm_start.no_search_base_batches(tokenizer, 1, world.KINDS, "weights"))
     for _, weights in batch:
         assert set(weights) <= {0.0, warm_start.COPY_WEIGHT, 1.0} and weights[0] == 0.0 and weights[-1] == 1.0
-    _, weights = next(warm_start.no_search_warm(tokenizer, 0, Counter()))[0]
+    _, weights = next(warm_start.no_search_warm_batches(tokenizer, 0, Counter()))[0]
     assert set(weights) == {0.0, 1.0}
 
 
