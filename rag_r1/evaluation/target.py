@@ -152,7 +152,7 @@ def _context_of_model(folder: Path) -> int | None:
     Raises RunError if the file cannot be read."""
     try:
         return _context_tokens(read_model_config(folder).get("max_position_embeddings"))
-    except (OSError, ValueError, AttributeError, TypeError) as error:
+    except (OSError, ValueError) as error:
         remedy = "copy or download the model again, or give another folder"
         raise RunError(f"{folder / 'config.json'} cannot be read: {reason_of(error)}: {remedy}") from error
 

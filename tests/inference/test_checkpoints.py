@@ -248,6 +248,10 @@ def test_a_download_that_fails_is_named_with_the_remedy(error, monkeypatch):
 def test_the_keys_of_a_config_without_a_text_config_are_read(tmp_path):
     (tmp_path / "config.json").write_text('{"vocab_size": 7, "text_config": null}')
     assert model_config(tmp_path)["vocab_size"] == 7
+    (tmp_path / "config.json").write_text('{"vocab_size": null, "text_config": {"vocab_size": 5}}')
+    assert model_config(tmp_path)["vocab_size"] == 5
+    (tmp_path / "config.json").write_text('{"text_config": 5}')
+    assert model_config(tmp_path) == {}
 
 
 class Program:
