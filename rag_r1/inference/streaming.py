@@ -58,8 +58,10 @@ class StreamAssembler:
         self._extend_line(part[start:])
 
     def message(self) -> bytes:
-        """Return the complete response as JSON. Raises ValueError if the stream did not end with
-        `[DONE]`."""
+        """Return the complete response as JSON. Raises the errors of the class, also if the stream did not
+        end with `[DONE]`."""
+        if self._line:
+            self._end_line()
         if not self._done:
             raise ValueError("the stream broke off")
         choice = {"text": "".join(self._pieces), **self._choice}
@@ -107,7 +109,9 @@ class StreamAssembler:
 
     def _add_choice(self, piece: dict[str, Any]) -> None:
         """Add a chunk's part of the completion: its text, token ids, log-probs and the reason of its end."""
-        self._choice.update({key: piece[key] for key in ("finish_reason", "stop_reason") if key in piece})
+        for key in ("finish_reason", "stop_reason"):  # chunks after the last with text may have nulls again
+            if key in piece and (piece[key] is not None or key not in self._choice):
+                self._choice[key] = piece[key]
         if isinstance(piece.get("token_ids"), list):
             self._ids.extend(_numbers(piece["token_ids"]))
         logprobs = piece.get("logprobs")
@@ -139,7 +143,7 @@ async def assemble_body(
     """Return the body of a response, assembled if `on_text` is given and the response is a stream. Raises
     ValueError if it exceeds the limits, the errors of `StreamAssembler`, and aiohttp's."""
     kind = response.headers.get("Content-Type", "")
-    if on_text is None or response.status != 200 or not kind.startswith(CONTENT_TYPE):
+    if on_text is None or response.status != 200 or not kind.lower().startswith(CONTENT_TYPE):
         return await read_body(response, limits.bytes)
     assembler = StreamAssembler(on_text(), limits)
     async for part in response.content.iter_any():

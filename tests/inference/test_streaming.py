@@ -58,6 +58,14 @@ def test_what_is_no_whole_stream_is_an_error(stream):
         folded.message()
 
 
+def test_a_reason_outlasts_later_nulls_and_the_last_line_needs_no_break():
+    assembler = StreamAssembler(len)
+    for reason in ("null", '"stop"', "null"):
+        assembler.feed(b'data: {"choices": [{"text": "x", "finish_reason": %s}]}\n' % reason.encode())
+    assembler.feed(b"data: [DONE]")
+    assert json.loads(assembler.message())["choices"][0]["finish_reason"] == "stop"
+
+
 def test_the_error_of_a_stream_is_quoted():
     with pytest.raises(ValueError, match="the stream has an error: out of memory"):
         StreamAssembler(len).feed(b'data: {"error": {"message": "out of memory"}}\n')
