@@ -41,23 +41,26 @@ def check_limits(
     limits."""
     workers = OmegaConf.select(config, "actor_rollout_ref.rollout.agent.num_workers")
     workers = workers if isinstance(workers, int) and workers > 0 else 1  # others are reported elsewhere
+    limits = {name: value if name == "deadline_s" else math.floor(value) for name, value in limits.items()}
     total = workers * settings.max_connections * settings.max_queries
     if total > (limit := limits.get("max_queue", math.inf)):
         text = (
             f"{workers} agent workers x {settings.max_connections} connections x {settings.max_queries}"
-            f" queries a request are up to {total} at once, but the server takes {limit:g} and refuses more"
+            f" queries a request are up to {total} at once, but the server takes {limit} and refuses more"
         )
         connections = int(limit // (workers * settings.max_queries))
         lower = f"set it to at most {connections}, or " if connections else ""
         remedy = f"{lower}start the server with --max-queue {total}"
         yield warning(f"{_KEY}.max_connections", text, remedy)
     if settings.max_queries > (limit := limits.get("max_queries", math.inf)):
-        text = f"is {settings.max_queries}, but the server takes {limit:g} queries in a request"
-        yield warning(f"{_KEY}.max_queries", text, f"set it to at most {limit:g}")
+        text = f"is {settings.max_queries}, but the server takes {limit} queries in a request"
+        yield warning(f"{_KEY}.max_queries", text, f"set it to at most {limit}")
     if settings.timeout_s < (deadline := limits.get("deadline_s", 0.0)):
         text = (
-            f"is {settings.timeout_s:g} s, but the server answers within {deadline:g} s: searches on which it"
-            " still works are sent again"
+            f"is {settings.timeout_s:g} s, but the server answers within {deadline:.10g} s: searches on which"
+            " it still works are sent again"
         )
-        remedy = f"set it above {deadline:g}, or start the server with --deadline {settings.timeout_s:g}"
+        remedy = (
+            f"set it to at least {deadline:.10g}, or start the server with --deadline {settings.timeout_s:g}"
+        )
         yield warning(f"{_KEY}.timeout_s", text, remedy)

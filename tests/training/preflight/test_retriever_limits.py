@@ -60,6 +60,7 @@ def test_more_queries_at_once_than_the_server_takes_are_warned_of_with_the_numbe
     (problem,) = problems_with(f"{WORKERS}=16")
     assert "at most 16" in problem.remedy
     assert problems_with("rag_r1.retriever.max_connections=64", f"{WORKERS}=4") == []
+    assert "takes 1234567 " in problems_with(f"{WORKERS}=9999", max_queue=1234567)[0].what
     (problem,) = problems_with(max_queue=64)
     assert problem.remedy.startswith("start the server with"), "no number of connections is few enough"
 
@@ -68,11 +69,12 @@ def test_a_time_out_below_the_servers_deadline_is_warned_of_with_both():
     (problem,) = problems_with("rag_r1.retriever.timeout_s=30")
     assert (problem.level, problem.where) == ("warning", "rag_r1.retriever.timeout_s")
     assert "30 s" in problem.what and "60 s" in problem.what and "--deadline 30" in problem.remedy
+    assert "to at least 60," in problem.remedy
     assert problems_with("rag_r1.retriever.timeout_s=30", deadline_s=20.0) == []
 
 
 def test_a_request_of_more_queries_than_the_server_takes_in_one_is_warned_of():
-    (problem,) = problems_with(max_queries=8)
+    (problem,) = problems_with(max_queries=8.5)
     assert problem.where == "rag_r1.retriever.max_queries" and "at most 8" in problem.remedy
 
 
