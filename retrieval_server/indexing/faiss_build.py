@@ -175,12 +175,13 @@ def _leave_out_polysemous_training(index: faiss.Index) -> None:
     index = faiss.downcast_index(index)
     if hasattr(index, "do_polysemous_training"):
         index.do_polysemous_training = False
-    for part in ("index", "base_index", "storage"):
+    for part in ("index", "base_index", "refine_index", "storage"):
         if getattr(index, part, None) is not None:
             _leave_out_polysemous_training(getattr(index, part))
 
 
 def faiss_message(error: RuntimeError | MemoryError) -> str:
-    """Return FAISS's error message without the position in its C++ source."""
-    line = re.sub(r"^Error in .* at \S+:\d+: ", "", str(error).strip().splitlines()[-1])
+    """Return FAISS's error message without the position in its C++ source; without one, the error's type."""
+    last_line = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+    line = re.sub(r"^Error in .* at \S+:\d+: ", "", last_line)
     return line.rpartition("Error: ")[2].rpartition(" failed: ")[2]

@@ -35,7 +35,8 @@ def remove_except(work: Path, used: Collection[str]) -> None:
 def keep_if_unchanged(work: Path, name: str, origin: Mapping[str, object]) -> None:
     """Remove the file `name` unless its recorded origin equals `origin`, and record this origin.
 
-    Raises OSError.
+    It is to be called before the file is written. `origin` must consist of values that JSON has, without
+    tuples. Raises OSError.
     """
     path = work / PROGRESS
     try:
@@ -48,16 +49,17 @@ def keep_if_unchanged(work: Path, name: str, origin: Mapping[str, object]) -> No
     earlier = _without_none(recorded.get(name))
     current = _without_none(origin)
     if earlier != current and (work / name).exists():
-        earlier_values = earlier if isinstance(earlier, dict) else {}
-        keys = {**current, **earlier_values}
-        changed = ", ".join(key for key in keys if earlier_values.get(key) != current.get(key))
-        log.warning("%s: of another %s than before: it is removed, and made again", work / name, changed)
+        reason = "of unknown origin"
+        if isinstance(earlier, dict):
+            changed = [key for key in {**current, **earlier} if earlier.get(key) != current.get(key)]
+            reason = f"of another {', '.join(changed)} than before"
+        log.warning("%s: %s: it is removed, and made again", work / name, reason)
         (work / name).unlink()
     write_json(path, {**recorded, name: origin})
 
 
 def _without_none(value: Any) -> Any:
-    """Return the value without the entries that are None, at any depth."""
+    """Return the value without the entries that are None, in objects at any depth."""
     if not isinstance(value, Mapping):
         return value
     return {key: _without_none(inner) for key, inner in value.items() if inner is not None}

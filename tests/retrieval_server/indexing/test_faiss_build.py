@@ -11,7 +11,12 @@ from retrieval_server.folder.passages import Passage, PassageStore, PassageWrite
 from retrieval_server.indexing import faiss_recall
 from retrieval_server.indexing.builder import build_index
 from retrieval_server.indexing.checks import check_factory
-from retrieval_server.indexing.faiss_build import MIN_TRAINING_VECTORS, make_index, write_faiss_index
+from retrieval_server.indexing.faiss_build import (
+    MIN_TRAINING_VECTORS,
+    faiss_message,
+    make_index,
+    write_faiss_index,
+)
 from retrieval_server.indexing.faiss_recall import choose_default, recall_warning, sample_queries
 from retrieval_server.search.index_source import IndexSource
 from retrieval_server.search.options import OpenOptions
@@ -135,6 +140,9 @@ def test_product_quantisers_are_not_reordered_for_a_search_that_is_not_used():
     assert make_index("PQ4", 16).do_polysemous_training is False
     inner = make_index("OPQ4_8,IVF8,PQ4", 16)
     assert faiss.downcast_index(faiss.extract_index_ivf(inner)).do_polysemous_training is False
+    refined = make_index("IVF4,Flat,Refine(PQ8)", 16)
+    assert faiss.downcast_index(refined.refine_index).do_polysemous_training is False
+    assert faiss_message(MemoryError()) == "MemoryError"
 
 
 @pytest.mark.parametrize("recalls", [(0.5, 0.96, 0.99), (0.5, 0.9, 0.8)])
