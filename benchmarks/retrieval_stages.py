@@ -34,7 +34,7 @@ sys.path[:] = [str(_here.parent)] + [entry for entry in sys.path if Path(entry).
 Stage = tuple[Callable[[Any], object], list[Any]]
 
 
-def encoder(args: argparse.Namespace) -> Stage:
+def encode_stage(args: argparse.Namespace) -> Stage:
     """Return the function that encodes a batch, and the batches of questions; writes `--vectors`."""
     from retrieval_server.encode.cpu_settings import set_mkl_reproducible
 
@@ -49,7 +49,7 @@ def encoder(args: argparse.Namespace) -> Stage:
     return model.encode_queries, list(batches(questions, args.batch))
 
 
-def search(args: argparse.Namespace) -> Stage:
+def search_stage(args: argparse.Namespace) -> Stage:
     """Return the function that searches for a batch with our code, and the batches of vectors."""
     from retrieval_server.folder.manifest import FAISS_INDEX, read_manifest
     from retrieval_server.search.dense import DenseBackend
@@ -60,7 +60,7 @@ def search(args: argparse.Namespace) -> Stage:
     return (lambda batch: backend.find(batch, args.topk)), vectors
 
 
-def faiss_search(args: argparse.Namespace) -> Stage:
+def faiss_stage(args: argparse.Namespace) -> Stage:
     """Return the function that searches for a batch with FAISS alone, and the batches of vectors."""
     import faiss
 
@@ -76,7 +76,7 @@ def batches(items: Any, size: int) -> Iterator[Any]:
         yield items[first : first + size]
 
 
-STAGES = {"encode": encoder, "search": search, "faiss": faiss_search}
+STAGES = {"encode": encode_stage, "search": search_stage, "faiss": faiss_stage}
 
 
 def timed(process: Callable[[Any], object], all_batches: list[Any]) -> list[float]:

@@ -2,8 +2,7 @@
 
 Only one process at a time may measure into OUT. The command ends leftover processes of an earlier run,
 compares machine and settings with those of OUT, runs the phases in turn, and prints their tables. Its exit
-status is 0 if all cells of these phases were measured, 1 if some have failed, and 3 if some are left because
-the time is over.
+status is 3 if cells of these phases are left because the time is over, else 1 if some have failed, else 0.
 """
 
 from __future__ import annotations
@@ -103,7 +102,8 @@ def _parser(description: str) -> argparse.ArgumentParser:
 
 
 def _minutes(text: str) -> float:
+    """Return the number of minutes. Raises an error of the command line for one that is not possible."""
     minutes = float(text)
     if not 0 < minutes < 1e6:
-        raise argparse.ArgumentTypeError("must be above 0")
+        raise argparse.ArgumentTypeError("must be above 0 and below 1,000,000")
     return minutes

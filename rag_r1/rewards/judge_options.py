@@ -1,7 +1,7 @@
 """The options of a judged term: the endpoint of the judge, its limits and its cache.
 
 They are checked when the run starts; the key is read from the environment at the first request. Error
-messages never show the key, nor an option into which it may have been written by mistake.
+messages never show the key, nor a text in `url` or `api_key_env`, where it may have been written by mistake.
 """
 
 from __future__ import annotations

@@ -32,7 +32,8 @@ class CompletionEngine:
     - `client`, `codec`, `protocol`, `seed`: as in ChatEngine (chat.py)
     - `sampling`: keys of every request (model, temperature, ...)
     - `returns_ids`: whether the endpoint returns token ids (see `returns_token_ids`)
-    - `logprobs`: whether the log-probs of the sampled tokens are requested, too (only with ids)
+    - `logprobs`: whether the log-probs of the sampled tokens are requested, too (only with ids). A server
+      that returns none is no failure: the generation has None then
     - `extra_body`: the user's own keys of every request; a null removes a key
     """
 
@@ -135,7 +136,8 @@ async def returns_token_ids(
 
     async def attempt() -> bool:
         async with endpoint.post(PATH, body, max_tokens=1) as response:
-            has_ids = bool(first_choice(response.data).get("token_ids"))
-            return has_ids and bool(read_ids(response.data).ids)
+            if not first_choice(response.data).get("token_ids"):
+                return False
+            return read_ids(response.data).ids is not None
 
     return await endpoint.retried(attempt, probe_s=_FIRST_TOKEN_S)
