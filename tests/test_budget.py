@@ -59,8 +59,11 @@ from code_lines import PARTS, ROOT, LineCount, count_lines, count_part
 #: line of `rag-r1 train` took 60 (45), and what a tenth walk found 35 (90). Warnings of groups of
 #: one answer, of flags without effect and of keys that a stage sets itself, and large PDF and HTML files that
 #: no longer make a folder wait for ever, took 135 (200); faults of a seventh reading, in benchmarks and
-#: checks, 30 (75). An eleventh walk, and runs inside of a folder of documents, took 70 (65).
-BUDGETS = {"package": (47_835, 0.334), "tests": (67_340, 0.0575)}
+#: checks, 30 (75). An eleventh walk, and runs inside of a folder of documents, took 70 (65). Packed rows on
+#: a CPU and the questions of a real model's second attempt took 90 (65); what the eleventh walk had left
+#: (thresholds that no value reaches, flags without effect, settings of an earlier run beside the other
+#: problems, more cells than an index has) 200 (60), and faults that an eighth reading proved 85 (100).
+BUDGETS = {"package": (48_210, 0.334), "tests": (67_570, 0.0575)}
 
 
 @pytest.fixture(scope="module", params=PARTS)
