@@ -40,7 +40,7 @@ class Citations(TypedDict):
 
     answer: str | None
     passages: list[CitedPassage]
-    #: Whether any passage contains the answer; None for an one that cannot be cited (none, no word, yes, no).
+    #: Whether any passage contains the answer; None for one that cannot be cited (none, no word, yes, no).
     grounded: bool | None
     #: The result of exact match with `golds`.
     verdict: NotRequired[Literal["right", "wrong"]]
