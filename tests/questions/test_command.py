@@ -371,7 +371,8 @@ def test_every_server_that_is_dead_is_named(served: Served, tmp_path, capsys):
         ("--reader-model r --reader-api-key-env R", "--reader-api-key-env needs --reader-url"),
         ("--source-name=", "argument --source-name: must be a name that is not empty"),
         ("--kinds one_hop riddle", "argument --kinds: must be one of one_hop"),
-        ("--kinds one_hop one_hop --samples 1", "names one_hop twice: leave one out; --right 2 is more"),
+        ("--kinds one_hop one_hop", "names one_hop twice: leave one out"),
+        ("--kinds one_hop one_hop --samples 1", "--right 2 is more than --samples 1: lower it"),
         ("--max-cost 5", "--max-cost needs --price-in and --price-out"),
     ],
 )
