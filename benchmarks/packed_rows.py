@@ -4,7 +4,7 @@
 
 The rows are of random tokens. For each way the log-probabilities of all tokens are computed as veRL does
 without FlashAttention (a fused linear layer, in chunks), and their gradients. The figures are those of the
-fastest of three passes, in tokens a second without padding. Padded rows have the length of the longest one
+fastest of two passes, in tokens a second without padding. Padded rows have the length of the longest one
 (`platform=cpu`); packed ones are joined (`platform=cpu_packed`, `platform=cpu_bf16`).
 """
 
@@ -23,7 +23,7 @@ from rag_r1.options.command_line import Arguments, Positive, argument, read_argu
 from rag_r1.plugin.cpu.packed_attention import PACKED_SDPA
 from rag_r1.runs.markdown import print_table
 
-_PASSES = 3
+_PASSES = 2
 #: Lengths of the first 16 rows of `recipes/real_small`'s fine-tuning.
 _LENGTHS = [74, 326, 88, 91, 334, 575, 79, 306, 74, 301, 82, 262, 84, 81, 333, 89]
 

@@ -4,8 +4,8 @@ With `use_remove_padding` veRL joins the rows of a micro-batch into one row with
 positions start again at 0 with each of them (verl/workers/engine/fsdp/transformer_impl.py,
 `prepare_model_inputs`). FlashAttention keeps the rows apart; it has no build for a CPU. PyTorch's attention
 (`sdpa`) would need a mask of all pairs of tokens. Without `use_remove_padding` rows are padded to the longest
-of their micro-batch: a search agent's rows, some of 50 tokens and some of 800, then take two to three times
-the work.
+of their micro-batch: a search agent's rows, some of 50 tokens and some of 800, then take up to four times as
+long.
 
 `packed_sdpa` calls PyTorch's causal attention once for each row. A model uses it with
 ``override_config.attn_implementation: packed_sdpa``, the name that importing this module registers with
