@@ -114,7 +114,7 @@ def _metric_series(folder: Path) -> list[dict[str, Any]]:
     for file in filter(Path.is_file, logger_files(folder)):
         with suppress(OSError):
             for step, metrics in MetricsFile(file).new_lines():
-                for name, value in _shown_metrics(metrics).items():
+                for name, value in _plotted_metrics(metrics).items():
                     values.setdefault(name, {})[step] = value
     return [
         _series(name, _metric_group(name), [(step, value, 1) for step, value in sorted(by_step.items())])
@@ -127,7 +127,7 @@ def _metric_group(name: str) -> str:
     return _METRIC_GROUPS[max(filter(name.startswith, _METRIC_GROUPS), key=len)]
 
 
-def _shown_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
+def _plotted_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
     """Return those metrics of a step that are shown and are finite numbers."""
     shown = ((name, value) for name, value in metrics.items() if name.startswith(tuple(_METRIC_GROUPS)))
     return {

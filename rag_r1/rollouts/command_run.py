@@ -66,7 +66,7 @@ def check_command(command: str, work: Work, args: Arguments) -> None:
     folder. Raises StartError with all problems."""
     with StartChecks() as checks, TemporaryDirectory() as folder, redirect_stdout(None):
         checks.run(check_out, args.out, command)
-        given = {name: getattr(args, name) for name in _SETTINGS & args.model_fields_set}
-        checks.run(check_settings, args.out, given, is_complete=False)
+        set_values = {name: getattr(args, name) for name in _SETTINGS & args.model_fields_set}
+        checks.run(check_settings, args.out, set_values, is_complete=False)
         rehearsal = args.changed(out=Path(folder), check_only=True)
         checks.run(lambda: asyncio.run(work(rehearsal)))
