@@ -82,7 +82,7 @@ class ScoredWorld:
             "judge_model": "judge" if judged else None,
             "out": out,
             "in_flight": 8,
-            "judge_in_flight": 4,
+            "judge_in_flight": 4 if judged else None,
             "retries": 1,
             "backoff_s": 0.01,
             **flags,
