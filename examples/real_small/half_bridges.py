@@ -3,8 +3,8 @@
     python -m examples.real_small.half_bridges --questions data/questions --out data/half_bridges
 
 Of the questions that rules make (`rag-r1 passage-questions`), a tenth are bridges. Here half of each file
-are; the other four kinds have an eighth each. `test.jsonl` gets `--test` questions, `train.jsonl` as many as
-its bridges allow.
+are; the other four kinds have an eighth each. `test.jsonl` gets `--test` questions, `train.jsonl` twice as
+many as there are bridges.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class HalfBridgesArguments(Arguments):
 
     questions: Path = argument("folder of `rag-r1 passage-questions`", "DIR")
     out: Path = argument("folder for train.jsonl and test.jsonl", "DIR")
-    test: Positive = argument("questions to test", default=400)
+    test: Positive = argument("questions to test, a multiple of 8", default=400)
     seed: int = argument("seed of the draws", default=0)
 
 
@@ -41,11 +41,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     prog = "python -m examples.real_small.half_bridges"
     args = read_arguments(HalfBridgesArguments, arguments, prog=prog, description=__doc__)
     check_out(args.out)
+    if args.test % 8:
+        raise ValueError(f"--test {args.test}: give a multiple of 8, since four kinds have an eighth each")
     drawn = {}
     for split, number in (("train", None), ("test", args.test // 2)):
         path = args.questions / f"{split}.jsonl"
         read_questions(path)  # refuses a file that is none of `rag-r1 passage-questions`
-        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        with path.open(encoding="utf-8") as lines:
+            rows = list(map(json.loads, lines))
         try:
             drawn[split] = draw(rows, number, random.Random(f"half-bridges-{split}-{args.seed}"))
         except ValueError as error:
@@ -59,17 +62,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def draw(rows: Sequence[dict[str, Any]], bridges: int | None, rng: random.Random) -> list[dict[str, Any]]:
-    """Return `bridges` bridges (None: all) and as many other questions, a quarter of each kind, shuffled.
+    """Return `bridges` bridges and as many other questions, a quarter of each kind, shuffled. With None, the
+    number is that of all bridges, rounded down to a multiple of 4.
 
     Raises ValueError if there are too few of a kind.
     """
     of_kind = {kind: [row for row in rows if row["kind"] == kind] for kind in MIXED}
-    number = bridges or len(of_kind["bridge"])
+    share = (len(of_kind["bridge"]) if bridges is None else bridges) // len(OTHER_KINDS)
     drawn = []
-    for kind, wanted in {"bridge": number, **dict.fromkeys(OTHER_KINDS, number // len(OTHER_KINDS))}.items():
-        if wanted > len(of_kind[kind]):
-            raise ValueError(f"{len(of_kind[kind])} questions of the kind {kind}, but {wanted} are needed")
-        drawn += rng.sample(of_kind[kind], wanted)
+    for kind, number in {"bridge": share * len(OTHER_KINDS), **dict.fromkeys(OTHER_KINDS, share)}.items():
+        if number > len(of_kind[kind]):
+            raise ValueError(f"{len(of_kind[kind])} questions of the kind {kind}, but {number} are needed")
+        drawn += rng.sample(of_kind[kind], number)
     rng.shuffle(drawn)
     return drawn
 

@@ -26,6 +26,7 @@ _MEGABYTE = 1 << 20
 _SFT_ON_A_GPU = """
     trainer.device=cuda engine.mixed_precision.param_dtype=bf16 data.max_token_len_per_gpu=16384
     trainer.save_freq=after_each_epoch trainer.test_freq=after_each_epoch
+    model.use_remove_padding=false model.override_config.attn_implementation=sdpa
 """.split()
 _GRPO_ON_A_GPU = """
     trainer.n_gpus_per_node=1 algorithm.rollout_correction.bypass_mode=false

@@ -141,9 +141,14 @@ def print_recipe_table(arguments: Sequence[str]) -> int:
     """Print the tables of the recipes' READMEs, or the rows of one recipe with overrides. Raises StartError
     naming all arguments that are wrong or do not go together, or if a recipe cannot be composed."""
     description = "Compose recipes, and print their dtype, adapters, learning rates and calculated memory."
-    prog, epilog = "rag-r1 recipes table", _TABLE_EPILOG
+    prog = "rag-r1 recipes table"
     args = read_arguments(
-        TableArguments, arguments, prog=prog, description=description, epilog=epilog, check=_check_table
+        TableArguments,
+        arguments,
+        prog=prog,
+        description=description,
+        epilog=_TABLE_EPILOG,
+        check=_check_table,
     )
     from rag_r1.training.composition import compose_recipe
     from rag_r1.training.preflight.memory.table import memory_table

@@ -20,6 +20,7 @@ from examples.real_small import half_bridges, one_shot, report, short_passages, 
 from rag_r1.config.recipes import RECIPES
 from rag_r1.data.sft_rows import read_sft_rows
 from rag_r1.io.errors import DataError
+from rag_r1.plugin.cpu.packed_attention import PACKED_SDPA
 from rag_r1.protocols import Failure, load_protocol
 from rag_r1.tools import RetrievalClient, RetrieverConfig
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
@@ -67,6 +68,8 @@ def test_what_the_recipe_for_reinforcement_learning_claims(tmp_path):
     assert config.data.max_prompt_length + config.data.max_response_length <= rollout.max_model_len
     assert rollout.calculate_log_probs and rollout.val_kwargs.temperature == 0
     assert (config.rag_r1.agent.max_turns, config.rag_r1.agent.final_turn) == (2, True)
+    model = config.actor_rollout_ref.model
+    assert (model.use_remove_padding, model.override_config.attn_implementation) == (True, PACKED_SDPA)
 
 
 @pytest.mark.slow
@@ -75,6 +78,7 @@ def test_the_recipe_for_reinforcement_learning_runs_on_a_gpu_with_one_word(tmp_p
     config = compose_quickly(GRPO, [*user_values(tmp_path), "platform=gpu_sdpa", "trainer.n_gpus_per_node=1"])
     assert refusals(config) == []
     assert (config.trainer.device, config.actor_rollout_ref.rollout.name) == ("cuda", "vllm")
+    assert config.actor_rollout_ref.model.override_config.attn_implementation == "sdpa"
     assert config.trainer.v1.sampler.sampler_kwargs.poll_interval == 0.1
 
 
@@ -232,10 +236,11 @@ def test_half_of_the_drawn_questions_are_bridges_and_the_others_of_all_kinds_ali
     rows = [{"id": f"{kind}{i}", "kind": kind} for kind in traces.MIXED for i in range(9)]
     drawn = half_bridges.draw(rows, 8, random.Random(0))
     kinds = Counter(row["kind"] for row in drawn)
+    assert kinds == Counter(row["kind"] for row in half_bridges.draw(rows, None, random.Random(1)))
     assert kinds == {"bridge": 8, **dict.fromkeys(half_bridges.OTHER_KINDS, 2)}
     assert len({row["id"] for row in drawn}) == 16
     with pytest.raises(ValueError, match="9 questions of the kind bridge"):
-        half_bridges.draw(rows, 10, random.Random(0))
+        half_bridges.draw(rows, 12, random.Random(0))
 
 
 def test_the_mixture_leaves_something_to_learn_in_every_kind():

@@ -32,6 +32,8 @@ _SFT = (
     "data.max_token_len_per_gpu=16384",
     "trainer.save_freq=after_each_epoch",
     "trainer.test_freq=after_each_epoch",
+    "model.use_remove_padding=false",
+    "model.override_config.attn_implementation=sdpa",
 )
 _GRPO = (
     "platform=gpu_sdpa",

@@ -21,9 +21,14 @@ _DESCRIPTIONS = {
     "withheld": "the real search without the gold passages; what it ranks next takes their place",
 }
 _HEAD = (
-    "condition", "questions", "EM", "difference from the real run", "has an answer", "queries a question",
+    "condition",
+    "questions",
+    "EM",
+    "difference from the real run",
+    "has an answer",
+    "queries a question",
     "failed",
-)  # fmt: skip
+)
 
 
 def markdown(card: Card, pictures: Sequence[Path] = ()) -> str:

@@ -18,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from rag_r1.options.problems import Problem, error, is_unset, warning
 from rag_r1.options.server_address import is_server_address
 from rag_r1.system import gpu_driver
+from rag_r1.system.cores import multiplies_bf16
 from rag_r1.system.installation import flash_attn_command
 from rag_r1.training.config_facts import (
     adapter_rank,
@@ -32,6 +33,8 @@ from rag_r1.training.preflight.adapters import check_adapters
 _ACTOR = "actor_rollout_ref.actor"
 _ROLLOUT = "actor_rollout_ref.rollout"
 _REFERENCE = "actor_rollout_ref.ref"
+#: The attention of rag_r1/plugin/cpu/packed_attention.py.
+_PACKED_SDPA = "packed_sdpa"
 #: Keys whose product is the number of GPUs of a vLLM replica, and of a model in Megatron.
 _REPLICA_SIZES = ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
 _MEGATRON_SIZES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
@@ -173,6 +176,9 @@ def check_engines(config: DictConfig) -> Iterator[Problem]:
     yield from check_adapters(config)
     yield from _check_offload(config)
     yield from _check_attention(config)
+    yield from check_cpu_rows(config, "actor_rollout_ref.model", f"{_ACTOR}.fsdp_config")
+    if needs_critic(config):
+        yield from check_cpu_rows(config, "critic.model", "critic.fsdp")
     backend = rollout.checkpoint_engine.backend
     needs_cupy = is_separate(config) and backend in ("nccl", "nixl", "delta")
     if needs_cupy and importlib.util.find_spec("cupy") is None:
@@ -209,6 +215,22 @@ def _check_attention(config: DictConfig) -> Iterator[Problem]:
         key = f"{role}.model.override_config.attn_implementation"
         if (OmegaConf.select(config, key) or "flash_attention_2") == "flash_attention_2":
             yield error(key, "flash-attn is not installed", remedy)
+
+
+def check_cpu_rows(config: DictConfig, model: str, engine: str) -> Iterator[Problem]:
+    """Check that rows are packed where a model has the attention for packed rows, on a CPU, and warn of bf16
+    on a CPU that is slow with it. `model` and `engine` are the sections of a model and of its FSDP engine."""
+    is_cpu, key = config.trainer.device == "cpu", f"{model}.override_config.attn_implementation"
+    if OmegaConf.select(config, key) == _PACKED_SDPA:
+        if not is_cpu:
+            yield error(key, f"{_PACKED_SDPA} is only there on a CPU", "set it to sdpa or flash_attention_2")
+        elif not OmegaConf.select(config, f"{model}.use_remove_padding"):
+            remedy = f"set it to true, or {key}=sdpa"
+            yield error(f"{model}.use_remove_padding", f"{_PACKED_SDPA} takes no padded rows", remedy)
+    dtype = f"{engine}.mixed_precision.param_dtype"
+    if is_cpu and OmegaConf.select(config, dtype) in ("bf16", "bfloat16") and multiplies_bf16() is False:
+        text = "this CPU has no instructions for bf16, with which it takes several times as long as with fp32"
+        yield warning(dtype, text, "set it to fp32 (platform=cpu_packed)")
 
 
 def check_reachability(config: DictConfig) -> Iterator[Problem]:

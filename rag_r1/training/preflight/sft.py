@@ -21,6 +21,7 @@ from rag_r1.io.errors import DataError
 from rag_r1.options.problems import PreflightReport, Problem, error, found, is_unset, plain, warning, without
 from rag_r1.training.config_facts import gpu_count
 from rag_r1.training.loggers import check_loggers
+from rag_r1.training.preflight.cluster import check_cpu_rows
 from rag_r1.training.preflight.data import check_paths, files_of
 from rag_r1.training.preflight.model import check_model, check_tags
 from rag_r1.training.preflight.resume import check_resumed_sft_rate
@@ -66,6 +67,7 @@ def preflight_sft(config: DictConfig) -> PreflightReport:
             report.problems += found(check_batches, config, *_row_counts(rows, report))
     for check in (_check_export, check_loggers, check_resumed_sft_rate):
         report.problems += found(check, config)
+    report.problems += found(check_cpu_rows, config, "model", "engine")
     return report
 
 

@@ -16,6 +16,8 @@ from verl.workers.config import FSDPCriticConfig
 
 from rag_r1.config.recipes import shipped_names
 from rag_r1.config.schema import RagR1Config
+from rag_r1.plugin.cpu.packed_attention import PACKED_SDPA
+from rag_r1.training.preflight import cluster
 from rag_r1.training.preflight.cluster import (
     check_batch_sizes,
     check_engines,
@@ -223,6 +225,23 @@ def test_flash_attn_that_a_gpu_training_asks_for_must_be_there(nvidia_smi, name,
     assert all("platform=gpu_sdpa" in problem.remedy for problem in problems)
     for platform in ("gpu_sdpa", "cpu"):
         assert [*check_engines(composed(f"recipes/rag_r1/{name}", f"platform={platform}"))] == []
+
+
+def test_packed_attention_needs_packed_rows_and_a_cpu_for_policy_and_critic():
+    assert cluster._PACKED_SDPA == PACKED_SDPA
+    padded = [f"{part}.model.use_remove_padding=false" for part in ("actor_rollout_ref", "critic")]
+    problems = [*check_engines(composed("recipes/demo/ppo_mq", "platform=cpu_packed", *padded))]
+    assert [problem.where for problem in problems] == [override.partition("=")[0] for override in padded]
+    key = "actor_rollout_ref.model.override_config.attn_implementation"
+    gpu = composed("recipes/rag_r1/grpo", "platform=gpu_sdpa", f"{key}={PACKED_SDPA}")
+    assert key in [problem.where for problem in check_engines(gpu)]
+
+
+@pytest.mark.parametrize(("is_fast", "count"), [(True, 0), (None, 0), (False, 1)])
+def test_bf16_on_a_cpu_without_instructions_for_it_is_a_warning(monkeypatch, is_fast, count):
+    monkeypatch.setattr(cluster, "multiplies_bf16", lambda: is_fast)
+    problems = [*check_engines(composed("recipes/real_small/grpo", "platform=cpu_bf16"))]
+    assert [problem.level for problem in problems] == ["warning"] * count
 
 
 def test_offloading_that_frees_nothing_on_one_gpu_is_named_with_the_key_that_mends_it():
