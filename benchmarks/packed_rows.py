@@ -2,10 +2,11 @@
 
     python benchmarks/packed_rows.py --model models/smollm2-135m
 
-The rows are of random tokens. For each way the log-probabilities of all tokens are computed as veRL does
-without FlashAttention (a fused linear layer, in chunks), and their gradients. The figures are those of the
-fastest of two passes, in tokens a second without padding. Padded rows have the length of the longest one
-(`platform=cpu`); packed ones are joined (`platform=cpu_packed`, `platform=cpu_bf16`).
+The rows are of random tokens. For each way log-probabilities are computed as veRL does without FlashAttention
+(a fused linear layer, in chunks), and their gradients. The figures are those of the fastest of two passes, in
+tokens a second without padding. Padded rows have the length of the longest one (`platform=cpu`); packed ones
+are joined, first with the log-probabilities of all tokens, then with those of the trained ones only, as
+`platform=cpu_packed` and `platform=cpu_bf16` have it (rag_r1/plugin/cpu/trained_positions.py).
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class PackedRowsArguments(Arguments):
     lengths: list[Positive] = argument(
         "tokens of each row (default: rows of a search agent)", ("N", ...), default=_LENGTHS
     )
+    trained_every: Positive = argument("one of so many tokens is trained", "N", default=10)
     threads: Positive = argument("threads of torch", default=2)
 
 
@@ -53,13 +55,14 @@ def _figures(args: PackedRowsArguments) -> Iterator[list[str]]:
     rows = [torch.randint(10, 1000, (length,)) for length in args.lengths]
     first = None
     for numbers in ("fp32", "bf16"):
-        for name in ("padded", "packed"):
-            inputs = _packed(rows) if name == "packed" else _padded(rows)
-            attention = PACKED_SDPA if name == "packed" else "sdpa"
+        for name in ("padded", "packed", "packed, trained tokens only"):
+            inputs = _padded(rows) if name == "padded" else _packed(rows)
+            attention = "sdpa" if name == "padded" else PACKED_SDPA
+            step = args.trained_every if "trained" in name else 1
             model = AutoModelForCausalLM.from_pretrained(
                 args.model, attn_implementation=attention, dtype=torch.float32
             )
-            speed = sum(args.lengths) / min(_pass_s(model, inputs, numbers) for _ in range(_PASSES))
+            speed = sum(args.lengths) / min(_pass_s(model, inputs, numbers, step) for _ in range(_PASSES))
             first = first or speed
             yield [name, numbers, f"{speed:,.0f}", f"{speed / first:.1f}"]
 
@@ -77,13 +80,13 @@ def _padded(rows: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "attention_mask": torch.arange(ids.shape[1])[None] < lengths[:, None]}
 
 
-def _pass_s(model: torch.nn.Module, inputs: dict[str, torch.Tensor], numbers: str) -> float:
-    """Return the seconds of the log-probabilities of all tokens and of their gradients."""
+def _pass_s(model: torch.nn.Module, inputs: dict[str, torch.Tensor], numbers: str, step: int) -> float:
+    """Return the seconds of the log-probabilities of every `step`-th token and of their gradients."""
     log_probs_of = FusedLinearForPPO(impl_backend="torch")
     started = time.perf_counter()
     with torch.autocast("cpu", torch.bfloat16) if numbers == "bf16" else nullcontext():
-        hidden = model.model(**inputs, use_cache=False).last_hidden_state
-        labels = torch.roll(inputs["input_ids"], -1, 1)
+        hidden = model.model(**inputs, use_cache=False).last_hidden_state[:, ::step]
+        labels = torch.roll(inputs["input_ids"], -1, 1)[:, ::step]
         log_probs, _ = log_probs_of.forward(
             hidden_states=hidden, vocab_weights=model.lm_head.weight, input_ids=labels, temperature=1.0
         )

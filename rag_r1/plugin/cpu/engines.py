@@ -19,6 +19,7 @@ import torch
 from verl.workers.engine import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
 
+from rag_r1.plugin.cpu.trained_positions import TrainedPositionsMixin
 from rag_r1.plugin.value_model import OwnAttentionMixin
 from rag_r1.system.cores import trainer_threads
 
@@ -46,7 +47,7 @@ class _CPUEngineMixin:
 
 
 @EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], device="cpu")
-class CPUEngineWithLMHead(_CPUEngineMixin, FSDPEngineWithLMHead):
+class CPUEngineWithLMHead(_CPUEngineMixin, TrainedPositionsMixin, FSDPEngineWithLMHead):
     """veRL's FSDP language-model engine (actor, reference) on a CPU."""
 
 
