@@ -37,7 +37,7 @@ from rag_r1.options.settings_file import recorded_settings
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.processes import run_and_wait
 from rag_r1.runs.start_checks import StartChecks, StartError
-from rag_r1.runs.step_loop import run_steps
+from rag_r1.runs.step_loop import check_steps, run_steps
 from rag_r1.runs.steps import PipelineFolder
 
 STATE, LOG = "state.json", "log.txt"
@@ -102,25 +102,27 @@ def _checked_plan(args: IterateArguments) -> LoopPlan:
     """Return the plan in the recipe after all checks. Raises StartError with all problems (`_plan_of`)."""
     with StartChecks() as checks:
         checks.run(check_out, args.out, "rag-r1 iterate")
-        plan = checks.run(_plan_of, args.recipe, args.overrides, tries_server=args.check_only)
+        plan = checks.run(_plan_of, args.recipe, args.overrides, checks, args)
     assert plan is not None  # else StartChecks has raised
     return plan
 
 
-def _plan_of(recipe: Path, overrides: Sequence[str], *, tries_server: bool) -> LoopPlan:
-    """Return the plan in a recipe after checking it, and if `tries_server` also whether a server answers at
-    its server.url. Raises StartError with all problems."""
+def _plan_of(recipe: Path, overrides: Sequence[str], checks: StartChecks, args: IterateArguments) -> LoopPlan:
+    """Return the plan in a recipe after checking it, with --check-only also whether a server answers at its
+    server.url. `checks` gets settings that have changed since a step was begun. Raises StartError with all
+    other problems."""
     problems = []
     path = find_file(recipe, ".yaml")
     if fault := fault_of_kind(path, "iterate"):
         raise RunError(f"--recipe {fault}")
     try:
         plan = read_plan(path, overrides)
+        checks.run(check_steps, args.out, lambda: Loop(plan, args.out.resolve(), args.rounds).steps())
     except PlanError as error:
         plan, problems = error.readable, error.problems
     if plan is not None:
         problems += [f"{recipe}: {problem}" for problem in find_problems(plan)]
-        if tries_server and plan.server.url is not None:
+        if args.check_only and plan.server.url is not None:
             try:
                 LoopServer(plan.server, Path()).check()
             except RunError as error:

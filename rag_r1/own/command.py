@@ -11,7 +11,8 @@ resumes from its own files.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from os.path import realpath
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,7 +30,7 @@ from rag_r1.own.artifacts import STEP_NAMES, OwnArtifacts
 from rag_r1.own.plan import OwnPlan
 from rag_r1.own.plan_file import PLAN, plan_text, read_plan
 from rag_r1.runs.start_checks import StartChecks, StartError
-from rag_r1.runs.step_loop import run_steps
+from rag_r1.runs.step_loop import check_steps, run_steps
 from rag_r1.runs.steps import PipelineFolder, Step
 
 COMMAND = "rag-r1 own"
@@ -56,9 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     artifacts = check_start(args)
     from rag_r1.own.forecast import forecast_of
 
-    folder = PipelineFolder(artifacts.out)
-    check_settings(artifacts, folder)
-    for line in forecast_of(artifacts, folder).lines:
+    for line in forecast_of(artifacts, PipelineFolder(artifacts.out)).lines:
         print(line)
     if args.check_only:
         print(f"all checks passed: the steps to {args.until} would be taken in {args.out}")
@@ -85,6 +84,7 @@ def check_start(args: OwnArguments) -> OwnArtifacts:
             artifacts = OwnArtifacts(named_plan or plan, Path(realpath(args.out)))
             folder = PipelineFolder(artifacts.out)
             checks.run(check_plan, artifacts, folder, knows_teacher=named_plan is not None)
+            checks.run(check_steps, artifacts.out, *step_makers(artifacts, folder))
             # The forecast reads the documents, too, but only if nothing is wrong and questions are written.
             if checks.problems or args.is_partial or (args.check_only and not plan.writes_questions):
                 checks.run(check_documents, artifacts, folder)
@@ -114,12 +114,6 @@ def plan_of(args: OwnArguments) -> OwnPlan:
     return plan if plan.policy.model is None else with_recipes(plan)
 
 
-def check_settings(artifacts: OwnArtifacts, folder: PipelineFolder) -> None:
-    """Raise RunError with the name of the key if a setting of a step has changed since it was begun."""
-    for step in steps_until(artifacts, folder, STEP_NAMES[-1]):
-        folder.status(step)
-
-
 def run(artifacts: OwnArtifacts, until: str) -> None:
     """Run the unfinished steps up to and including `until`.
 
@@ -142,14 +136,24 @@ def run(artifacts: OwnArtifacts, until: str) -> None:
     print("\n".join(chat_lines(artifacts)))
 
 
-def steps_until(artifacts: OwnArtifacts, folder: PipelineFolder, until: str) -> list[Step]:
-    """Return the steps of the plan up to and including `until`, which is one of STEP_NAMES."""
+def step_makers(artifacts: OwnArtifacts, folder: PipelineFolder) -> list[Callable[[], list[Step]]]:
+    """Return the functions that make the steps of the data, of the trainings and of the evaluation."""
     from rag_r1.own.data_steps import data_steps
     from rag_r1.own.evaluation_steps import evaluation_steps
     from rag_r1.own.training_steps import training_steps
 
-    by_name = {step.name: [step] for step in (*data_steps(artifacts, folder), *training_steps(artifacts))}
-    by_name["evaluation"] = evaluation_steps(artifacts)
+    return [
+        partial(data_steps, artifacts, folder),
+        partial(training_steps, artifacts),
+        partial(evaluation_steps, artifacts),
+    ]
+
+
+def steps_until(artifacts: OwnArtifacts, folder: PipelineFolder, until: str) -> list[Step]:
+    """Return the steps of the plan up to and including `until`, which is one of STEP_NAMES."""
+    data, training, evaluation = (make() for make in step_makers(artifacts, folder))
+    by_name = {step.name: [step] for step in (*data, *training)}
+    by_name["evaluation"] = evaluation
     return [step for name in STEP_NAMES[: STEP_NAMES.index(until) + 1] for step in by_name.get(name, ())]
 
 

@@ -8,12 +8,31 @@ folder then decides for each step whether it is skipped, resumed or refused (ste
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import TypeVar
 
 from rag_r1.runs.processes import mark_children, stop_leftovers
+from rag_r1.runs.start_checks import FAULTS, StartChecks
 from rag_r1.runs.steps import PipelineFolder, Step
 
 AnyStep = TypeVar("AnyStep", bound=Step)
+
+
+def check_steps(out: Path, *makers: Callable[[], Sequence[Step]]) -> None:
+    """Check that steps which have begun in `out` have the same settings now, before any of them runs.
+
+    Each of `makers` returns some of the steps. If one cannot because of a problem that the user can correct,
+    another check has to report that. Raises StartError with the problem of each step.
+    """
+    if not out.exists():
+        return
+    folder = PipelineFolder(out)
+    with StartChecks() as checks:
+        for make_steps in makers:
+            with suppress(*FAULTS):
+                for step in make_steps():
+                    checks.run(folder.status, step)
 
 
 def run_steps(

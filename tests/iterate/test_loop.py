@@ -145,8 +145,11 @@ def test_changed_settings_are_refused_by_name_and_nothing_is_mixed(loop, capsys)
     assert loop.run("--rounds", "1") == 0
     contents = artefacts(loop.out)
     loop.plan["data"]["options"]["candidates"] = 26
+    loop.plan["evaluation"]["options"] = {"right_from": 3}
     assert loop.run("--rounds", "1") == 1
-    assert "round1/data.options.candidates was" in capsys.readouterr().err
+    problems = capsys.readouterr().err
+    assert "round1/data.options.candidates was" in problems and "--right-from 3" in problems, "both at once"
+    del loop.plan["evaluation"]["options"]
     assert artefacts(loop.out) == contents
     loop.plan["data"]["options"] = {"candidates": 25, "in_flight": 3, "timeout-s": 9}  # only how fast
     assert loop.run("--rounds", "1") == 0

@@ -84,6 +84,13 @@ def test_a_changed_key_of_a_step_that_has_begun_is_refused_and_the_plan_stays(
     assert (prepared / PLAN).read_text() == before
 
 
+def test_a_changed_key_is_told_beside_other_problems(own: Own, prepared: Path, capsys):
+    wrong = ["--per-kind", "13", "sft.overrides=[no_such_key=1]"]
+    assert main(own.words(prepared, "--until", "sft_data", *wrong)) == 1
+    problems = capsys.readouterr().err
+    assert "questions.per_kind was 12" in problems and "no_such_key" in problems
+
+
 def test_a_key_of_a_step_that_has_not_begun_may_change(own: Own, prepared: Path):
     assert main(own.words(prepared, "--until", "sft_data", "--steps", "5")) == 0
     assert yaml.safe_load((prepared / PLAN).read_text())["grpo"]["steps"] == 5

@@ -1,4 +1,4 @@
-"""The CPU engine computes log-probabilities of the trained tokens only, as the model has them for a row alone."""
+"""The CPU engine computes log-probabilities of the trained tokens only, equal to those of each row alone."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 from rag_r1.config.recipes import Recipe
 from rag_r1.demo.pipeline.arguments import STEP_NAMES, PipelineArguments
@@ -15,8 +16,8 @@ from rag_r1.options.out_folder import check_out
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import StartChecks, check_packages
-from rag_r1.runs.step_loop import run_steps
-from rag_r1.runs.steps import PipelineFolder
+from rag_r1.runs.step_loop import check_steps, run_steps
+from rag_r1.runs.steps import PipelineFolder, Step
 
 _DESCRIPTION = """\
 RAG-R1's steps in miniature, on this machine: an invented world, a tiny model that has never seen a search, a
@@ -68,6 +69,7 @@ def check_start(args: PipelineArguments) -> None:
         check_grpo = check_overrides if args.grpo_set else check_composition
         checks.run(check_grpo, Recipe.find("demo/grpo"), grpo_overrides(args))
         checks.run(check_stage_keys, args.grpo_set)
+        checks.run(check_steps, args.out, partial(_steps, args))
         if args.teacher_url is not None and args.teacher_model is not None:
             flags = {"name": "teacher", "flag": "--teacher-url", "model_flag": "--teacher-model"}
             server = ModelServer(args.teacher_url, args.api_key_env, args.teacher_model, **flags)
@@ -100,17 +102,23 @@ def _check_base(args: PipelineArguments) -> None:
     check_tokenizer(folder, "give another folder", "--base")
 
 
+def _steps(args: PipelineArguments) -> list[Step]:
+    """Return the steps that the arguments require. Raises the errors of `Pipeline.steps`."""
+    from rag_r1.demo.pipeline.steps import Pipeline
+
+    return Pipeline(args, args.out.resolve()).steps()
+
+
 def run(args: PipelineArguments) -> None:
     """Run the unfinished steps, and write the report after the last one.
 
     Raises RunError, and the errors of the steps.
     """
     from rag_r1.demo.pipeline.report import make_report, markdown
-    from rag_r1.demo.pipeline.steps import Pipeline
 
     out = args.out.resolve()
     with PipelineFolder.locked(out) as folder:
-        run_steps(folder, Pipeline(args, out).steps())
+        run_steps(folder, _steps(args))
         if args.until == STEP_NAMES[-1]:
             report = make_report(folder, {"protocol": args.protocol, "seed": args.seed})
             picture = out / "report.png"  # is not drawn without matplotlib

@@ -234,8 +234,6 @@ def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval sigma"
             "eval @RUN/settings.yaml --out OTHER rag_r1.agent.max_state=1000000` (with --engine completions "
             "and vLLM)"
         )
-        if states.excluded.keys() - {_NO_ANSWER} == {_NO_VALUE.format(args.term)}:
-            remedy = "give another --term, which the rewards of these records have"
         raise RunError(f"{', '.join(map(str, args.runs))}: no answer has a state ({reasons}): {remedy}")
     print("\n".join(report(states, args.accept)))
     return 0
@@ -249,13 +247,19 @@ def _check_start(args: SigmaArguments) -> None:
             function = find_term(args.term, "--term")
             checks.run(check_threshold, "--right-from", args.right_from, args.term, function, {})
         for run in args.runs:
-            checks.run(_check_run, run)
+            checks.run(_check_run, run, args.term)
 
 
-def _check_run(run: Path) -> None:
-    """Raise RunError if a run has no records, and DataError if its first record is not a trajectory."""
-    if next(_trajectory_records([run]), None) is None:
+def _check_run(run: Path, term: str) -> None:
+    """Raise RunError if a run has no records, or if the first one has rewards without this term, and
+    DataError if that record is not a trajectory."""
+    record = next(_trajectory_records([run]), None)
+    if record is None:
         raise no_records(run)
+    rewards = trajectory_of(record).rewards
+    if rewards and term not in rewards:
+        names = ", ".join(sorted(rewards))
+        raise RunError(f"--term {term}: the rewards of {run} are {names}: give one of them")
 
 
 def _trajectory_records(runs: Sequence[Path]) -> Iterator[dict[str, Any]]:

@@ -1,9 +1,9 @@
 """Log-probabilities of the trained tokens only, for rows that are packed.
 
 veRL computes the log-probability and the entropy of every token of a row, and its losses and metrics then
-mask those that the policy did not write (verl/workers/utils/losses.py, `sft_loss` and `ppo_loss`). Of a search
-agent's rows nine tenths are prompt and search results. On a GPU their logits cost little; on a CPU, for a small model with a large
-vocabulary, they take a third of an update.
+mask those that the policy did not write (verl/workers/utils/losses.py, `sft_loss` and `ppo_loss`). Of a
+search agent's rows nine tenths are prompt and search results. On a GPU their logits cost little; on a CPU,
+for a small model with a large vocabulary, they take up to a third of an update.
 
 An engine with `TrainedPositionsMixin` passes on to the last layer only the hidden states from which a trained
 token is predicted, and puts its results back to where veRL expects them, with zeros between. A forward hook

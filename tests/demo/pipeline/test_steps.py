@@ -19,6 +19,7 @@ from rag_r1.options.command_line import read_arguments
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.processes import MARK
 from rag_r1.runs.start_checks import StartError
+from rag_r1.runs.steps import PipelineFolder, Step
 from rag_r1.sft.data import SftDataArguments
 from rag_r1.sft.filter_command import FilterArguments
 from rag_r1.sft.progress import SftProgressBar
@@ -93,6 +94,17 @@ def test_a_base_that_is_not_there_is_named(tmp_path):
     args = PipelineArguments(out=tmp_path / "x", base="no/such/folder")
     with pytest.raises(StartError, match="--base no/such/folder: no policy in no/such/folder"):
         command.check_start(args)
+
+
+@pytest.mark.slow
+def test_changed_settings_of_a_step_are_told_beside_other_problems(tmp_path):
+    world = Pipeline(arguments(), tmp_path).steps()[0]
+    PipelineFolder(tmp_path).run(Step("world", world.settings, lambda folder: {}, ()))
+    args = PipelineArguments(out=tmp_path, seed=1, held_out=1_000_000)
+    with pytest.raises(StartError) as error:
+        command.check_start(args)
+    for problem in ("world.seed was 0 and is now 1", "--held-out: this world does not have"):
+        assert problem in str(error.value)
 
 
 @pytest.mark.slow

@@ -108,8 +108,8 @@ def test_a_state_that_tells_nothing_and_few_answers_are_said(tmp_path, capsys):
     assert "does not tell right answers from wrong ones" in printed and "fewer than 50 answers" in printed
     assert command.main(["sigma", str(write_run(tmp_path / "one", records[:1]))]) == 0
     assert "no max_state is proposed" in capsys.readouterr().out
-    assert command.main(["sigma", str(tmp_path / "one"), "--term", "f1"]) == 1
-    assert "(1 without a value of 'f1'): give another --term" in capsys.readouterr().err
+    assert command.main(["sigma", str(tmp_path / "one"), "--term", "f1", "--check-only"]) == 1
+    assert "--term f1: the rewards of" in capsys.readouterr().err
     assert command.main(["sigma", str(write_run(tmp_path / "stateless", [record(None)] * 3))]) == 1
     message = capsys.readouterr().err
     assert "no answer has a state (3 without a state" in message
