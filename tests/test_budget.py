@@ -64,7 +64,7 @@ from code_lines import PARTS, ROOT, LineCount, count_lines, count_part
 #: second attempt took 170 (230); what the eleventh walk had left (thresholds that no value reaches, flags
 #: without effect, settings of an earlier run beside the other problems, more cells than an index has) 225
 #: (80), and faults that an eighth reading proved 85 (100).
-BUDGETS = {"package": (48_255, 0.334), "tests": (67_615, 0.0575)}
+BUDGETS = {"package": (48_340, 0.334), "tests": (67_780, 0.0575)}
 
 
 @pytest.fixture(scope="module", params=PARTS)
