@@ -33,8 +33,9 @@ from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Above0, Arguments, argument, read_arguments
 from rag_r1.options.import_path import add_working_directory
 from rag_r1.options.out_folder import check_out
-from rag_r1.options.settings_file import recorded_settings
+from rag_r1.options.settings_file import owner_of, recorded_settings
 from rag_r1.protocols import Protocol
+from rag_r1.runs.errors import RunError
 from rag_r1.runs.lock import hold_out
 from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks, check_packages
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
@@ -46,6 +47,8 @@ from rag_r1.training.progress import train
 
 #: Contains a folder for the run of each recipe; relative to the working directory.
 OUTPUTS = Path("outputs", "demo")
+#: The folders in the folder of a run that a new run replaces.
+_FOLDERS = ("checkpoints", "data", "index", "trajectories")
 #: veRL saves the last step whatever the frequency is.
 _LAST_STEP_ONLY = "trainer.save_freq=1000000"
 _SAVED_PARTS = "actor_rollout_ref.actor.checkpoint.save_contents"
@@ -99,7 +102,7 @@ def run_demo(
     start = time.monotonic()
     with hold_out(out):
         # An earlier run is removed, its policy first, since `rag-r1 serve --demo` serves a run that has one.
-        for name in ("checkpoints", "data", "index", "trajectories"):
+        for name in _FOLDERS:
             shutil.rmtree(out / name, ignore_errors=True)
         (out / "report.png").unlink(missing_ok=True)
         print(f"1/4 inventing a world (seed {seed}) and its questions")
@@ -153,6 +156,17 @@ class DemoArguments(Arguments):
     overrides: CheckedOverrides = argument("Hydra overrides of the recipe", "key=value", default=[])
 
 
+def _check_folders(out: Path) -> None:
+    """Raise RunError if `out` has folders that a demo would replace, but no file that shows them to be a
+    demo's."""
+    foreign = [name for name in _FOLDERS if (out / name).exists()]
+    if foreign and owner_of(out) is None and not (out / "train.log").is_file():
+        raise RunError(
+            f"--out {out} is no run of a demo, which would replace its {', '.join(foreign)}: choose another "
+            "folder"
+        )
+
+
 def _check_start(args: DemoArguments) -> Path:
     """Check packages, folder and overrides; returns the folder of the run.
 
@@ -163,6 +177,7 @@ def _check_start(args: DemoArguments) -> Path:
         packages = ["bitsandbytes"] if args.recipe == _NF4_RECIPE else []
         checks.run(check_packages, "rag-r1 demo", "verl", "vllm", "bm25s", *packages)
         checks.run(check_out, out, "rag-r1 demo")
+        checks.run(_check_folders, out)
         checks.run(check_overrides, Recipe.find(f"demo/{args.recipe}"), args.overrides)
         own_keys = {override.partition("=")[0] for override in _run_overrides(out, args.seed, out, "")}
         hint = "--seed and --out choose the data and the folder"
@@ -183,6 +198,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     add_working_directory()
     out = _check_start(args)
+    if (out / "checkpoints").exists():
+        print(f"the earlier run in {out} is replaced: another --out keeps it")
     if args.check_only:
         print(f"all checks passed: demo/{args.recipe} would be trained into {out}")
         return 0

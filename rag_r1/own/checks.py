@@ -107,11 +107,19 @@ def check_documents(artifacts: OwnArtifacts, folder: PipelineFolder) -> None:
         count_passages(Path(documents.folder), artifacts.out, skip_bad_files=documents.skip_bad_files)
 
 
+def _check_folder(documents: Path, out: Path) -> None:
+    """Raise RunError if the folder has no documents, or is that of the run, whose files would become
+    documents at the next start."""
+    if documents.resolve() == out.resolve():
+        raise RunError(f"documents.folder {documents} is also --out: choose another --out")
+    document_files(documents, out)
+
+
 def _check_files(artifacts: OwnArtifacts, checks: StartChecks) -> None:
     """Check the documents, passages, prompts, questions, model, encoder and recipes that the plan names."""
     plan = artifacts.plan
     if plan.documents.folder is not None:
-        checks.run(document_files, Path(plan.documents.folder))
+        checks.run(_check_folder, Path(plan.documents.folder), artifacts.out)
     if plan.documents.corpus:
         checks.run_on_all(lambda paths: check_first_rows(Corpus(paths)), artifacts.corpus)
     protocol = checks.run(load_with_prompt, plan.policy.protocol, plan.policy.prompt, "policy.prompt")

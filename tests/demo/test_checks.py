@@ -63,6 +63,17 @@ def test_the_pipeline_refuses_a_key_that_its_stages_set_and_warns_of_single_answ
     assert f"{keys[0]}: rag-r1 stages sets" in message and f"warning: {keys[1]}: is 1" in message
 
 
+def test_a_folder_with_data_of_something_else_is_refused_and_an_earlier_run_is_named(tmp_path, capsys):
+    (tmp_path / "data").mkdir()
+    arguments = ["--out", str(tmp_path), "--check-only"]
+    assert run.main(arguments) == 1
+    assert f"--out {tmp_path} is no run of a demo" in capsys.readouterr().err
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "train.log").touch()
+    assert run.main(arguments) == 0
+    assert f"the earlier run in {tmp_path} is replaced" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_check_only_says_what_would_run_and_writes_nothing(name, tmp_path, capsys):
     out = tmp_path / "out"

@@ -97,6 +97,13 @@ def test_a_prompt_of_one_search_is_checked_before_anything_is_trained(tmp_path, 
     assert len(problems(tmp_path, evaluation={**words, "one_shot": False}, teacher={})) == 1
 
 
+@pytest.mark.slow
+def test_the_folder_of_the_documents_is_not_that_of_the_run(tmp_path):
+    (tmp_path / "out").mkdir()
+    named = problems(tmp_path, documents={"folder": str(tmp_path / "out" / ".." / "out")})
+    assert any("documents.folder" in problem and "choose another --out" in problem for problem in named)
+
+
 def test_a_prompt_of_the_policy_is_named_by_its_key(tmp_path):
     (tmp_path / "notes.txt").write_text("A text.")
     policy = {"model": MODEL, "platform": "cpu", "prompt": str(tmp_path / "none.txt")}
