@@ -34,6 +34,7 @@ from tqdm import tqdm
 sys.path.insert(0, str(Path(__file__).parent.parent))  # so that the script also runs without installation
 
 from rag_r1.data.files.bad_rows import HELP, BadRows
+from rag_r1.data.files.first_rows import check_first_rows
 from rag_r1.io.atomic_files import move_into_place
 from rag_r1.io.errors import DataError
 from rag_r1.io.ordinary_files import open_ordinary
@@ -120,7 +121,7 @@ def split(
         tqdm(total=state.input_bytes, unit="B", unit_scale=True, desc="split", disable=not progress) as bar,
     ):
         target.truncate(state.written)
-        stream = gzip.open(raw) if source.name.lower().endswith(".gz") else raw
+        stream = _unpacked(raw, source)
         while lines := _next_lines(stream, state.read, source):
             rows, bad = _passage_rows(lines, state, source)
             target.write(_encode(rows, is_gzip=out.name.lower().endswith(".gz")))
@@ -171,6 +172,11 @@ def _passage_rows(lines: list[bytes], state: Progress, source: Path) -> tuple[li
     return rows, bad
 
 
+def _unpacked(raw: BinaryIO, source: Path) -> BinaryIO:
+    """Return the stream of the file's text, which is decompressed if the file's name ends in .gz."""
+    return gzip.open(raw) if source.name.lower().endswith(".gz") else raw
+
+
 def _next_lines(stream: BinaryIO, start: int, source: Path) -> list[bytes]:
     """Return the lines from the byte `start` up to the next checkpoint, or [] at the end of the input.
 
@@ -209,11 +215,9 @@ class KiltArguments(Arguments):
     check_only: bool = argument(CHECK_ONLY, default=False)
 
     @model_validator(mode="after")
-    def _can_be_written(self) -> KiltArguments:
+    def _is_named_as_its_format(self) -> KiltArguments:
         if not self.out.name.lower().endswith((".jsonl", ".jsonl.gz")):
             raise ValueError(f"--out {self.out}: the name must end in .jsonl or .jsonl.gz")
-        if self.out.exists() and not self.overwrite:
-            raise ValueError(f"--out {self.out} exists; replace it with --overwrite, or choose another")
         return self
 
 
@@ -236,14 +240,25 @@ def _check_start(args: KiltArguments) -> None:
     """Raise StartError with all problems of the input and the output."""
     with StartChecks() as checks:
         checks.run(_check_input, args.input)
-        checks.run(check_out_file, args.out)
+        checks.run(_check_out, args.out, args.input, args.overwrite)
+
+
+def _check_out(out: Path, source: Path, overwrite: bool) -> None:
+    """Raise ValueError if the output cannot be written, is the input, or exists and may not be replaced."""
+    check_out_file(out, inputs=[source])
+    if out.exists() and not overwrite:
+        raise ValueError(f"--out {out} exists; replace it with --overwrite, or choose another")
 
 
 def _check_input(path: Path) -> None:
-    """Raise DataError unless the input is a file."""
+    """Raise DataError unless the input is a file with a page among its first lines."""
     if not path.is_file():
         problem = "is a folder" if path.exists() else "does not exist"
         raise DataError(f"--input {path} {problem}: give KILT's file kilt_knowledgesource.json")
+    with open_ordinary(path) as raw:
+        lines = enumerate(_next_lines(_unpacked(raw, path), 0, path), 1)
+    pages = ((number, line) for number, line in lines if line.strip())
+    check_first_rows(path, pages, lambda line: list(split_page(line)))
 
 
 if __name__ == "__main__":

@@ -119,8 +119,7 @@ def _check_start(args: ViewArguments) -> None:
         for path in args.paths:
             checks.run(_check_path, path)
         if args.export is not None:
-            checks.run(check_out_file, args.export, "--export")
-            checks.run(_check_page, args.export)
+            checks.run(check_out_file, args.export, "--export", begin=_PAGE_START, owner=COMMAND)
             checks.run(_check_records, args.paths)
             filters = parse_qsl(args.select, keep_blank_values=True)
             for name in dict.fromkeys(name for name, _ in filters):
@@ -142,15 +141,6 @@ def _check_path(path: Path) -> None:
             f"{path}: its first line is not a trajectory record: give a run's folder, or a file of its "
             "trajectories"
         )
-
-
-def _check_page(path: Path) -> None:
-    """Raise RunError if a file exists that is no page of --export, since it would be replaced."""
-    if path.is_file() and path.stat().st_size:
-        with path.open("rb") as file:
-            if file.read(len(_PAGE_START)) != _PAGE_START:
-                problem = f"--export {path} exists and is not a page of this command"
-                raise RunError(f"{problem}: choose another file")
 
 
 def _check_records(paths: Sequence[Path]) -> None:

@@ -7,6 +7,7 @@ nearest existing parent.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryFile
 
@@ -40,8 +41,18 @@ def check_out(folder: Path, command: str | None = None, flag: str = "--out") -> 
         raise ValueError(f"{flag} {folder} is the folder of a run of `{owner}`: choose another folder")
 
 
-def check_out_file(file: Path, flag: str = "--out") -> None:
-    """Raise ValueError, which names `flag`, unless the file can be written."""
+def check_out_file(
+    file: Path, flag: str = "--out", *, inputs: Iterable[Path] = (), begin: bytes = b"", owner: str = ""
+) -> None:
+    """Raise ValueError, which names `flag`, unless the file can be written. It must not be one of `inputs`,
+    the files that are read, which it would replace. If it exists and is not empty, it must begin with
+    `begin`, as the files of the command `owner` do."""
     if file.is_dir():
         raise ValueError(f"{flag} {file} is a folder: give the name of a file")
+    if os.path.realpath(file) in map(os.path.realpath, inputs):
+        raise ValueError(f"{flag} {file} is also the name of a file that is read: choose another file")
+    if file.is_file() and file.stat().st_size:
+        with file.open("rb") as existing:
+            if existing.read(len(begin)) != begin:
+                raise ValueError(f"{flag} {file} was not written by `{owner}`: choose another file")
     check_out(file.parent, flag=flag)

@@ -61,7 +61,7 @@ def check_launch(args: ChatAgentArguments, checks: Sequence[Callable[[], Any]] =
     with all problems.
 
     Documents are read if something else is wrong, and with --check-only. Otherwise the start reads them."""
-    checks = [partial(check_out, args.out), *checks]
+    checks = [partial(check_out, args.out, "rag-r1 serve"), *checks]
     with StartChecks() as start_checks:
         if args.demo or args.model is None:  # without --demo, the arguments are wrong already
             _check_without_model(args, checks, start_checks)

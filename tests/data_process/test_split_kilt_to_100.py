@@ -133,7 +133,9 @@ def test_the_command_line(kilt, tmp_path, capsys):
     out = tmp_path / "out.jsonl"
     assert main(["--input", str(kilt), "--out", str(out)]) == 0
     assert "44 passages of 43 lines" in capsys.readouterr().out
-    for wrong in (["--out", str(out)], ["--out", "o.tsv"], ["--out", "o.jsonl", "--words", "0"]):
+    assert main(["--input", str(kilt), "--out", str(out)]) == 1
+    assert "--overwrite" in capsys.readouterr().err
+    for wrong in (["--out", "o.tsv"], ["--out", "o.jsonl", "--words", "0"]):
         with pytest.raises(SystemExit):
             main(["--input", str(kilt), *wrong])
     assert main(["--input", str(tmp_path / "none"), "--out", str(tmp_path / "x.jsonl")]) == 1
@@ -154,3 +156,23 @@ def test_a_file_that_breaks_before_the_place_where_a_run_goes_on_is_named(kilt, 
         with pytest.raises(DataError, match=f"{packed} is a broken gzip file"):
             split(packed, tmp_path / "out.jsonl", progress=False)
         assert (tmp_path / "out.jsonl.progress.json").exists()
+
+
+def test_the_input_is_not_overwritten_by_the_output(kilt, tmp_path, capsys):
+    pages = tmp_path / "pages.jsonl"
+    pages.write_bytes(kilt.read_bytes())
+    for flags in ([], ["--overwrite"]):
+        assert main(["--input", str(pages), "--out", str(pages), *flags]) == 1
+        error = capsys.readouterr().err
+        assert "a file that is read" in error and "--overwrite" not in error
+    assert pages.read_bytes() == kilt.read_bytes()
+
+
+def test_an_input_that_is_not_kilt_is_named_before_the_work(kilt, tmp_path, capsys):
+    (tmp_path / "corpus.jsonl").write_text('{"id": "0", "contents": "text"}\n')
+    (tmp_path / "cut.json.gz").write_bytes(gzip.compress(kilt.read_bytes())[:-20])
+    for name, fault in (("corpus.jsonl", "not a page of KILT"), ("cut.json.gz", "broken gzip")):
+        words = ["--input", str(tmp_path / name), "--out", str(tmp_path / "o.jsonl"), "--check-only"]
+        assert main(words) == 1
+        error = capsys.readouterr().err
+        assert name in error and fault in error

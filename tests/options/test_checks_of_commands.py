@@ -427,6 +427,7 @@ def test_mcp_refuses_another_server_in_place_of_the_search(capsys):
         ("sft-data --traces traces --model notes --out new", "--model notes"),
         ("sft-data --traces traces --model none/none --out new", "`hf download none/none --local-dir DIR`"),
         ("sft-data --traces traces --model model --out checked", "is the folder of a run of `rag-r1 corpus"),
+        (f"serve --model m --base-url {DEAD}/v1 --out checked", "checked is the folder of a run of `rag-r1"),
         ("eval report binary", "RUN binary is a file"),
         ("eval reprot run", "did you mean report?"),
         (

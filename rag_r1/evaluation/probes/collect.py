@@ -44,6 +44,8 @@ MAX_PASSAGES_PER_PAGE = 50
 RANDOM_SAMPLE_SIZE = 2000
 #: Rows of the corpus between two writes of the file.
 SAVE_INTERVAL = 200_000
+#: The beginning of every file of passages.
+FILE_START = b'{"fingerprint": "'
 #: Increased when scans of the same corpus collect something else, so that older files are not continued.
 _VERSION = 1
 

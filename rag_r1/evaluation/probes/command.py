@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from os.path import realpath
 from pathlib import Path
 
 from pydantic import model_validator
@@ -17,7 +16,7 @@ from pydantic import model_validator
 from rag_r1.corpus.inputs import CorpusInputs, read_inputs
 from rag_r1.data.evidence import GoldEvidence
 from rag_r1.data.files.bad_rows import HELP, BadRows
-from rag_r1.evaluation.probes.collect import RANDOM_SAMPLE_SIZE, SAVE_INTERVAL, find_passages
+from rag_r1.evaluation.probes.collect import FILE_START, RANDOM_SAMPLE_SIZE, SAVE_INTERVAL, find_passages
 from rag_r1.io.errors import DataError
 from rag_r1.io.terminal_text import terminal_text
 from rag_r1.options.command_exit import command_main
@@ -26,6 +25,7 @@ from rag_r1.options.out_folder import check_out_file
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks
 
+COMMAND = "rag-r1 probe-passages"
 _DESCRIPTION = """\
 Find the passages that the probes `random` and `gold` show in the validations of a training.
 
@@ -58,11 +58,9 @@ class PassagesArguments(Arguments):
     check_only: bool = argument(CHECK_ONLY, default=False)
 
     @model_validator(mode="after")
-    def _out_is_no_input(self) -> PassagesArguments:
+    def _out_is_json(self) -> PassagesArguments:
         if self.out.suffix != ".json":
             raise ValueError(f"--out {self.out}: the name must end in .json")
-        if realpath(self.out) in map(realpath, (*self.questions, *self.corpus)):
-            raise ValueError(f"--out {self.out} is also the name of a file that is read")
         return self
 
 
@@ -72,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = read_arguments(
         PassagesArguments,
         arguments,
-        prog="rag-r1 probe-passages",
+        prog=COMMAND,
         description=_DESCRIPTION,
         epilog=_EPILOG,
         check=check_start,
@@ -91,7 +89,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def check_start(args: PassagesArguments) -> CorpusInputs:
     """Check the arguments, and return the questions and the corpus. Raises StartError with all problems."""
     with StartChecks() as checks:
-        checks.run(check_out_file, args.out)
+        inputs_read = (*args.questions, *args.corpus)
+        checks.run(check_out_file, args.out, inputs=inputs_read, begin=FILE_START, owner=COMMAND)
         inputs = read_inputs(checks, args.questions, args.corpus, skip_bad_rows=args.skip_bad_rows)
     assert inputs is not None  # or the checks have raised
     return inputs

@@ -59,9 +59,10 @@ def _check_start(args: SelectArguments) -> None:
     """Read all files of scores to validate them. Raises StartError with all problems of the files and of
     --out."""
     with StartChecks() as checks:
-        checks.run(check_out_file, args.out)
         kinds = (RoundsRecord, RelevanceRecord, CorrectnessRecord)
-        for kind, path in zip(kinds, (args.candidates, args.relevance, args.correctness), strict=True):
+        paths = (args.candidates, args.relevance, args.correctness)
+        checks.run(check_out_file, args.out, inputs=filter(None, paths))
+        for kind, path in zip(kinds, paths, strict=True):
             if path is not None:
                 checks.run(check_records, kind, path)
 

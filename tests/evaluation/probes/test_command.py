@@ -107,15 +107,19 @@ def test_a_corpus_that_cannot_be_read_is_named(run, name, tmp_path):
     assert status == 1 and name in error
 
 
+def test_passages_are_written_to_json_only(run, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        run(out="passages.parquet")
+    assert "must end in .json" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
-    ("out", "message"), [("passages.parquet", "must end in .json"), ("q.json", "also the name of a file")]
+    ("out", "message"), [("q.json", "also the name of a file"), ("manifest.json", "not written by `rag-r1")]
 )
-def test_a_file_that_is_something_else_is_not_overwritten(run, out, message, tmp_path, capsys):
-    (tmp_path / "q.json").write_text("[]")
-    with pytest.raises(SystemExit) as refused:
-        run("--data", tmp_path / "q.json", out=out)
-    assert refused.value.code == 2 and message in capsys.readouterr().err
-    assert (tmp_path / "q.json").read_text() == "[]"
+def test_a_file_that_is_something_else_is_not_overwritten(run, out, message, tmp_path):
+    (tmp_path / out).write_text("[]")
+    status, _, error = run("--data", tmp_path / "q.json", out=out)
+    assert status == 1 and message in error and (tmp_path / out).read_text() == "[]"
 
 
 @pytest.mark.slow
