@@ -1,8 +1,8 @@
 """Reads and checks the input files of the commands that work on a corpus, before the hour that these take.
 
-All questions are read. Of each corpus file only the first row is read, which is enough to detect a missing
-column, a wrong separator or a broken file. All problems are reported together
-(rag_r1/runs/start_checks.py). `passages_of` then reads a corpus for commands that accept no bad rows.
+All questions are read. Of each corpus file only the first rows are read, which is enough to detect a missing
+column, a wrong separator or a broken file, and to name the bad rows of a small one. All problems are reported
+together (rag_r1/runs/start_checks.py). `passages_of` then reads a corpus for commands without bad rows.
 """
 
 from __future__ import annotations
@@ -10,14 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 from rag_r1.corpus.questions import CorpusQuestions, read_questions
-from rag_r1.corpus.reader import START, SUFFIXES, Corpus, CorpusPosition, Passage
+from rag_r1.corpus.reader import SUFFIXES, Corpus, CorpusPosition, Passage
+from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.files.row_files import open_bytes, refuse_utf16
 from rag_r1.io.errors import DataError
 from rag_r1.runs.start_checks import StartChecks
 
+#: Number of rows of each file that are read before the work.
+_CHECKED_ROWS = 1000
 _ROW = "a passage has an `id`, and `contents` or `title` and `text`"
 
 
@@ -61,26 +65,62 @@ def read_inputs(
 
 
 def passages_of(corpus: Corpus, *, progress: bool = True) -> Iterator[tuple[Passage, Path]]:
-    """Yield each passage with its file. Raises DataError, with file and line, if a row is not a passage."""
+    """Yield each passage with its file. At the end, raises DataError, with file and line, if there were rows
+    that are not passages."""
+    bad = BadRows()
     for row, position in corpus.rows(progress=progress):
         if isinstance(row, ValueError):
-            raise DataError(f"{corpus.location(position)}: {row}: repair the corpus (`rag-r1 corpus check`)")
-        yield row, corpus.files[position.file]
+            bad.add(corpus.location(position), row)
+        else:
+            yield row, corpus.files[position.file]
+    if bad.count:
+        raise DataError(f"{bad.named()}: repair the corpus (`rag-r1 corpus check`)")
 
 
-def check_first_rows(corpus: Corpus, skip_bad_rows: bool | None = None) -> None:
-    """Check the first row of each file. Raises DataError if the files have no rows at all or, unless
-    `skip_bad_rows` says to leave such rows out, if a first row is not a passage. `skip_bad_rows` is None for
-    a command without this flag, which the message then does not name."""
-    has_rows = not corpus.files  # there is nothing to check without a file
-    for index in range(len(corpus.files)):
-        # After a file without rows, this is the first row of a later one.
-        row, position = next(corpus.rows(CorpusPosition(index), progress=False), (None, START))
-        if isinstance(row, ValueError) and not skip_bad_rows:
-            with open_bytes(path := corpus.files[position.file]) as file:
-                refuse_utf16(path, file, f"files whose names end in {', '.join(SUFFIXES)}")
-            flag = "" if skip_bad_rows is None else ", or leave such rows out with --skip-bad-rows"
-            raise DataError(f"{corpus.location(position)}: {row}; {_ROW}: correct the file{flag}")
-        has_rows = has_rows or row is not None
-    if not has_rows:
+def check_first_rows(corpus: Corpus, skip_bad_rows: bool | None = None, *, most: int = _CHECKED_ROWS) -> None:
+    """Check the first `most` rows of each file. Raises DataError if the files have no rows at all and, unless
+    `skip_bad_rows` says to leave such rows out, StartError with the files whose first rows are not all
+    passages. `skip_bad_rows` is None for a command without this flag, which the message then does not
+    name."""
+    with StartChecks() as checks:
+        indices = range(len(corpus.files))
+        counts = [checks.run(_count_first_rows, corpus, index, most, skip_bad_rows) for index in indices]
+    if counts and not any(counts):
         raise DataError(f"{', '.join(map(str, corpus.files))}: no passage in it; {_ROW}: give another file")
+
+
+def _count_first_rows(corpus: Corpus, index: int, most: int, skip_bad_rows: bool | None) -> int:
+    """Check the first `most` rows of one file and return their number. Raises DataError as `check_first_rows`
+    does."""
+    bad = BadRows()
+    count = 0
+    for row, position in islice(corpus.rows(CorpusPosition(index), progress=False), most):
+        if position.file != index:  # a row of the next file
+            break
+        count += 1
+        if isinstance(row, ValueError):
+            bad.add(corpus.location(position), row)
+    if bad.count and not skip_bad_rows:
+        _refuse_other_file(corpus.files[index], corpus.ids)
+        flag = "" if skip_bad_rows is None else ", or leave such rows out with --skip-bad-rows"
+        raise DataError(f"{bad.named()}; {_ROW}: correct the file{flag}")
+    return count
+
+
+def _refuse_other_file(path: Path, ids: bool) -> None:
+    """Raise DataError if a file with bad rows is a table without the columns of passages, or not text in
+    UTF-8. `ids` says whether passages need an id."""
+    if path.suffix.lower() == ".parquet":
+        import pyarrow.parquet as pq
+
+        columns = pq.read_schema(path).names
+        missing = ["`id`"] if ids and "id" not in columns else []
+        missing += [] if {"contents", "text"} & set(columns) else ["`contents` (or `title` and `text`)"]
+        if missing:
+            listed_columns = ", ".join(columns)
+            raise DataError(
+                f"{path} has no column {' and no '.join(missing)}, but {listed_columns}: rename them"
+            )
+    elif path.suffix.lower() != ".arrow":
+        with open_bytes(path) as file:
+            refuse_utf16(path, file, f"files whose names end in {', '.join(SUFFIXES)}")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from rag_r1.cli import main as cli
@@ -195,3 +197,21 @@ def test_an_id_that_two_passages_have_is_named_with_both_places_and_nothing_is_w
         named = f"{other}, line 2: the id '2' is that of {tmp_path}/corpus.jsonl, line 2"
         assert status == 1 and named in error
     assert not (tmp_path / "out" / "summary.json").exists()
+
+
+def test_bad_rows_of_all_files_are_named_beside_a_dead_server_before_the_run(run, tmp_path):
+    bad = written(tmp_path / "bad.jsonl", [*CORPUS, {"id": "4"}, {"contents": "five"}])
+    cut = tmp_path / "cut.jsonl.gz"
+    cut.write_bytes(b"no gzip")
+    words = ["--corpus", cut, "--retriever-url", "http://127.0.0.1:9"]
+    status, _, error = run(*words, corpus=bad)
+    assert status == 1 and not (tmp_path / "out").exists()
+    for part in ("bad.jsonl, line 4: ", "bad.jsonl, line 5: ", "cut.jsonl.gz: a broken gzip", "127.0.0.1:9"):
+        assert part in error
+
+
+def test_a_table_without_the_columns_of_passages_is_told_so(run, tmp_path):
+    table = tmp_path / "table.parquet"
+    pq.write_table(pa.table({"idx": [1], "body": ["text"]}), table)
+    _, _, error = run(corpus=table)
+    assert "no column `id`" in error and "`contents`" in error and "idx, body" in error

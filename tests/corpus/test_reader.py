@@ -16,6 +16,7 @@ from rag_r1.corpus import reader
 from rag_r1.corpus.inputs import check_first_rows
 from rag_r1.corpus.reader import START, Corpus, Passage
 from rag_r1.io.errors import DataError
+from rag_r1.runs.start_checks import StartError
 
 ROWS = [
     {"id": "1", "contents": '"Ulm"\nA city.'},
@@ -128,7 +129,7 @@ def test_a_row_of_a_table_is_named_as_a_row_in_any_case_of_the_suffix(tmp_path):
 def test_a_utf16_file_after_an_empty_one_is_refused_with_the_command_that_converts_it(tmp_path):
     (tmp_path / "a.jsonl").touch()
     (tmp_path / "b.jsonl").write_text('{"id": "1"}\n', encoding="utf-16")
-    with pytest.raises(DataError, match="b.jsonl is not UTF-8 but UTF-16: convert it"):
+    with pytest.raises(StartError, match="b.jsonl is not UTF-8 but UTF-16: convert it"):
         check_first_rows(Corpus([tmp_path]))
 
 

@@ -13,13 +13,13 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rag_r1.corpus.inputs import passages_of
+from rag_r1.corpus.inputs import check_first_rows
 from rag_r1.corpus.reader import Corpus
 from rag_r1.data.files.row_files import refuse_repeated
 from rag_r1.inference.model_folders import check_weights, has_weights, local_model
 from rag_r1.inference.tokenizer import check_tokenizer
 from rag_r1.io.bounded_json import read_json_file
-from rag_r1.io.errors import DataError, first_line_of
+from rag_r1.io.errors import first_line_of
 from rag_r1.options.out_folder import check_out
 from rag_r1.protocols.retriever_query import Mode
 from rag_r1.retriever.records import TrainingRow, read_records
@@ -51,7 +51,8 @@ def check_start(options: TrainOptions) -> int:
         counts = [checks.run(_count_rows, path, options) for path in options.rows]
         usable = sum(count or 0 for count in counts)
         for path in options.corpus:
-            checks.run(_check_first_passage, path)
+            # A training leaves out rows that are no passages, but a first one shows a wrong file.
+            checks.run(lambda path: check_first_rows(Corpus([path]), most=1), path)
         index = checks.run(settings_of_index, options.index) if options.index else {}
         checks.run(_check_files, options.model)
         if index is not None:  # otherwise the pooling may be named in the index that could not be read
@@ -109,12 +110,6 @@ def _check_config(folder: Path) -> bool:
         fault = f"{folder / 'config.json'} cannot be used: {first_line_of(error)}"
         raise RunError(f"{fault}: {_REMEDY}") from error
     return True
-
-
-def _check_first_passage(corpus: Path) -> None:
-    """Read the first row of a corpus. Raises DataError if it is not a passage, or if there is none."""
-    if next(passages_of(Corpus([corpus]), progress=False), None) is None:
-        raise DataError(f"{corpus}: no passage in it: give the corpus that the rows were made from")
 
 
 def _count_rows(path: Path, options: TrainOptions) -> int:
