@@ -29,10 +29,9 @@ from data_process.command import SetArguments, read_protocol
 from data_process.mixture import MixEntry, read_entries
 from data_process.question_pool import QuestionPool
 from data_process.set_files import entry_counts, repeated_lines, similar_lines, write_splits
-from data_process.source_rows import read_source
+from data_process.source_rows import check_rows, has_first_rows, read_source
 from data_process.sources import SOURCES
 from rag_r1.data.files.bad_rows import BadRows
-from rag_r1.data.files.first_rows import check_first_rows
 from rag_r1.data.files.near_duplicates import require_library
 from rag_r1.data.files.qa_parquet import REPEATED, refuse_leftovers, write_report
 from rag_r1.data.files.questions import Question
@@ -106,7 +105,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def check_start(args: BuildArguments) -> tuple[Protocol, list[MixEntry]]:
-    """Check everything before the set is built, including the first rows of all files.
+    """Check everything before the set is built, including the first rows of all files, and with --check-only
+    or beside another problem all rows.
 
     Returns the protocol and the entries of the mixture. Raises StartError with all problems.
     """
@@ -116,15 +116,16 @@ def check_start(args: BuildArguments) -> tuple[Protocol, list[MixEntry]]:
         protocol = checks.run(read_protocol, args.protocol, args.prompt)
         flags = {"train": args.train, "test": args.validation}
         entries = read_entries(flags, args.mix, checks)
-        for entry in entries:
-            if entry.file is not None:
-                checks.run(check_first_rows, entry.location, read_source(entry))
+        readable = [entry for entry in entries if entry.file and checks.run(has_first_rows, entry)]
         if args.overlap == "fail":
             checks.run(_refuse_shared_rows, entries)
         checks.run(check_out, args.out, "rag-r1 data")
         splits = {entry.split for entry in entries} | {split for split, values in flags.items() if values}
         if args.mix is None or not checks.problems:  # else the splits are not known
             checks.run(refuse_leftovers, splits, args.out)
+        if args.check_only or args.is_partial or checks.problems:
+            for entry in readable:
+                checks.run(check_rows, entry, args.skip_bad_rows)
     assert protocol is not None  # else StartChecks has raised
     return protocol, entries
 

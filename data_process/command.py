@@ -21,7 +21,7 @@ from rag_r1.data.files.qa_parquet import REPEATED, Split, make_splits, write_spl
 from rag_r1.data.files.question_file import QuestionFile, read_file
 from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
-from rag_r1.options.command_line import Arguments, argument, read_arguments, with_defaults
+from rag_r1.options.command_line import Arguments, argument, flag_of, read_arguments, with_defaults
 from rag_r1.options.out_folder import check_out
 from rag_r1.protocols import Protocol, load_with_prompt, protocol_names
 from rag_r1.runs.errors import RunError
@@ -121,7 +121,7 @@ def run(
         with StartChecks() as checks:
             checks.run(_check_source_name, args.source_name)
             protocol = checks.run(read_protocol, args.protocol, args.prompt)
-            checks.run(check_out, args.out)
+            checks.run(check_out, args.out, "data_process")
             script_input = checks.run(read, args)
         assert protocol is not None and script_input is not None  # else StartChecks has raised
         return protocol, script_input
@@ -133,14 +133,11 @@ def run(
         names = ", ".join(split.name for split in splits)
         print(f"all checks passed: {names} would be written into {args.out}")
         return 0
-    bad = sum((split.source.bad for split in splits), script_input.other_bad_rows)
-    if bad.count and not args.skip_bad_rows:
-        raise DataError(f"nothing was written, because of {bad.refusal()}")
     summary = write_splits(splits, protocol, args.source_name, args.out, script_input.details)
     _print_counts(args.out, summary)
     if any(split.repeats for split in splits):
         print(f"{args.out / REPEATED}: the repeated questions, row by row")
-    for line in bad.left_out():
+    for line in sum((split.source.bad for split in splits), script_input.other_bad_rows).left_out():
         print(line, file=sys.stderr)
     return 0
 
@@ -169,17 +166,33 @@ def _check_source_name(name: str) -> None:
 def _read_inputs(args: HubArguments) -> tuple[QuestionFile | None, QuestionFile | None]:
     """Read the questions for training and for validation; either is None if it is not given.
 
-    Raises StartError with the files that cannot be read, and DataError if the Hub data set cannot be read or
-    nothing is given.
+    Raises StartError with the files that cannot be read or have bad rows, and DataError if the Hub data set
+    cannot be read or nothing is given.
     """
     if args.train or args.validation:
         with StartChecks() as checks:
-            files = [checks.run(read_file, file) if file else None for file in (args.train, args.validation)]
-        return files[0], files[1]
+            if hub := [flag_of(name) for name in args.model_fields_set if name.startswith("hub")]:
+                checks.add(
+                    DataError(f"files are read in place of the Hub: leave out {', '.join(sorted(hub))}")
+                )
+            train, test = (
+                read_split(path, args.skip_bad_rows, checks) for path in (args.train, args.validation)
+            )
+        return train, test
     if not args.hub:
         raise DataError("nothing to read: give --train FILE and --validation FILE, or --hub DATASET")
     train, test = (read_hub(args.hub, args.hub_config, split) for split in args.hub_splits)
+    (train.bad + test.bad).refuse(args.skip_bad_rows, "nothing was written")
     return train, test
+
+
+def read_split(path: str | None, skip_bad_rows: bool, checks: StartChecks) -> QuestionFile | None:
+    """Return the questions of a file; None if there is no path, or if `checks` has got a problem: that the
+    file cannot be read, or that it has bad rows and `skip_bad_rows` is false."""
+    file = checks.run(read_file, path) if path else None
+    if file is not None:
+        checks.run(file.bad.refuse, skip_bad_rows, "nothing was written")
+    return file
 
 
 def read_protocol(name: str, prompt_file: str | None) -> Protocol:

@@ -17,7 +17,7 @@ models, use --protocol r1_searcher_instruct.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -25,13 +25,15 @@ from pydantic import BeforeValidator
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # so that the script also runs without installation
 
-from data_process.command import QuestionArguments, ScriptInput, run
+from data_process.command import QuestionArguments, ScriptInput, read_split, run
 from data_process.difficulty import CLASSES, PUBLISHED, SOURCES, Composition, select
 from data_process.difficulty_file import DifficultyTable, read_difficulties
+from data_process.sources import SOURCES as KINDS
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.files.duplicates import question_key
 from rag_r1.data.files.qa_parquet import Split, make_splits
-from rag_r1.data.files.question_file import QuestionFile, read_file
+from rag_r1.data.files.question_file import QuestionFile
+from rag_r1.data.files.row_files import open_rows
 from rag_r1.io.errors import DataError
 from rag_r1.options.command_line import argument, with_defaults
 from rag_r1.runs.start_checks import StartChecks
@@ -77,22 +79,25 @@ def _read_splits(args: StageArguments) -> ScriptInput:
         if args.train and (args.difficulty or args.count):
             checks.add(DataError("--difficulty and --count are for raw rows: leave them out with --train"))
         counts = checks.run(_requested_counts, args.count)
-        raw = {name: checks.run(read_file, path) for name, path in files.items() if path}
-        test = checks.run(read_file, args.validation) if args.validation else None
-        published = checks.run(read_file, args.train) if args.train else None
         skip = args.skip_bad_rows
+        for name, path in files.items():
+            checks.run(_refuse_other_source, name, path)
+        raw = {name: read_split(path, skip, checks) for name, path in files.items() if path}
+        test = read_split(args.validation, skip, checks)
+        published = read_split(args.train, skip, checks)
         difficulties = checks.run(read_difficulties, args.difficulty, skip) if args.difficulty else None
     if published is not None:
         return _published_splits(make_splits(published, test), args.stage)
     assert counts is not None  # else StartChecks has raised
     composition = {entry: count for entry, count in {**PUBLISHED[args.stage], **counts}.items() if count}
-    return _drawn_splits(args, composition, raw, test, difficulties)
+    files_read = {name: file for name, file in raw.items() if file is not None}
+    return _drawn_splits(args, composition, files_read, test, difficulties)
 
 
 def _drawn_splits(
     args: StageArguments,
     composition: Composition,
-    raw: dict[str, QuestionFile],
+    raw: Mapping[str, QuestionFile],
     test: QuestionFile | None,
     difficulties: DifficultyTable | None,
 ) -> ScriptInput:
@@ -132,17 +137,35 @@ def _published_splits(splits: list[Split], stage: int) -> ScriptInput:
     return ScriptInput(splits, {"stage": stage, "published": expected})
 
 
+def _refuse_other_source(name: str, path: str | None) -> None:
+    """Raise DataError if the columns of a raw file, or the keys of its first row, show that it is of another
+    source than `name`, one of SOURCES. Other files may have any columns of questions and answers."""
+    if not path:
+        return
+    kind = KINDS["2wikimultihopqa" if name == "2wiki" else name]
+    with open_rows(Path(path), kind.columns, kind.list_columns) as (columns, rows):
+        first = next(rows, (1, None))[1]
+        keys = columns or (first if isinstance(first, dict) else {})
+        if fault := kind.other_source(keys, KINDS):
+            raise DataError(f"--{name} {path}: {fault}: give the file of {name}")
+
+
 def _requested_counts(entries: Sequence[str]) -> Composition:
-    """Return the numbers of --count. Raises DataError if one is not SOURCE.CLASS=N or is given twice."""
+    """Return the numbers of --count. Raises StartError with those that are not SOURCE.CLASS=N, and those that
+    are given twice."""
     counts: dict[tuple[str, str], int] = {}
-    for entry in entries:
-        name, _, count = entry.partition("=")
-        source, _, class_ = name.partition(".")
-        if source not in SOURCES or class_ not in CLASSES or not count.isdecimal():
-            raise DataError(f"--count {entry}: use SOURCE.CLASS=N, for example hotpotqa.medium=200")
-        if (source, class_) in counts:
-            raise DataError(f"--count {name} is given twice: give it once")
-        counts[source, class_] = int(count)
+    with StartChecks() as checks:
+        for entry in entries:
+            name, _, count = entry.partition("=")
+            source, _, class_ = name.partition(".")
+            if source not in SOURCES or class_ not in CLASSES or not count.isdecimal():
+                names = f"where SOURCE is {' or '.join(SOURCES)}, and CLASS is {', '.join(CLASSES)}"
+                example = "use SOURCE.CLASS=N, for example hotpotqa.medium=200"
+                checks.add(DataError(f"--count {entry}: {example}, {names}"))
+            elif (source, class_) in counts:
+                checks.add(DataError(f"--count {name} is given twice: give it once"))
+            else:
+                counts[source, class_] = int(count)
     return counts
 
 

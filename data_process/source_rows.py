@@ -13,6 +13,7 @@ from dataclasses import replace
 from data_process.mixture import FLAGS, MixEntry
 from data_process.sources import SOURCES
 from rag_r1.data.files.bad_rows import BadRows
+from rag_r1.data.files.first_rows import check_first_rows
 from rag_r1.data.files.hub_rows import hub_rows
 from rag_r1.data.files.questions import Question
 from rag_r1.data.files.row_files import ACCEPTED, Rows, open_rows
@@ -41,6 +42,21 @@ def read_source(entry: MixEntry) -> Iterator[tuple[int, Question | ValueError]]:
         accepted = f". Accepted are {ACCEPTED}" if entry.file else ""
         reason = bad.named() or "it has no rows"
         raise DataError(f"no usable question in {entry.location}: {reason}{accepted}")
+
+
+def has_first_rows(entry: MixEntry) -> bool:
+    """Return True. Raises DataError if no row is usable among the first ones of an entry."""
+    check_first_rows(entry.location, read_source(entry))
+    return True
+
+
+def check_rows(entry: MixEntry, skip_bad_rows: bool) -> None:
+    """Read all rows of an entry. Raises DataError if that fails, and for bad rows unless they are skipped."""
+    bad = BadRows()
+    for row, question in read_source(entry):
+        if isinstance(question, ValueError):
+            bad.add(f"{entry.location}, row {row}", question)
+    bad.refuse(skip_bad_rows, "nothing was written")
 
 
 @contextmanager

@@ -149,14 +149,20 @@ class SourceKind:
             raise ValueError(f"{fault}; the row has {keys_of(row)}{empty}")
         return self.convert(fields)
 
-    def _fault(self, columns: set[str], kinds: Mapping[str, SourceKind]) -> str | None:
-        """Return why these columns do not belong to this source, or None if they do."""
+    def other_source(self, columns: Collection[str], kinds: Mapping[str, SourceKind]) -> str | None:
+        """Return the fault of columns by which another source is recognised; None if none is."""
         recognised = [
-            kind.name for kind in kinds.values() if kind.own_columns and columns.issuperset(kind.own_columns)
+            kind.name for kind in kinds.values() if kind.own_columns and set(kind.own_columns) <= set(columns)
         ]
         # A file of the source `questions` may have the columns of any other source.
         if recognised and self.name not in (*recognised, "questions"):
             return f"not of {self.name}: it looks like {' or '.join(recognised)}"
+        return None
+
+    def _fault(self, columns: set[str], kinds: Mapping[str, SourceKind]) -> str | None:
+        """Return why these columns do not belong to this source, or None if they do."""
+        if other := self.other_source(columns, kinds):
+            return other
         if not any(columns.issuperset(layout) for layout in self.layouts):
             needed = ", or ".join(" + ".join(layout) for layout in self.layouts)
             return f"not of {self.name}, which has {needed}"

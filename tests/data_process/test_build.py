@@ -209,6 +209,14 @@ def test_a_file_that_is_cut_hides_no_bad_row_of_another(tmp_path, capsys):
     assert run(tmp_path / "out", "--train", f"nq={paths[0]}", "--train", f"nq:b={paths[1]}") == 1
     error = capsys.readouterr().err
     assert "cut.json begins" in error and "bad.jsonl, row 2001" in error
+    paths.append(tmp_path / "wrong.jsonl")
+    paths[2].write_text("{}\n")
+    sources = [
+        word for name, path in zip("abc", paths, strict=True) for word in ("--train", f"nq:{name}={path}")
+    ]
+    assert run(tmp_path / "out", *sources, "--check-only") == 1, "and a check reads all rows"
+    error = capsys.readouterr().err
+    assert "wrong.jsonl" in error and "cut.json begins" in error and "bad.jsonl, row 2001" in error
 
 
 def test_rows_without_ids_or_with_the_same_id_have_ids_of_their_own_and_these_are_counted(tmp_path, capsys):

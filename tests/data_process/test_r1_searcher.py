@@ -168,3 +168,34 @@ def test_raw_hotpotqa_and_2wiki_rows_are_read_and_the_counts_they_cannot_meet_ar
     assert len(read_split(tmp_path)) == 40
     output = capsys.readouterr().err
     assert "hotpotqa any: 20 of 4561 questions" in output and "2wiki any: 20 of 3587 questions" in output
+
+
+def test_swapped_files_bad_rows_and_wrong_counts_are_named_together(files, tmp_path, capsys):
+    hotpotqa = {"question": "h?", "answer": "x", "supporting_facts": [], "level": "hard"}
+    bad = [{"question": "w?", "answer": "x", "evidences": []}, {"question": ""}]
+    paths = {
+        "2wiki": write_lines(tmp_path / "h.json", hotpotqa),
+        "hotpotqa": write_lines(tmp_path / "w.json", *bad),
+    }
+    words = [word for name, path in paths.items() for word in (f"--{name}", path)]
+    words += [
+        "--count",
+        "hotpot.medium=3",
+        "--count",
+        "2wiki.hard=1",
+        "--count",
+        "2wiki.hard=2",
+        "--check-only",
+    ]
+    assert call(tmp_path / "out", "--stage", "1", *words) == 1
+    error = capsys.readouterr().err
+    for part in ("--2wiki", "it looks like hotpotqa", "--hotpotqa", "it looks like 2wikimultihopqa"):
+        assert part in error
+    assert "w.json, row 2" in error and "hotpot.medium=3" in error and "hotpotqa or 2wiki" in error
+    assert "2wiki.hard is given twice" in error
+
+
+def test_the_folder_of_another_commands_run_is_refused(files, tmp_path, capsys):
+    (tmp_path / "settings.yaml").write_text("# rag-r1 eval @settings.yaml\n")
+    assert call(tmp_path, "--stage", "1", "--train", files["published"], "--check-only") == 1
+    assert "a run of `rag-r1 eval`" in capsys.readouterr().err

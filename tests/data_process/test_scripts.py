@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
@@ -180,3 +181,14 @@ def test_flashrag_and_raw_files_are_read(tmp_path, name, n):
     assert convert(tmp_path, "--validation", str(DATA / name)) == 0
     rows = read_split(tmp_path, "test")
     assert len(rows) == n and all(row["reward_model"]["ground_truth"]["target"] for row in rows)
+
+
+def test_bad_rows_hide_no_broken_file_and_flags_of_the_hub_are_refused_with_files(tmp_path, capsys):
+    bad = write_lines(tmp_path / "bad.jsonl", {"question": "a?", "answer": "b"}, {"question": ""})
+    cut = tmp_path / "cut.jsonl.gz"
+    cut.write_bytes(gzip.compress(b'{"question": "a?", "answer": "b"}\n')[:-9])
+    words = ["--train", bad, "--validation", str(cut), "--hub-config", "x", "--check-only"]
+    assert convert(tmp_path / "out", *words) == 1
+    error = capsys.readouterr().err
+    for part in ("bad.jsonl, row 2", "cut.jsonl.gz is a broken gzip", "leave out --hub-config"):
+        assert part in error
