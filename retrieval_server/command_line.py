@@ -67,8 +67,8 @@ def parse(
     with status 2 if the options are not valid, and with 0 after `--help`.
 
     `check` raises UserError for problems of files and folders. It is called here only if options are not
-    valid, with the valid ones, so that one message lists all problems. Problems that only follow from an
-    invalid option are left out.
+    valid, with the valid ones, so that one message lists all problems, also their contradictions. Problems
+    that only follow from an invalid option are left out.
     """
     options = [option for option in declared_options(model) if option.path[0] not in settled]
     parser = _make_parser(options, prog, description)
@@ -85,8 +85,7 @@ def parse(
         # For the model a flag whose value cannot be read is also missing, which is no second fault.
         faults += [fault for fault in _faults(error, options) if not unreadable.keys() & set(fault.flags)]
     if faults:
-        if check is not None:
-            faults += _further_faults(faults, check, _valid_options(model, values))
+        faults += _further_faults(faults, check, _valid_options(model, values))
         parser.error(listed(list(map(str, faults))))
     return parsed
 
@@ -151,19 +150,27 @@ def _valid_options(model: type[Options], values: Mapping[str, Any]) -> Any:
 
 
 def _further_faults(
-    faults: Sequence[UserError], check: Callable[[Any], Any], command: Any
+    faults: Sequence[UserError], check: Callable[[Any], Any] | None, command: Any
 ) -> list[UserError]:
-    """Return the further errors of the checks that do not merely follow from these faults."""
+    """Return the contradictions of these options, and the further errors of the checks, that do not merely
+    follow from these faults."""
     errors: list[UserError] = []
-    try:
-        check(command)
-    except UserError as error:
-        errors = single_errors(error)
-    except (TypeError, AttributeError, AssertionError):  # a check may fail because an option is missing
-        return []
     texts = set(map(str, faults))
     flags = {flag for fault in faults for flag in fault.flags}
-    return [error for error in errors if str(error) not in texts and not flags & set(error.flags)]
+    # Either may fail because an option is missing. After a wrong step, others would be asked for.
+    if all(flag.startswith("-") for flag in flags):
+        with suppress(TypeError, AttributeError, AssertionError):
+            groups = [value for _, value in command if isinstance(value, Options)]
+            errors += [error for options in (command, *groups) for error in options.contradictions()]
+    try:
+        if check is not None:
+            check(command)
+    except UserError as error:
+        errors += single_errors(error)
+    except (TypeError, AttributeError, AssertionError):
+        pass
+    further = {str(error): error for error in errors if not flags & set(error.flags)}
+    return [error for text, error in further.items() if text not in texts]
 
 
 def _add_option(parser: argparse._ActionsContainer, option: Option) -> None:

@@ -151,10 +151,16 @@ class Option:
                 raise ValueError(f"{name}: must be a path, not ''")
         if convert is None:
             return value
-        try:
-            return list(map(convert, value)) if isinstance(value, list) else convert(value)
-        except ValueError as error:
-            raise ValueError(f"{name}: {error}") from None
+        values: list[Any] = []
+        faults: list[str] = []
+        for text in value if isinstance(value, list) else [value]:
+            try:
+                values.append(convert(text))
+            except ValueError as error:
+                faults.append(str(error))
+        if faults:
+            raise ValueError(f"{name}: {'; '.join(faults)}")
+        return values if isinstance(value, list) else values[0]
 
 
 def declared_options(

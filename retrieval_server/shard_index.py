@@ -64,7 +64,7 @@ def _check_command(command: ShardCommand) -> None:
     checks = (
         (check_splittable, command.index),
         (check_out, command.out),
-        (check_shard_count, command.shards),
+        (partial(check_shard_count, command.index), command.shards),
     )
     check_all(*(partial(check, value) for check, value in checks if value is not None))
 

@@ -25,9 +25,9 @@ from retrieval_server.encode.model_folder import (
     resolve_model,
 )
 from retrieval_server.encode.options import EncoderOptions, check_device
-from retrieval_server.errors import UserError
+from retrieval_server.errors import UserError, single_errors
 from retrieval_server.extras import DENSE, MODEL, are_installed, require_packages
-from retrieval_server.folder.corpus import check_first_rows, refuse_empty
+from retrieval_server.folder.corpus import check_first_rows, corpus_files, refuse_empty
 from retrieval_server.folder.manifest import read_manifest
 from retrieval_server.folder.publication import check_target
 from retrieval_server.indexing.builder import check_word_libraries
@@ -36,6 +36,8 @@ from retrieval_server.indexing.options import BuildOptions, require_encoder
 #: The number of sub-vectors of a product quantiser (`PQ64`, `OPQ64`, `PRQ8x2x4`). FAISS refuses a quantiser
 #: if this number does not divide the dimension, and sets no other limit to it.
 _SUB_VECTORS = re.compile(r"Q([1-9]\d*)")
+#: The file in the folder of each run of rag-r1's commands.
+_RUN_SETTINGS = "settings.yaml"
 #: The dimension for which a factory string without sub-vectors is tried, and one that no encoder exceeds.
 _USUAL_DIMENSION, _MAX_DIMENSION = 768, 65_536
 #: A check raises UserError. Its result is not used.
@@ -58,8 +60,20 @@ def corpus_checks(corpus: Path | Sequence[Path], skip_bad_rows: bool = False) ->
     The latter refuses a file that is given twice, and a corpus without a row.
     """
     for path in [corpus] if isinstance(corpus, Path) else corpus:
-        yield partial(check_first_rows, path, skip_bad_rows=skip_bad_rows)
+        yield partial(_check_rows, path, skip_bad_rows)
     yield partial(refuse_empty, corpus)
+
+
+def _check_rows(path: Path, skip_bad_rows: bool) -> None:
+    """Check the first rows of a path as `check_first_rows` does, and say so if it is the folder of a run."""
+    try:
+        check_first_rows(path, skip_bad_rows=skip_bad_rows)
+    except UserError as error:
+        if not (path / _RUN_SETTINGS).is_file():
+            raise
+        corpus_files(path)  # raises the same error as `refuse_empty` if the folder has no file of rows
+        text = f"{path} is the folder of a run of rag-r1, and a file in it is no corpus"
+        raise UserError(f"{text} ({single_errors(error)[0]}) Give a file of passages.") from error
 
 
 def dense_checks(options: BuildOptions) -> Iterator[Check]:
@@ -144,4 +158,13 @@ def hybrid_checks(folders: Sequence[Path], out: Path, overwrite: bool) -> Iterat
     Whether they fit together is checked by the build (`describe_members`).
     """
     yield partial(check_target, out, overwrite=overwrite)
-    yield from (partial(read_manifest, folder) for folder in folders)
+    yield from (partial(read_manifest, folder) for folder in dict.fromkeys(folders))
+    yield partial(_refuse_repeated, folders)
+
+
+def _refuse_repeated(folders: Sequence[Path]) -> None:
+    """Raise UserError for an index that is given twice, which would count twice."""
+    first_names: dict[Path, Path] = {}
+    for folder in folders:
+        if (first := first_names.setdefault(folder.resolve(), folder)) is not folder:
+            raise UserError(f"--of {first} is given twice. Leave one out.")

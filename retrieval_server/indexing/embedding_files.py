@@ -19,10 +19,13 @@ from pathlib import Path
 import numpy as np
 
 from retrieval_server.errors import UserError
+from retrieval_server.folder.bad_rows import NAMED
 
 _BARE = (".memmap", ".f32", ".raw")
 _SUFFIXES = (".npy", ".fbin", *_BARE)
 _FBIN_HEADER = 8  # bytes
+#: Number of vectors whose values are checked before the work.
+_CHECKED_ROWS = 1000
 
 
 def check_name(path: Path) -> None:
@@ -35,13 +38,20 @@ def check_name(path: Path) -> None:
 
 
 def check_file(path: Path) -> None:
-    """Raise UserError as `check_name` does, and for a malformed file or one without vectors.
+    """Raise UserError as `check_name` does, for a malformed file or one without vectors, and if the first
+    vectors are not all finite.
 
     The size of bare vectors is checked only when the encoder has been loaded and the dimension is known.
     """
     check_name(path)
-    if path.suffix.lower() not in _BARE and not len(_map_file(path, np.dtype(np.float32), None)):
+    if path.suffix.lower() in _BARE:
+        return
+    array = _map_file(path, np.dtype(np.float32), None)
+    if not len(array):
         raise UserError(f"--embeddings {path}: no vector in it. Fetch or write it again.")
+    if (bad := np.flatnonzero(~np.isfinite(array[:_CHECKED_ROWS]).all(axis=1))).size:
+        rows = ", ".join([*map(str, bad[:NAMED]), *(["..."] if bad.size > NAMED else [])])
+        raise UserError(f"--embeddings {path}: values are not finite in row {rows}. Encode them again.")
 
 
 class Embeddings:

@@ -105,8 +105,12 @@ class BM25Options(Options):
 
     stemmer: Annotated[Literal["english", "none"], Flag("reduction of words to their stems")] = "english"
     stopwords: Annotated[Literal["english", "none"], Flag("words that are left out")] = "english"
-    k1: Annotated[float, Field(ge=0, allow_inf_nan=False), Flag("saturation of word counts")] = 1.2
-    b: Annotated[float, Field(ge=0, le=1), Flag("weight of passage length, 0 to 1")] = 0.75
+    #: At 1000 the count of a word is not saturated any more: a larger k1 only divides all scores by one
+    #: factor, until they are 0 in 32 bits.
+    k1: Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False), Flag("saturation of word counts")] = 1.2
+    b: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), Flag("weight of passage length, 0 to 1")] = (
+        0.75
+    )
 
     def section(self) -> BM25Section:
         """Return these options as a section of the manifest."""

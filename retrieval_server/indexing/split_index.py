@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -63,10 +64,8 @@ def split_index(folder: Path, out: Path, shards: int, *, progress: bool = True) 
 def check_split(folder: Path, out: Path, shards: int) -> Manifest:
     """Return the manifest of the index. Raises UserError, or UserErrors, if it cannot be split like this."""
     manifest, *_ = check_all(
-        partial(check_splittable, folder), partial(check_out, out), partial(check_shard_count, shards)
+        partial(check_splittable, folder), partial(check_out, out), partial(check_shard_count, folder, shards)
     )
-    if shards > manifest.count:
-        raise UserError(f"--shards {shards}: choose from 1 to {manifest.count}, the number of passages.")
     return manifest
 
 
@@ -77,10 +76,15 @@ def check_out(out: Path) -> None:
     check_parent(out)
 
 
-def check_shard_count(shards: int) -> None:
-    """Raise UserError for fewer than one shard."""
-    if shards < 1:
-        raise UserError(f"--shards {shards}: choose from 1 to the number of passages.")
+def check_shard_count(folder: Path | None, shards: int) -> None:
+    """Raise UserError for fewer than one shard, and for more than the index in `folder` has passages."""
+    count = None
+    if folder is not None:
+        with suppress(UserError):  # which `check_splittable` reports
+            count = read_manifest(folder).count
+    if shards < 1 or (count is not None and shards > count):
+        most = "the number of passages" if count is None else f"{count}, the number of passages"
+        raise UserError(f"--shards {shards}: choose from 1 to {most}.")
 
 
 def check_splittable(folder: Path) -> Manifest:

@@ -22,11 +22,10 @@ from typing import TYPE_CHECKING
 from retrieval_server.cluster.ray_options import RayOptions, check_cluster
 from retrieval_server.encode.model_folder import check_model, check_weights, is_hub_name, resolve_model
 from retrieval_server.encode.options import check_device
-from retrieval_server.errors import UserError, UserErrors, check_all
+from retrieval_server.errors import UserError, check_all
 from retrieval_server.extras import MODEL, SERVER, are_installed, require_packages
 from retrieval_server.folder.manifest import VERIFY_UP_TO, Manifest, check_files
 from retrieval_server.folder.shard_set import IndexFolder, read_shards
-from retrieval_server.options import Options
 from retrieval_server.search.options import OpenOptions
 from retrieval_server.serve.options import ServeCommand
 from retrieval_server.server.http.listener import listen
@@ -127,16 +126,7 @@ def check_locally(command: ServeCommand) -> None:
     with ExitStack() as resources:
         folders = dict.fromkeys(folder for _, folder in command.index)  # even if two have the same name
         checked = command.model_copy(update={"check_only": True})
-        check_all(
-            partial(_refuse_contradictions, command), partial(_local_checks, checked, folders, resources)
-        )
-
-
-def _refuse_contradictions(command: ServeCommand) -> None:
-    """Raise UserErrors for options that contradict each other, in the command or in one of its groups."""
-    groups = [value for _, value in command if isinstance(value, Options)]
-    if errors := [error for options in (command, *groups) for error in options.contradictions()]:
-        raise UserErrors(errors)
+        _local_checks(checked, folders, resources)
 
 
 def _check_index(command: ServeCommand, folder: Path) -> list[IndexFolder]:

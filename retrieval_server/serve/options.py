@@ -32,12 +32,12 @@ _NAMED_FOLDER = re.compile(r"([A-Za-z0-9_.-]+)=(.*)", re.DOTALL)
 def _named_folder(text: str) -> tuple[str, Path]:
     """Return the name and the folder of NAME=DIR. DIR alone gets the name DEFAULT_INDEX.
 
-    Raises ValueError for an empty DIR, which would be the working directory.
+    Raises ValueError for an empty DIR, which would be the working directory, and for an empty NAME.
     """
     match = _NAMED_FOLDER.fullmatch(text)
     name, folder = (match[1], match[2]) if match else (DEFAULT_INDEX, text)
-    if not folder:
-        raise ValueError("must be a path, not ''")
+    if not folder or (folder.startswith("=") and not Path(folder).exists()):
+        raise ValueError(f"must be DIR or NAME=DIR, not {text!r}")
     return name, Path(folder)
 
 

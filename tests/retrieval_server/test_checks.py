@@ -443,3 +443,45 @@ def test_a_wrong_value_hides_only_problems_that_follow_from_it(words, named, cap
     with pytest.raises(SystemExit):
         commands.main(["serve", "--port", "0", *words.split()])
     assert missing(capsys.readouterr().err, named) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (
+            "build --backend bm25 --encoder x --part 1/2 --b 2",
+            ["--b must be", "--encoder is for", "--part bel"],
+        ),
+        ("build --backend bm25 --corpus c --out o --k1 1e308 --b nan", ["--k1 must be at most", "'nan'"]),
+        ("serve --port 0 --index =i1 --index c=", ["'=i1'", "'c='"]),
+    ],
+)
+def test_a_wrong_value_hides_no_contradiction_and_no_other_value(words, named, capsys):
+    with pytest.raises(SystemExit):
+        commands.main(words.split())
+    assert missing(capsys.readouterr().err, named) == []
+
+
+def test_an_index_is_in_a_hybrid_once_and_a_wrong_number_of_shards_is_named_beside_the_folder(
+    bm25_index, tmp_path, capsys
+):
+    words = ["--out", tmp_path / "new", "--of", bm25_index, "--of", bm25_index]
+    assert "given twice" in refused(capsys, "build", "--backend", "hybrid", *words)
+    (tmp_path / "there").mkdir()
+    said = refused(capsys, "split", "--index", bm25_index, "--out", tmp_path / "there", "--shards", "999")
+    assert missing(said, ["there exists", "--shards 999"]) == []
+
+
+def test_vectors_that_are_not_finite_and_the_folder_of_a_run_are_named_before_the_work(
+    corpus, tmp_path, capsys
+):
+    vectors = np.zeros((5, 4), np.float32)
+    vectors[[0, 4]] = np.nan
+    np.save(tmp_path / "v.npy", vectors)
+    words = ["--embeddings", tmp_path / "v.npy", "--corpus", corpus, "--encoder", "minilm", "--check-only"]
+    assert "row 0, 4" in refused(capsys, "import", "--out", tmp_path / "new", *words)
+    (run := tmp_path / "run").mkdir()
+    (run / "settings.yaml").write_text("# rag-r1 eval @x\n")
+    (run / "metrics.jsonl").write_text("{}\n")
+    words = ["--corpus", run, "--out", tmp_path / "new"]
+    assert "run is the folder of a run" in refused(capsys, "build", "--backend", "bm25", *words)
