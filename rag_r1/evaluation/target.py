@@ -77,7 +77,7 @@ def check_served_model(args: PolicyArguments, model_check: Callable[[], object])
         if checks.run(model_check) is not None and not args.trust_env:
             checks.run(check_replies, _server_of(args), args.engine)
         if args.engine == "completions" and args.tokenizer is None and not is_hub_name(args.model):
-            checks.run(TokenUnit.of, args.model)
+            checks.run(TokenUnit.of, args.model, is_model=True)
 
 
 @contextmanager

@@ -158,7 +158,11 @@ class Arguments(BaseSettings):
         ]
         if unused:
             flags = [flag_of(name) for name in unused]
-            raise ArgumentsError(f"{reason}: leave out {', '.join(flags)}", flags)
+            words: list[str] = []  # positional arguments have no flag, and their values may be secret
+            for name, flag in zip(unused, flags, strict=True):
+                is_flag = not is_positional(type(self).model_fields[name])
+                words += [flag] if is_flag else [str(word).partition("=")[0] for word in getattr(self, name)]
+            raise ArgumentsError(f"{reason}: leave out {', '.join(words)}", flags)
 
     def to_argv(self) -> list[str]:
         """Return the words that pass these arguments to the command: flags in declared order, then

@@ -90,6 +90,8 @@ def server_fault(server: str, url: str, error: str, start: str, flag: str) -> st
     starts a server, and the flag for another address. `{port}` in the command `start` is replaced by the port
     of the address."""
     cause = "connection refused" if is_refused(error) else error
+    if url.startswith("https://") and "WRONG_VERSION_NUMBER" in error:  # the answer to TLS was none of it
+        return f"{url} answers without TLS: correct {flag} to http://{url.removeprefix('https://')}"
     try:
         port = urlsplit(url).port or 80
     except ValueError:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from rag_r1.options.command_line import From0, From0Count, Positive, Share, Variable, argument
+from rag_r1.options.command_line import Filled, From0, From0Count, Positive, Share, Variable, argument
 from rag_r1.options.server_address import Address
 from rag_r1.options.types import Constraint
 from rag_r1.protocols import protocol_names
@@ -31,14 +31,14 @@ class QuestionsArguments(EndpointArguments):
     corpus: list[Path] = argument("corpus: .jsonl, .tsv (also .gz), .parquet, or a folder", ("FILE", ...))
     out: Path = argument("folder of the run; run again, the command goes on where it was interrupted", "DIR")
     base_url: Address = argument("address of the teacher's endpoint, up to and with /v1", "URL")
-    teacher_model: str = argument("name of the teacher at its endpoint", "NAME")
+    teacher_model: Filled = argument("name of the teacher at its endpoint", "NAME")
     api_key_env: Variable = argument(
         "environment variable with the teacher's key", "NAME", default="OPENAI_API_KEY", rare=MODEL_SERVER
     )
     reader_url: Address | None = argument(
         "endpoint of the reader, up to and with /v1 (default: the teacher's)", "URL", default=None
     )
-    reader_model: str | None = argument(
+    reader_model: Filled | None = argument(
         "name of the reader at its endpoint (default: the teacher reads)", "NAME", default=None
     )
     reader_api_key_env: Variable = argument(

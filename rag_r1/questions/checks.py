@@ -39,7 +39,8 @@ def check_start(spec: QuestionsSpec, *, asks_models: bool, opens_run: bool = Fal
         attempts: list[Callable[[], object]] = [
             lambda: asyncio.run(try_servers(try_search(retriever_of(spec), pool)))
         ]
-        flags = ("--base-url", "--teacher-model"), ("--reader-url", "--reader-model")
+        reader_flag = "--base-url" if spec.reader and spec.reader.url == spec.teacher.url else "--reader-url"
+        flags = ("--base-url", "--teacher-model"), (reader_flag, "--reader-model")
         for model, (flag, model_flag) in zip((spec.teacher, spec.reader), flags, strict=True):
             if model is not None and asks_models and not spec.limits.trust_env:
                 server = ModelServer(

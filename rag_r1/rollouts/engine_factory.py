@@ -57,8 +57,9 @@ class TokenUnit:
     tokenizer: Any = None
 
     @classmethod
-    def of(cls, tokenizer: str | None) -> TokenUnit:
-        """Return the unit of `--tokenizer`, characters for None. Raises RunError if it cannot be loaded."""
+    def of(cls, tokenizer: str | None, *, is_model: bool = False) -> TokenUnit:
+        """Return the unit of `--tokenizer`, characters for None. Raises RunError if it cannot be loaded; with
+        `is_model`, the message names --model, whose tokenizer is used without the flag."""
         if tokenizer is None:
             return cls("characters")
         try:
@@ -70,8 +71,9 @@ class TokenUnit:
             ) from error
         except Exception as error:  # transformers and its HTTP clients raise errors of many types
             reason = why_not_loaded(tokenizer, error)
+            subject = f"the tokenizer of --model {tokenizer}" if is_model else f"--tokenizer {tokenizer}"
             raise RunError(
-                f"--tokenizer {tokenizer} cannot be loaded: {reason}; give --tokenizer a folder that "
+                f"{subject} cannot be loaded: {reason}; give --tokenizer a folder that "
                 "has one, as a checkpoint does, or ask with --engine chat, which needs none"
             ) from error
 

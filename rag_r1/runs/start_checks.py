@@ -20,6 +20,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from typing import Any, ParamSpec, Self, TypeVar
 
 from rag_r1.io.errors import error_text
@@ -87,8 +88,7 @@ class StartChecks:
         unknown value."""
         if needs_unknown(error):
             return
-        texts = error.problems if isinstance(error, StartError) else [error_text(error)]
-        self._problems |= dict.fromkeys(texts)
+        self._problems |= dict.fromkeys(_problems_of(error))
 
     def run_on_all(self, read: Callable[[Sequence[Any]], Result], items: Sequence[Any]) -> Result | None:
         """Read all items together and return the result. If that fails, returns None and reads each item
@@ -111,6 +111,11 @@ class StartChecks:
             raise StartError(self.problems) from error
 
 
+def _problems_of(error: BaseException) -> list[str]:
+    """Return the texts of all problems of an error."""
+    return error.problems if isinstance(error, StartError) else [error_text(error)]
+
+
 async def try_servers(*attempts: Awaitable[Any]) -> list[Any]:
     """Await all attempts and return their results.
 
@@ -127,7 +132,7 @@ async def try_servers(*attempts: Awaitable[Any]) -> list[Any]:
         if isinstance(result, BaseException) and not isinstance(result, RunError):
             raise result
     if failures := [result for result in results if isinstance(result, RunError)]:
-        raise failures[0] if len(failures) == 1 else StartError([str(failure) for failure in failures])
+        raise failures[0] if len(failures) == 1 else StartError(list(chain(*map(_problems_of, failures))))
     return results
 
 

@@ -39,7 +39,7 @@ from rag_r1.rollouts.session import prepare_agent, sampling_of
 from rag_r1.runs.cancel_token import CancelToken, unless_cancelled
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.response_cache import ResponseCache
-from rag_r1.runs.start_checks import FAULTS, run_in_thread, try_servers
+from rag_r1.runs.start_checks import FAULTS, StartChecks, run_in_thread, try_servers
 from rag_r1.tools import close_tools, shared_tools
 
 logger = logging.getLogger(__name__)
@@ -190,12 +190,14 @@ def try_agent_servers(args: EvalArguments, *, search: bool = True) -> None:
 
 
 def _try_model(args: EvalArguments, url: str) -> None:
-    """Check the model's server at `url`, and load the model's tokenizer. Raises RunError."""
-    resolved = resolve_model(args)
-    if args.tokenizer is None:  # a tokenizer that the user names was loaded by `check_agent`
-        TokenUnit.of(resolved.tokenizer)
-    if not args.trust_env:  # behind a proxy, this machine may not reach the server itself
-        check_replies(ModelServer(url, args.api_key_env, args.model), args.engine)
+    """Check the model's server at `url`, and load the model's tokenizer. Raises RunError or StartError."""
+    with StartChecks() as checks:
+        if not args.trust_env:  # behind a proxy, this machine may not reach the server itself
+            checks.run(check_replies, ModelServer(url, args.api_key_env, args.model), args.engine)
+        checks.run(resolve_model, args)
+        # A tokenizer that the user names was loaded by `check_agent`.
+        if args.engine == "completions" and args.tokenizer is None:
+            checks.run(TokenUnit.of, args.model, is_model=True)
 
 
 @asynccontextmanager

@@ -236,8 +236,17 @@ def test_neither_a_tokenizer_nor_a_server_of_eval_hides_the_other(place, capsys)
     words = f"eval --model none --base-url {DEAD}/v1 --retriever-url {ALSO_DEAD} --questions questions.jsonl"
     assert main([*words.split(), "--out", "new"]) == 1
     message = capsys.readouterr().err
-    assert "3 problems:" in message and "--tokenizer none" in message
+    assert "3 problems:" in message and "the tokenizer of --model none" in message
     assert DEAD in message and ALSO_DEAD in message
+
+
+def test_neither_a_server_of_another_kind_nor_a_tokenizer_of_serve_hides_the_other(place, capsys):
+    with JsonStub(lambda asked: {"hello": "world"}) as stub:
+        words = f"serve --model none --base-url {stub.url} --retriever-url {DEAD} --out new --port 0"
+        assert main([*words.split(), "--check-only"]) == 1
+    message = capsys.readouterr().err
+    assert "3 problems:" in message and "the tokenizer of --model none" in message
+    assert f"{stub.url}/v1 answers with" in message and DEAD in message
 
 
 def test_a_number_of_answers_that_contradicts_another_is_named_once_and_hides_nothing(place, capsys):

@@ -359,6 +359,8 @@ def test_every_server_that_is_dead_is_named(served: Served, tmp_path, capsys):
     message = capsys.readouterr().err
     assert "warning: --test-share 1" in message
     assert message.count(dead) == 2 and "--base-url" in message and "--retriever-url" in message
+    assert run([*words, "--reader-model", "r"]) == 1
+    assert capsys.readouterr().err.count(dead) == 2, "a reader at the teacher's address is no further server"
 
 
 @pytest.mark.parametrize(
@@ -369,6 +371,7 @@ def test_every_server_that_is_dead_is_named(served: Served, tmp_path, capsys):
         ("--reader-body [1]", "--reader-body must be a JSON object"),
         ("--reader-price-in 1", "--reader-price-* need --reader-model"),
         ("--reader-model r --reader-api-key-env R", "--reader-api-key-env needs --reader-url"),
+        ("--reader-model=", "argument --reader-model: must be a text that is not empty"),
         ("--source-name=", "argument --source-name: must be a name that is not empty"),
         ("--kinds one_hop riddle", "argument --kinds: must be one of one_hop"),
         ("--kinds one_hop one_hop", "names one_hop twice: leave one out"),

@@ -18,6 +18,7 @@ from rag_r1.http_server.access_token import read_token, take_token
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import read_arguments
 from rag_r1.runs.errors import RunError
+from rag_r1.runs.start_checks import StartChecks
 from rag_r1.serving.command import TOKEN_VARIABLE, check_extras, set_up_logs
 from rag_r1.serving.terminal.arguments import ChatArguments
 from rag_r1.serving.terminal.chat import TerminalChat
@@ -61,7 +62,10 @@ def _check_start(args: ChatArguments) -> None:
     """Check the agent's arguments, packages and token or, with --url, the token and the server. Raises
     StartError or RunError with all problems."""
     if args.url is not None:
-        return check_server(args.url.rstrip("/"), read_token(TOKEN_VARIABLE))
+        with StartChecks() as checks:
+            token = checks.run(read_token, TOKEN_VARIABLE)
+            checks.run(check_server, args.url.rstrip("/"), token)
+        return
     from rag_r1.serving.launch import check_launch
 
     check_launch(args, [partial(check_extras, "rag-r1 chat", args), partial(read_token, TOKEN_VARIABLE)])

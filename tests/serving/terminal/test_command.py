@@ -104,6 +104,15 @@ def test_a_server_that_is_away_is_an_error_with_its_address(capsys):
     assert "no chat answers at http://127.0.0.1:9 (connection refused)" in capsys.readouterr().err
 
 
+def test_an_address_without_tls_and_an_override_are_named_with_their_remedy(capsys):
+    with WebPage() as page:
+        assert main(["--url", page.url.replace("http:", "https:")]) == 1
+        assert f"--url to {page.url}" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["--url", "http://127.0.0.1:9", "rag_r1.agent.max_turns=3"])
+    assert "leave out rag_r1.agent.max_turns" in capsys.readouterr().err
+
+
 def test_a_refusal_as_a_web_page_is_about_the_token(capsys):
     with WebPage() as page:
         page.status = 401
@@ -330,6 +339,7 @@ def test_a_token_that_no_header_can_hold_is_refused_without_being_shown(monkeypa
     assert command(args) == 1
     output = "".join(capsys.readouterr())
     assert "CHAT_TOKEN" in output and "s3c" not in output
+    assert command is serve_main or "no chat answers" in output, "a token hides no dead server"
 
 
 def test_a_long_conversation_sends_no_more_messages_than_the_api_accepts(monkeypatch):
