@@ -92,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"all checks passed: {len(entries)} sources would be written into {args.out}{note}")
         return 0
     try:
-        with recorded_settings("rag-r1 data", args):
+        with recorded_settings("rag-r1 data", args, replaces=True):
             summary = build(args, protocol, entries)
     except sqlite3.Error as error:
         if error.sqlite_errorcode == sqlite3.SQLITE_FULL:

@@ -27,6 +27,7 @@ from rag_r1.http_server.listening import bind_socket, check_port, server_names, 
 from rag_r1.http_server.stop_signals import signals_ignored
 from rag_r1.io.atomic_files import write_text
 from rag_r1.io.errors import DataError
+from rag_r1.io.terminal_text import terminal_text
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Filled, HostName, Port, argument, read_arguments
 from rag_r1.options.out_folder import check_out_file
@@ -179,6 +180,7 @@ def _export(args: ViewArguments, out: Path) -> int:
         selection = selection_of(parse_qsl(args.select, keep_blank_values=True))
         with _open_store(args.paths) as store:
             store.refresh()
+            states = store.files()
             with store.cache.connection() as connection:
                 tids, total = select_trajectories(connection, selection)
                 if not total and not args.select:
@@ -187,6 +189,10 @@ def _export(args: ViewArguments, out: Path) -> int:
                 write_text(out, export_page(connection, store.title, tids), private=True)
     except FilterError as error:
         raise RunError(f"--select: {error}") from error
+    if broken := sum(state.broken for state in states):
+        faults = [fault for state in states for fault in state.faults]
+        lines = "1 broken line" if broken == 1 else f"{broken} broken lines"
+        print(terminal_text(f"warning: left out: {lines}; the first: {faults[0]}", 1000), file=sys.stderr)
     if total > len(tids):
         print(f"warning: the page has the first {len(tids)} of {total} selected ones", file=sys.stderr)
     print(f"{len(tids)} trajectories: {out}")

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,7 +30,7 @@ import yaml
 from pydantic_settings import BaseSettings
 
 from rag_r1.io.atomic_files import write_text
-from rag_r1.io.bounded_yaml import YamlError, read_yaml
+from rag_r1.io.bounded_yaml import YamlError, load_yaml, read_yaml
 from rag_r1.io.errors import reason_of
 from rag_r1.io.secrets import holds_secret
 from rag_r1.options.arguments.errors import ArgumentsError
@@ -195,7 +196,12 @@ def _by_key(message: str, flag: str) -> str:
 
 @contextmanager
 def recorded_settings(
-    command: str, args: Any, folder: Path | None = None, *, other: str = "--out OTHER"
+    command: str,
+    args: Any,
+    folder: Path | None = None,
+    *,
+    other: str = "--out OTHER",
+    replaces: bool = False,
 ) -> Iterator[None]:
     """Write `settings.yaml` into the folder of a run, by default `args.out`, and keep it if the block
     succeeds.
@@ -207,6 +213,8 @@ def recorded_settings(
     - `command`: the command with its subcommand, such as `rag-r1 eval modes`
     - `args`: the command's Arguments
     - `other`: the argument that selects another folder
+    - `replaces`: whether the results of a run with other settings are replaced, which a note on stderr then
+      says
 
     Raises CommandError if the folder contains a file of that name that is not from a run, and OSError if the
     file cannot be read or written.
@@ -217,6 +225,8 @@ def recorded_settings(
     earlier = path.read_text(encoding="utf-8", errors="surrogateescape") if path.exists() else None
     if earlier is not None and not earlier.startswith(_HEAD):
         raise CommandError(f"{path} was not written by a run: move it away, or choose another folder")
+    if replaces and earlier is not None and (changed := _changed_keys(earlier, args)):
+        print(f"note: the results in {folder} are replaced, of another {', '.join(changed)}", file=sys.stderr)
     folder.mkdir(parents=True, exist_ok=True)
     command_line = f"{command} {shlex.quote(f'@{path}')} {other}"
     # Lone surrogates, as in a folder's name that is not UTF-8, are escaped, so that the file can be read.
@@ -231,6 +241,17 @@ def recorded_settings(
             if is_new:
                 folder.rmdir()
         raise
+
+
+def _changed_keys(earlier: str, args: BaseSettings) -> list[str]:
+    """Return the keys whose values differ between the text of a settings file and the settings of `args`;
+    none if the text cannot be read."""
+    try:
+        before, now = (load_yaml(text) for text in (earlier, settings_text(args, "")))
+    except YamlError:
+        return []
+    names = now.keys() - {"out", "no_progress", "check_only"} if isinstance(before, dict) else ()
+    return sorted(name for name in names if now[name] != before.get(name))
 
 
 def owner_of(folder: Path) -> str | None:

@@ -52,6 +52,16 @@ def test_a_page_that_cannot_have_all_that_is_selected_says_so(tmp_path, capsys, 
     assert (tmp_path / "page.html").read_text(encoding="utf-8").count('"record":') == 2
 
 
+def test_a_page_says_how_many_broken_lines_were_left_out(tmp_path, capsys):
+    write(tmp_path / "a.jsonl", [record("a")])
+    with (tmp_path / "a.jsonl").open("a") as file:
+        file.write("{\n[]\n")
+    assert main([str(tmp_path), "--export", str(tmp_path / "page.html")]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith("1 trajectories") and "left out: 2 broken lines" in printed.err
+    assert "line 2" in printed.err
+
+
 def test_a_record_that_changes_while_a_page_is_written_is_one_sentence(tmp_path, capsys, monkeypatch):
     file, select = tmp_path / "a.jsonl", export.select_trajectories
     write(file, [record("a")])

@@ -171,3 +171,14 @@ def test_a_start_that_fails_restores_every_byte_of_the_settings_before(tmp_path)
     with pytest.raises(ValueError), recorded_settings("rag-r1 play", Play(questions=["q"], out=tmp_path)):
         raise ValueError
     assert (tmp_path / SETTINGS).read_bytes() == earlier
+
+
+def test_results_of_other_settings_are_not_replaced_without_a_word(tmp_path, capsys):
+    class Made(Arguments):
+        folder: Path = argument("a folder")
+        out: Path = argument("another")
+
+    for folder, said in (("a", ""), ("a", ""), ("b", "of another folder")):
+        with recorded_settings("rag-r1 made", Made(folder=folder, out=tmp_path), replaces=True):
+            pass
+        assert (said in (error := capsys.readouterr().err)) and bool(error) == bool(said)

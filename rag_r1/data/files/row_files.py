@@ -80,7 +80,7 @@ def open_rows(
             if delimiter is None:
                 yield None, _json_rows(path, file, within)
             else:
-                yield _table_rows(path, file, delimiter, lists, header)
+                yield _table_rows(path, file, delimiter, columns, lists, header)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{path} is a broken gzip file ({error}): fetch it again") from error
     except (OSError, RecursionError) as error:
@@ -202,9 +202,15 @@ def parse_json_line(line: bytes) -> Any:
 
 
 def _table_rows(
-    path: Path, file: BinaryIO, delimiter: str, lists: Collection[str], default_header: Sequence[str] | None
+    path: Path,
+    file: BinaryIO,
+    delimiter: str,
+    columns: Collection[str],
+    lists: Collection[str],
+    default_header: Sequence[str] | None,
 ) -> tuple[list[str], Rows]:
-    """Return the columns and the rows of a CSV file. `default_header` is that of a file without a header.
+    """Return the columns and the rows of a CSV file, none of whose `columns` may be there twice.
+    `default_header` is that of a file without a header.
     Bytes that are not UTF-8 become lone surrogates, which `clean_question` rejects."""
     text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
     reader: Iterator[list[str]] = csv.reader(_lines(path, text), delimiter=delimiter)
@@ -214,6 +220,8 @@ def _table_rows(
         raise DataError(f"{path} has no header that can be read: {error}") from error
     if default_header and header and "question" not in map(str.lower, header):
         reader, header = chain([header], reader), list(default_header)
+    if repeated := [name for name in dict.fromkeys(header) if name in columns and header.count(name) > 1]:
+        raise DataError(f"{path} has the column `{repeated[0]}` twice: rename or remove one")
     return header, _cells(reader, header, lists)
 
 

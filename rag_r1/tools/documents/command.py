@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.check_only:
         print(f"all checks passed: {passages:,} passages for {args.out}")
         return 0
-    with recorded_settings("rag-r1 documents", args):
+    with recorded_settings("rag-r1 documents", args, replaces=True):
         corpus = index_folder(
             args.folder, args.out, progress=not args.no_progress, skip_bad_files=args.skip_bad_files
         )

@@ -212,3 +212,11 @@ def test_a_file_that_is_named_twice_is_refused_by_whatever_path(tmp_path):
             refuse_repeated([tmp_path / "a.jsonl", tmp_path / "b.jsonl", str(tmp_path / other)])
         assert other in str(refused.value)
     refuse_repeated([tmp_path / "a.jsonl", tmp_path / "b.jsonl"])
+
+
+def test_a_column_that_is_there_twice_is_refused_unless_it_is_not_read(tmp_path):
+    (path := tmp_path / "q.csv").write_text("question,answer,note,note,answer\nQ?,a,,,b\n")
+    with pytest.raises(DataError, match="the column `answer` twice"):
+        rows_of(path)
+    path.write_text("question,answer,note,note\nQ?,a,x,y\n")
+    assert rows_of(path)[1][0][1]["answer"] == "a"
