@@ -213,8 +213,8 @@ def recorded_settings(
     - `command`: the command with its subcommand, such as `rag-r1 eval modes`
     - `args`: the command's Arguments
     - `other`: the argument that selects another folder
-    - `replaces`: whether the results of a run with other settings are replaced, which a note on stderr then
-      says
+    - `replaces`: whether the block replaces the results of a run with other settings, which a note on stderr
+      then says
 
     Raises CommandError if the folder contains a file of that name that is not from a run, and OSError if the
     file cannot be read or written.
@@ -225,8 +225,6 @@ def recorded_settings(
     earlier = path.read_text(encoding="utf-8", errors="surrogateescape") if path.exists() else None
     if earlier is not None and not earlier.startswith(_HEAD):
         raise CommandError(f"{path} was not written by a run: move it away, or choose another folder")
-    if replaces and earlier is not None and (changed := _changed_keys(earlier, args)):
-        print(f"note: the results in {folder} are replaced, of another {', '.join(changed)}", file=sys.stderr)
     folder.mkdir(parents=True, exist_ok=True)
     command_line = f"{command} {shlex.quote(f'@{path}')} {other}"
     # Lone surrogates, as in a folder's name that is not UTF-8, are escaped, so that the file can be read.
@@ -241,6 +239,9 @@ def recorded_settings(
             if is_new:
                 folder.rmdir()
         raise
+    if replaces and earlier is not None and (changed := _changed_keys(earlier, args)):
+        note = f"note: the earlier results in {folder} were replaced, of another {', '.join(changed)}"
+        print(note, file=sys.stderr)
 
 
 def _changed_keys(earlier: str, args: BaseSettings) -> list[str]:
