@@ -159,7 +159,11 @@ def _json_rows(path: Path, file: BinaryIO, within: str | None) -> Rows:
         file.seek(0)
         for number, line in enumerate(_lines(path, file), 1):
             if line.strip():
-                yield number, parse_json_line(line)
+                row = parse_json_line(line)
+                is_first_bad = number == 1 and isinstance(row, BrokenRowError)
+                if is_first_bad and path.name.lower().endswith(".gz") and not isinstance(file, gzip.GzipFile):
+                    raise gzip.BadGzipFile("neither gzip nor JSON")
+                yield number, row
         return
     file.seek(start)
     text = io.TextIOWrapper(file, encoding="utf-8")

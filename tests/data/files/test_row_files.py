@@ -220,3 +220,11 @@ def test_a_column_that_is_there_twice_is_refused_unless_it_is_not_read(tmp_path)
         rows_of(path)
     path.write_text("question,answer,note,note\nQ?,a,x,y\n")
     assert rows_of(path)[1][0][1]["answer"] == "a"
+
+
+def test_a_text_that_is_named_gz_and_is_no_json_is_a_broken_gzip_file(tmp_path):
+    (path := tmp_path / "q.jsonl.gz").write_text("not gzip")
+    with pytest.raises(DataError, match="broken gzip file"):
+        rows_of(path)
+    path.write_text('{"question": "Q?"}')
+    assert rows_of(path)[1] == [(1, {"question": "Q?"})], "which a download may have unpacked"
