@@ -54,5 +54,5 @@ def check_out_file(
     if file.is_file() and file.stat().st_size:
         with file.open("rb") as existing:
             if existing.read(len(begin)) != begin:
-                raise ValueError(f"{flag} {file} was not written by `{owner}`: choose another file")
+                raise ValueError(f"{flag} {file} exists and was not written by `{owner}`: choose another")
     check_out(file.parent, flag=flag)

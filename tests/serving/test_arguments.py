@@ -68,7 +68,7 @@ def test_the_tokenizer_is_checked_before_the_start(is_served_here, tmp_path, cap
     words = ["--model", str(tmp_path / "m"), "--out", str(tmp_path / "out"), "--port", "0", "--check-only"]
     with JsonStub(lambda asked: {"data": [{"id": str(tmp_path / "m")}]}) as stub:
         assert command.main(words if is_served_here else [*words, "--base-url", f"{stub.url}/v1"]) == 1
-    assert f"--tokenizer {tmp_path}/m cannot be loaded" in capsys.readouterr().err
+    assert f"{tmp_path}/m cannot be loaded" in capsys.readouterr().err
 
 
 @pytest.mark.slow
