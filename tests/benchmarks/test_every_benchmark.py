@@ -165,6 +165,8 @@ def test_padded_and_packed_rows_are_compared_in_both_number_formats():
     _, _, *rows = run("packed_rows.py", "--model", policy, "--lengths", "9", "40", "3").splitlines()
     cells = [row.strip("| ").split(" | ") for row in rows]
     assert [row[:2] for row in cells] == [
-        [name, numbers] for numbers in ("fp32", "bf16") for name in ("padded", "packed")
+        [name, numbers]
+        for numbers in ("fp32", "bf16")
+        for name in ("padded", "packed", "packed, trained tokens only")
     ]
     assert cells[0][3] == "1.0"
