@@ -160,12 +160,14 @@ def check_overrides(recipe: Recipe, overrides: Sequence[str]) -> DictConfig:
     from rag_r1.training.preflight import NUMBERS, sft
     from rag_r1.training.preflight.sampler import check_group_size
     from rag_r1.training.preflight.settings import check_rag_r1_keys, wrong_types
+    from rag_r1.training.preflight.verls_keys.values import check_values
 
     if "rag_r1" in config:
         problems += [*wrong_types(config, NUMBERS), *check_rag_r1_keys(config)[1]]
         problems += found(check_group_size, config)
     else:
         problems += wrong_types(config, sft.NUMBERS)
+    problems += found(check_values, config)
     for problem in problems:
         if problem.level == "warning":
             print(problem, file=sys.stderr)

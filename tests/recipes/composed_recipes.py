@@ -26,8 +26,8 @@ from rag_r1.training.preflight.settings import (
     check_log_probs,
     check_rag_r1_keys,
     check_required_keys,
-    check_verl,
 )
+from rag_r1.training.preflight.verls_keys.validation import check_verl
 
 _load = OmegaConf.load
 _parse = cache(lambda text: _load(StringIO(text)))

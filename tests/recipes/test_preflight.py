@@ -20,7 +20,8 @@ from rag_r1.training.preflight.data import check_data, check_steps
 from rag_r1.training.preflight.model import check_tags
 from rag_r1.training.preflight.parquet import column_problems, scan_parquet, scan_problems
 from rag_r1.training.preflight.sampler import check_sampler
-from rag_r1.training.preflight.settings import check_lengths, check_log_probs, check_rag_r1_keys, check_verl
+from rag_r1.training.preflight.settings import check_lengths, check_log_probs, check_rag_r1_keys
+from rag_r1.training.preflight.verls_keys.validation import check_verl
 from rag_r1.training.stages import check_export
 from tests.fakes.json_server import JsonStub
 from tests.fakes.retriever import results

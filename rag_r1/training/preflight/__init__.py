@@ -20,6 +20,8 @@ from rag_r1.training.preflight import cluster, data, model, nf4, probes, resume,
 from rag_r1.training.preflight.memory.check import check_memory
 from rag_r1.training.preflight.retriever import check_retriever
 from rag_r1.training.preflight.sft import preflight_sft
+from rag_r1.training.preflight.verls_keys.validation import check_verl
+from rag_r1.training.preflight.verls_keys.values import check_values
 from rag_r1.training.preflight.weight_transfer import check_bucket
 
 __all__ = ["Problem", "PreflightReport", "check_retriever", "preflight", "preflight_sft"]
@@ -62,13 +64,13 @@ def _check_configuration(config: DictConfig, report: PreflightReport) -> None:
     report.problems += problems
     if not wrong:  # both read most keys
         has_models = tokenizer is not None and not critic_problems
-        report.problems += settings.check_verl(config, has_model=has_models)
+        report.problems += check_verl(config, has_model=has_models)
         report.problems += check_memory(config, report)
     for check in (
         *(model.check_quantisation, nf4.check_nf4, check_bucket, settings.check_lengths),
         *(settings.check_log_probs, settings.check_llds, cluster.check_batch_sizes, cluster.check_engines),
         *(cluster.check_reachability, _check_resumed_rates, resume.check_run_folder, sampler.check_sampler),
-        *(sampler.check_group_size, check_loggers),
+        *(sampler.check_group_size, check_loggers, check_values, resume.check_resume_path),
     ):
         report.problems += found(check, config)
     for check in (sampler.check_filtering, sessions.check_sessions, probes.check_probes):

@@ -12,6 +12,8 @@ memory (rag_r1/sandbox/torch_checkpoint.py).
 from __future__ import annotations
 
 import math
+import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,12 +53,32 @@ def check_run_folder(config: DictConfig, command: str | None = None) -> Iterator
         yield error_of("trainer.default_local_dir", fault)
 
 
+def check_resume_path(config: DictConfig) -> Iterator[Problem]:
+    """Check that the checkpoint to resume from is given, if the mode asks for one, and is the folder of a
+    step, whose number veRL reads in its name: at the end, except in its SFT trainer."""
+    key, mode = "trainer.resume_from_path", config.trainer.get("resume_mode")
+    path = config.trainer.get("resume_from_path")
+    if not path:
+        if mode == "resume_path":
+            yield error(key, f"must be given with trainer.resume_mode={mode}", f"add {key}=<global_step_N>")
+    elif mode not in _modes_of_path(config):
+        text = f"has no effect with trainer.resume_mode={mode}"
+        yield warning(key, text, "set trainer.resume_mode=resume_path, or leave it out")
+    elif not os.path.isdir(path):
+        yield error(key, f"there is no folder {path}", "give a checkpoint, DIR/global_step_N")
+    elif not re.search(r"global_step_\d+" + ("$" if "actor_rollout_ref" in config else ""), path):
+        yield error(key, f"{path} does not end in global_step_N", "give a checkpoint, DIR/global_step_N")
+
+
+def _modes_of_path(config: DictConfig) -> tuple[str, ...]:
+    """Return the modes in which veRL resumes from a path that is given: its SFT trainer also with `auto`."""
+    return ("resume_path",) if "actor_rollout_ref" in config else ("resume_path", "auto")
+
+
 def resumed_from(config: DictConfig) -> Path | None:
     """Return the checkpoint from which veRL will resume; None if it will start from the beginning."""
     trainer = config.trainer
-    # With `auto`, veRL's SFT trainer takes a path that is given, and the other one ignores it.
-    modes = ["resume_path"] if "actor_rollout_ref" in config else ["resume_path", "auto"]
-    if trainer.get("resume_mode") in modes and trainer.get("resume_from_path"):
+    if trainer.get("resume_mode") in _modes_of_path(config) and trainer.get("resume_from_path"):
         return Path(str(trainer.resume_from_path))
     if trainer.get("resume_mode") != "auto" or trainer.get("default_local_dir") is None:
         return None

@@ -1,15 +1,12 @@
 """Checks settings that need no data, and of the model only its config.json: keys, types, lengths and losses.
 
-This includes veRL's own validation, and the block `rag_r1:` with its rewards and tools.
+This includes the block `rag_r1:` with its rewards and tools. verls_keys/ has checks of veRL's keys alone.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import importlib
-import io
-import warnings
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from types import NoneType, UnionType
@@ -54,9 +51,17 @@ def check_required_keys(config: DictConfig) -> Iterator[Problem]:
     """Check that the keys which a recipe leaves open (null or `???`) are set, if they are ours or have an
     example."""
     open_keys = {key for key in OmegaConf.missing_keys(config) if key.startswith("rag_r1.")}
-    open_keys |= {key for key in _EXAMPLES if is_unset(config, key)}
+    open_keys |= {key for key in _EXAMPLES if is_blank(config, key)}
     for key in sorted(open_keys):
         yield error(key, "must be given", f"add {key}=<{_EXAMPLES.get(key, 'value')}>")
+
+
+def is_blank(config: DictConfig, key: str) -> bool:
+    """Return whether a key is unset or, unless it is that of a model or a server, whose checks refuse an
+    empty text, an empty text or an empty list."""
+    if is_unset(config, key):
+        return True
+    return key.startswith(("data.", "trainer.")) and plain(OmegaConf.select(config, key)) in ("", [])
 
 
 def check_verls_keys(config: DictConfig, exempt: Collection[str] = _EXAMPLES) -> Iterator[Problem]:
@@ -192,22 +197,6 @@ def _hints(node: DictConfig) -> dict[str, Any]:
         return get_type_hints(cls) if dataclasses.is_dataclass(cls) else {}
     except (ImportError, AttributeError, NameError):  # veRL reports it when it makes the object
         return {}
-
-
-def check_verl(config: DictConfig, has_model: bool) -> Iterator[Problem]:
-    """Run veRL's own validation. Without a model its part for the critic is left out, since that would load
-    the model."""
-    from verl.trainer.ppo.utils import need_critic, need_reference_policy
-    from verl.utils.config import validate_config
-
-    try:
-        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it warns "critic disabled" in every GRPO run
-            validate_config(config, need_reference_policy(config), need_critic(config) and has_model)
-    except Exception as fault:  # veRL asserts, and Hydra wraps whatever its dataclasses raise
-        cause = fault.__cause__ if fault.__cause__ is not None else fault
-        text = str(cause).strip() or repr(cause)
-        yield error("veRL's validation", text, "correct the key that it names")
 
 
 def check_lengths(config: DictConfig) -> Iterator[Problem]:

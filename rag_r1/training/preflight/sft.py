@@ -18,14 +18,16 @@ from tqdm import tqdm
 from rag_r1.data.sft_rows import SftRow, read_sft_rows
 from rag_r1.data.sft_tokens import SftTokens, protocol_of_rows
 from rag_r1.io.errors import DataError
-from rag_r1.options.problems import PreflightReport, Problem, error, found, is_unset, plain, warning, without
+from rag_r1.options.problems import PreflightReport, Problem, error, found, plain, warning, without
 from rag_r1.training.config_facts import gpu_count
 from rag_r1.training.loggers import check_loggers
 from rag_r1.training.preflight.cluster import check_cpu_rows
 from rag_r1.training.preflight.data import check_paths, files_of
 from rag_r1.training.preflight.model import check_model, check_tags
-from rag_r1.training.preflight.resume import check_resumed_sft_rate
-from rag_r1.training.preflight.settings import check_verls_keys, wrong_types
+from rag_r1.training.preflight.resume import check_resume_path, check_resumed_sft_rate
+from rag_r1.training.preflight.settings import check_verls_keys, is_blank, wrong_types
+from rag_r1.training.preflight.verls_keys.validation import check_verls_blocks
+from rag_r1.training.preflight.verls_keys.values import check_values
 
 #: The largest number of rows whose tokens are counted: those with the most characters.
 COUNTED = 512
@@ -50,7 +52,7 @@ def preflight_sft(config: DictConfig) -> PreflightReport:
     """Run every check on a composed configuration. Problems are reported and never raised."""
     report = PreflightReport()
     for key, example in _REQUIRED.items():
-        if is_unset(config, key):
+        if is_blank(config, key):
             report.problems.append(error(key, "is not given", f"set it to {example}"))
     if missing := list(check_verls_keys(config, _REQUIRED)):
         report.problems += missing
@@ -65,7 +67,10 @@ def preflight_sft(config: DictConfig) -> PreflightReport:
         _check_rows(config, rows, tokenizer, report)
         if rows["train_files"]:
             report.problems += found(check_batches, config, *_row_counts(rows, report))
-    for check in (_check_export, check_loggers, check_resumed_sft_rate):
+    for check in (
+        *(_check_export, check_loggers, check_resumed_sft_rate, check_resume_path, check_values),
+        *(check_verls_blocks, _check_truncation),
+    ):
         report.problems += found(check, config)
     report.problems += found(check_cpu_rows, config, "model", "engine")
     return report
@@ -76,6 +81,13 @@ def _check_export(config: DictConfig) -> Iterator[Problem]:
     if "hf_model" not in config.checkpoint.save_contents:
         text = "has no hf_model, so no model is exported that `rag-r1 train` could start from"
         yield warning("checkpoint.save_contents", text, "add hf_model")
+
+
+def _check_truncation(config: DictConfig) -> Iterator[Problem]:
+    """Check that our data set is not asked to cut rows, which it refuses, nor veRL's in an unknown way."""
+    known = ("error",) if config.data.custom_cls.name == DATASET else ("error", "left", "right")
+    if (value := config.data.get("truncation", "error")) not in known:
+        yield error("data.truncation", f"is {value!r}", f"set it to {' or '.join(known)}")
 
 
 def _check_rows(

@@ -14,7 +14,12 @@ import torch
 from omegaconf import OmegaConf
 
 from rag_r1.sandbox.torch_checkpoint import plain_values
-from rag_r1.training.preflight.resume import check_resumed_rates, check_resumed_sft_rate, resumed_from
+from rag_r1.training.preflight.resume import (
+    check_resume_path,
+    check_resumed_rates,
+    check_resumed_sft_rate,
+    resumed_from,
+)
 from tests.recipes.composed_recipes import composed
 
 ACTOR, CRITIC = "actor_rollout_ref.actor.optim.lr", "critic.optim.lr"
@@ -94,6 +99,32 @@ def test_a_checkpoint_that_cannot_be_read_is_named_and_not_refused(tmp_path):
     file.write_bytes(b"half of a checkpoint")
     (problem,) = check_resumed_rates(resuming(out), critic=False)
     assert (problem.level, problem.where) == ("warning", ACTOR) and str(file) in problem.what
+
+
+@pytest.mark.parametrize(
+    ("mode", "path", "level", "said"),
+    [
+        ("resume_path", None, "error", "must be given"),
+        ("resume_path", "global_step_9", "error", "there is no folder"),
+        ("resume_path", "run", "error", "does not end in global_step_N"),
+        ("resume_path", "run/global_step_5/actor", "error", "does not end in global_step_N"),
+        ("auto", "run/global_step_5", "warning", "has no effect"),
+    ],
+)
+def test_a_path_to_resume_from_that_verl_cannot_use_is_named(mode, path, level, said, tmp_path):
+    (tmp_path / "run" / "global_step_5" / "actor").mkdir(parents=True)
+    trainer = {"resume_mode": mode, "resume_from_path": path and str(tmp_path / path)}
+    config = OmegaConf.create({"trainer": trainer, "actor_rollout_ref": {}})
+    (problem,) = check_resume_path(config)
+    assert (problem.level, problem.where) == (level, "trainer.resume_from_path") and said in problem.what
+
+
+def test_a_path_to_resume_from_that_verl_can_use_is_no_problem(tmp_path):
+    (tmp_path / "global_step_5").mkdir()
+    trainer = {"resume_mode": "resume_path", "resume_from_path": str(tmp_path / "global_step_5")}
+    assert [*check_resume_path(OmegaConf.create({"trainer": trainer, "actor_rollout_ref": {}}))] == []
+    trainer["resume_mode"] = "auto"
+    assert [*check_resume_path(OmegaConf.create({"trainer": trainer}))] == [], "veRL's SFT trainer takes it"
 
 
 def test_the_rate_of_an_sft_is_compared_too(tmp_path):

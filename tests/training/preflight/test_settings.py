@@ -9,7 +9,7 @@ from rag_r1.config.recipes import shipped_names
 from rag_r1.training.command import main
 from rag_r1.training.loggers import check_loggers
 from rag_r1.training.preflight import preflight, preflight_sft
-from rag_r1.training.preflight.settings import check_types, check_verls_keys, wrong_types
+from rag_r1.training.preflight.settings import check_required_keys, check_types, check_verls_keys, wrong_types
 from tests.recipes.composed_recipes import changed, composed
 
 pytestmark = pytest.mark.slow  # composed recipes
@@ -84,6 +84,13 @@ def test_a_wrong_number_or_path_hides_no_fault_that_does_not_follow_from_it(chec
     config = changed(composed(recipe), **wrong, data__val_files="none.parquet")
     named = [problem.where for problem in check(config).errors]
     assert {*wrong, *others} - {f"{ROLLOUT}.max_model_len"} <= set(named) and len(named) == len(set(named))
+
+
+@pytest.mark.parametrize("value", ["", []])
+def test_an_empty_list_of_files_and_an_empty_name_are_not_given(value):
+    config = changed(composed(GRPO), data__train_files=value, data__val_files=value)
+    wanted = {problem.where for problem in check_required_keys(config) if "must be given" in problem.what}
+    assert {"data.train_files", "data.val_files"} <= wanted
 
 
 @pytest.mark.parametrize("check", [preflight, preflight_sft])
