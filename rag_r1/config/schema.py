@@ -194,6 +194,14 @@ class RagR1Config:
                 )
                 raise OptionFault(key, reason)
 
+    def check_turns(self) -> None:
+        """Raise OptionFault if an episode is to have fewer tokens than one turn may have."""
+        for section, limits in (("agent", self.agent), ("validation_agent", self.validation_agent)):
+            turn, total = limits.max_turn_tokens, limits.max_episode_tokens
+            if total is not None and total < turn:
+                reason = f"is {total}, but a turn may have max_turn_tokens={turn}: lower that, or raise this"
+                raise OptionFault(f"rag_r1.{section}.max_episode_tokens", reason)
+
     def budget(self, max_response_tokens: int, *, validation: bool = False) -> Budget:
         """Return the limits of an episode whose row has at most `max_response_tokens`."""
         limits = self.validation_agent if validation else self.agent

@@ -42,7 +42,7 @@ REQUIRED_COLUMNS = (
 #: The name under which veRL finds our agent loop.
 AGENT_NAME = "search_agent"
 #: Columns that `read_rows` reads.
-COLUMNS_READ = ("data_source", "prompt", "ability", "reward_model", "extra_info")
+COLUMNS_READ = ("data_source", "prompt", "ability", "reward_model", "extra_info", "agent_name")
 #: Number of rows that a `RowWriter` keeps in memory and writes as a row group.
 ROW_GROUP = 2048
 

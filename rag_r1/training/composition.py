@@ -119,15 +119,15 @@ def reading_recipe(overrides: Sequence[str], *checks: Callable[[], object]) -> I
 
 
 def compose_valid(recipe: Recipe, overrides: Sequence[str]) -> tuple[DictConfig, list[Problem]]:
-    """Return the configuration without the wrong overrides, so that the rest can be checked as well, and a
-    Problem for each wrong override. Raises RunError if the fault is not in an override."""
+    """Return the configuration without the wrong overrides, so that the rest can be checked, and a Problem
+    for each of them: of several for a key, the last. Raises RunError if the fault is not in an override."""
     malformed = {override: problem for override in overrides if (problem := _problem_of_text(override))}
     valid, faults = [override for override in overrides if override not in malformed], []
     while True:
         try:
             config = compose_recipe(recipe, valid)
         except RunError as fault:
-            named = (override for override in valid if _is_named_by(fault.__cause__, override))
+            named = (override for override in reversed(valid) if _is_named_by(fault.__cause__, override))
             wrong = next(named, None) or _first_override_with(fault, recipe, valid)
             if wrong is None:
                 raise
@@ -293,6 +293,8 @@ def _key_hint(config: DictConfig, key: str) -> str:
         path.append(names.pop(0))
     if not OmegaConf.is_dict(node):
         return f"{'.'.join(path)} is a value, and has no keys"
+    if not node:
+        return f"add it: +{key}=VALUE"
     matches = get_close_matches(names[0], map(str, node), n=1)
     hint = f"did you mean {'.'.join([*path, matches[0], *names[1:]])}? " if matches else ""
     return f"{hint}{'.'.join(path) or 'the configuration'} has {', '.join(map(str, node))}"

@@ -59,7 +59,8 @@ def write(path: Path, rows: list[dict[str, Any]]) -> str:
 def problems_of(path: str, **options: Any) -> list[str]:
     settings = {"limit": 2048, "count_tokens": None, "filtered": False, **options}
     messages = lambda record: record.prompt  # noqa: E731
-    scan = scan_parquet(path, "rag_r1_mq", messages, settings["count_tokens"], settings["limit"])
+    agents = settings.get("agents")
+    scan = scan_parquet(path, "rag_r1_mq", messages, settings["count_tokens"], settings["limit"], agents)
     return [str(p) for p in scan_problems(path, scan, "rag_r1_mq", settings["limit"], settings["filtered"])]
 
 
@@ -156,6 +157,35 @@ def test_a_prompt_that_the_chat_template_refuses_is_named_by_its_row(tmp_path: P
     assert "row 1: no prompt: System role not" in problems[0] and "no usable row is left" in problems[1]
 
 
+@pytest.mark.parametrize("name", ["searcher", None])
+def test_a_row_for_an_agent_loop_that_does_not_exist_is_named(tmp_path: Path, name: str | None):
+    known = [row(0, agent_name="search_agent"), row(1, agent_name=name)]
+    path = write(tmp_path / "train.parquet", known)
+    [problem] = problems_of(path, agents={"search_agent"})
+    assert problem.startswith("error: ") and f"row 2: {name!r}" in problem
+    assert problems_of(path) == [], "a module of the user may have it"
+    assert problems_of(write(tmp_path / "none.parquet", [row(0)]), agents={"search_agent"}) == []
+
+
+def test_a_message_of_an_unusual_role_is_warned_of(tmp_path: Path):
+    prompt = [{"role": "human", "content": "Who?"}]
+    [problem] = problems_of(write(tmp_path / "train.parquet", [row(0, prompt=prompt)]))
+    assert problem.startswith("warning: ") and "row 1: 'human'" in problem
+
+
+def test_a_file_without_rows_that_fit_is_named_instead_of_the_batch(tmp_path: Path, base_config):
+    path = write(tmp_path / "train.parquet", [row(0, prompt=[])])
+    config = changed(base_config, data__train_files=path, data__val_files=path)
+    settings, _ = check_rag_r1_keys(config)
+    report = PreflightReport()
+    assert check_data(config, settings, None, report) is None
+    assert {problem.where for problem in report.errors} == {path}
+    [problem] = problems_of(
+        write(tmp_path / "long.parquet", [row(0)]), count_tokens=lambda _: 9, limit=5, filtered=True
+    )[1:]
+    assert "no row is left" in problem and "raise data.max_prompt_length" in problem
+
+
 def test_of_a_large_file_the_longest_prompts_are_tokenised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("rag_r1.training.preflight.parquet.TOKENISED", 3)
     rows = [row(i) for i in range(50)]
@@ -193,6 +223,7 @@ def test_a_file_whose_rows_cannot_be_read_is_a_problem_beside_the_others(tmp_pat
         ("rag_r1__prompt", "nowhere.txt", "rag_r1.prompt"),
         ("rag_r1__colour", "blue", "rag_r1.colour"),
         ("rag_r1__agent__max_turns", -1, "rag_r1.agent.max_turns"),
+        ("rag_r1__agent__max_episode_tokens", 100, "rag_r1.agent.max_episode_tokens"),
         ("rag_r1__reward", [{"term": "no_such"}], "rag_r1.reward[0].term"),
         ("rag_r1__retriever", {"url": "http://127.0.0.1:1", "topk": 0}, "rag_r1.retriever.topk"),
         ("rag_r1__retriever", {"url": "ftp://x"}, "rag_r1.retriever.url"),

@@ -42,6 +42,21 @@ def test_bitsandbytes_does_not_warn_before_the_problems_of_a_recipe(caplog):
 
 
 @pytest.mark.slow
+def test_of_several_overrides_of_a_key_the_wrong_one_is_named_and_told_once():
+    folder = "trainer.default_local_dir"
+    overrides = ["platform=cpu_packed", "platform=", f"{folder}=/x", f"~{folder}"]
+    config, problems = compose_valid(Recipe.find("rag_r1/grpo"), overrides)
+    assert sorted(problem.where for problem in problems) == ["platform", folder]
+    assert "''" in problems[0].what + problems[1].what and config.trainer.device == "cpu"
+
+
+@pytest.mark.slow
+def test_a_key_of_a_block_that_is_empty_is_to_be_added():
+    _, (problem,) = compose_valid(Recipe.find("demo/ppo_mq"), ["rag_r1.validation_agent.max_turns=5"])
+    assert problem.remedy == "add it: +rag_r1.validation_agent.max_turns=VALUE"
+
+
+@pytest.mark.slow
 def test_wrong_keys_in_lists_in_values_and_given_twice_are_named_once():
     wrong = ["rag_r1.reward.em.weight=1", "rag_r1.reward.0.nope=1", "trainer={v1: {nope: 2}}", "=3"]
     _, problems = compose_valid(Recipe.find("rag_r1/grpo"), [*wrong, wrong[1]])

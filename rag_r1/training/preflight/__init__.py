@@ -73,7 +73,10 @@ def _check_configuration(config: DictConfig, report: PreflightReport) -> None:
         *(sampler.check_group_size, check_loggers, check_values, resume.check_resume_path),
     ):
         report.problems += found(check, config)
-    for check in (sampler.check_filtering, sessions.check_sessions, probes.check_probes):
+    for check in (
+        *(sampler.check_filtering, sessions.check_sessions, probes.check_probes),
+        settings.check_weights,
+    ):
         report.problems += found(check, config, rag_r1_config)
     if rag_r1_config is not None and rag_r1_config.protocol is not None and tokenizer is not None:
         report.problems += model.check_tags(rag_r1_config.protocol, tokenizer)

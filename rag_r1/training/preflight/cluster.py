@@ -222,9 +222,9 @@ def check_cpu_rows(config: DictConfig, model: str, engine: str) -> Iterator[Prob
     on a CPU that is slow with it. `model` and `engine` are the sections of a model and of its FSDP engine."""
     is_cpu, key = config.trainer.device == "cpu", f"{model}.override_config.attn_implementation"
     if OmegaConf.select(config, key) == _PACKED_SDPA:
-        if not is_cpu:
+        if config.trainer.device == "cuda":
             yield error(key, f"{_PACKED_SDPA} is only there on a CPU", "set it to sdpa or flash_attention_2")
-        elif not OmegaConf.select(config, f"{model}.use_remove_padding"):
+        elif is_cpu and not OmegaConf.select(config, f"{model}.use_remove_padding"):
             remedy = f"set it to true, or {key}=sdpa"
             yield error(f"{model}.use_remove_padding", f"{_PACKED_SDPA} takes no padded rows", remedy)
     dtype = f"{engine}.mixed_precision.param_dtype"

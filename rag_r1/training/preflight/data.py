@@ -21,6 +21,7 @@ from rag_r1.data.rows import QuestionRow
 from rag_r1.io.errors import DataError
 from rag_r1.options.problems import PreflightReport, Problem, error, error_of, is_unset, plain, warning
 from rag_r1.training.preflight.parquet import column_problems, missing_file, scan_parquet, scan_problems
+from rag_r1.training.preflight.verls_keys.values import agent_loops
 
 #: A limit on the tokens of a prompt that is never reached.
 _ANY_LENGTH = 1 << 40
@@ -66,7 +67,7 @@ def check_data(
 
     def check_files(key: str) -> list[int | None]:
         files = files_of(config.data, key)
-        return [_check_file(path, config.data, settings, count_tokens, report) for path in files]
+        return [_check_file(path, config, settings, count_tokens, report) for path in files]
 
     train_counts = check_files("train_files")
     check_files("val_files")
@@ -84,14 +85,14 @@ def _check_drawn_rows(data: DictConfig) -> Iterator[Problem]:
 
 def _check_file(
     path: str,
-    data: DictConfig,
+    config: DictConfig,
     settings: RagR1Config | None,
     count_tokens: Callable[[QuestionRow], int] | None,
     report: PreflightReport,
 ) -> int | None:
     """Check one data file, and add the problems to the report. Returns the number of rows that veRL will
-    use, or None if it is not known. It is an upper limit for a large file with overlong prompts, of which
-    only some are tokenised."""
+    use, or None if it is not known or 0. It is an upper limit for a large file with overlong prompts, of
+    which only some are tokenised."""
     if not is_local_parquet(path):
         if problems := list(_check_json_file(path)):
             report.problems += problems
@@ -107,9 +108,12 @@ def _check_file(
     def messages(row: QuestionRow) -> Sequence[Mapping[str, Any]]:
         return protocol.messages(row.question) if settings.own_prompt else row.prompt
 
-    limit, is_filtered = data.get("max_prompt_length"), bool(data.get("filter_overlong_prompts"))
+    limit, is_filtered = (
+        config.data.get("max_prompt_length"),
+        bool(config.data.get("filter_overlong_prompts")),
+    )
     try:
-        scan = scan_parquet(path, protocol.name, messages, count_tokens, limit)
+        scan = scan_parquet(path, protocol.name, messages, count_tokens, limit, agent_loops(config))
     except DataError as fault:
         report.problems.append(error_of(path, str(fault).removeprefix(path).lstrip(": ")))
         return None
@@ -117,7 +121,7 @@ def _check_file(
     extent = "all" if scan.tokenised >= scan.usable else "the longest by characters"
     note = f", prompt tokens counted for {scan.tokenised} ({extent})" if count_tokens else ""
     report.notes.append(f"{path}: {scan.rows} rows, {scan.usable} usable{note}")
-    return scan.rows - scan.promptless.count - (scan.overlong.count if is_filtered else 0)
+    return scan.rows - scan.promptless.count - (scan.overlong.count if is_filtered else 0) or None
 
 
 def _check_json_file(path: str) -> Iterator[Problem]:

@@ -9,7 +9,7 @@ file. That is all of a small file, and those prompts of a large one that may be 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from rag_r1.data.rows import COLUMNS_READ, REQUIRED_COLUMNS, QuestionRow, read_rows, row_fault, usable_prompt
+from rag_r1.data.rows import (
+    AGENT_NAME,
+    COLUMNS_READ,
+    REQUIRED_COLUMNS,
+    QuestionRow,
+    read_rows,
+    row_fault,
+    usable_prompt,
+)
 from rag_r1.io.errors import DataError
 from rag_r1.options.problems import Problem, error, error_of, warning
 from rag_r1.sandbox.parquet import check_parquet
@@ -28,6 +36,8 @@ TOKENISED = 4000
 #: The largest number of faulty rows of each kind that are named.
 NAMED = 3
 
+#: The roles of messages that chat templates know.
+_ROLES = {"system", "user", "assistant", "tool"}
 _REMEDY = "make the file with `rag-r1 data`"
 
 
@@ -57,6 +67,9 @@ class ParquetScan:
     malformed: RowFaults = field(default_factory=RowFaults)
     promptless: RowFaults = field(default_factory=RowFaults)
     other_protocol: RowFaults = field(default_factory=RowFaults)
+    #: Rows for an agent loop that does not exist, and rows with a message of an unusual role.
+    other_agent: RowFaults = field(default_factory=RowFaults)
+    other_role: RowFaults = field(default_factory=RowFaults)
     #: The number of prompts whose tokens were counted.
     tokenised: int = 0
     #: The number of these prompts that the chat template refused; their rows are among `malformed`.
@@ -119,12 +132,14 @@ def scan_parquet(
     messages: Callable[[QuestionRow], Sequence[Mapping[str, Any]]],
     count_tokens: Callable[[QuestionRow], int] | None,
     max_prompt_length: int | None,
+    agents: Collection[str] | None = None,
 ) -> ParquetScan:
     """Check every row of a parquet file that has the required columns; returns what was found.
 
     `messages` returns the chat messages that the agent will send for a row. `count_tokens` returns the length
     of a row's prompt, or raises ValueError if the chat template refuses its messages; it is None without a
-    tokenizer or a limit. Raises DataError if rows cannot be read.
+    tokenizer or a limit. `agents` are the names of all agent loops, if they are known. Raises DataError if
+    rows cannot be read.
     """
     scan = ParquetScan()
     longest: list[tuple[int, int, QuestionRow]] = []
@@ -132,6 +147,8 @@ def scan_parquet(
     bar = tqdm(read_rows(path), total=rows, desc=f"{file_name}: rows", unit="row", leave=False)
     for number, row in enumerate(bar, 1):
         scan.rows += 1
+        if agents is not None and (agent := row.get("agent_name", next(iter(agents), None))) not in agents:
+            scan.other_agent.add(number, repr(agent))
         fault = row_fault(row)
         if not usable_prompt(row.get("prompt")):
             scan.promptless.add(number, "no messages with role and content")
@@ -139,6 +156,8 @@ def scan_parquet(
             scan.malformed.add(number, fault)
         else:
             question = QuestionRow.from_row(row)
+            if other_roles := {message["role"] for message in messages(question)} - _ROLES:
+                scan.other_role.add(number, ", ".join(sorted(map(repr, other_roles))))
             if question.protocol != protocol:
                 scan.other_protocol.add(number, repr(question.protocol or None))
             # The negative row number makes the heap keep the first of equally long prompts. As no two are
@@ -175,6 +194,12 @@ def scan_problems(
         text = f"{rows} were made for another protocol than the configured {protocol!r}"
         remedy = f"set rag_r1.protocol to theirs, or make the data with --protocol {protocol}"
         yield error(path, text, remedy)
+    if count := scan.other_agent.count:
+        text = f"{count} rows name an agent loop in `agent_name` that does not exist ({scan.other_agent})"
+        yield error(path, text, f"set it to {AGENT_NAME}, or leave the column out")
+    if count := scan.other_role.count:
+        text = f"{count} rows have messages of a role that most models do not know ({scan.other_role})"
+        yield warning(path, text, f"make the roles some of {', '.join(sorted(_ROLES))}")
     if count := scan.overlong.count:
         limit = f"data.max_prompt_length={max_prompt_length}"
         text = f"{scan.bound}{count} prompts ({scan.overlong}) are longer than {limit}"
@@ -183,5 +208,7 @@ def scan_problems(
         else:
             remedy = "raise data.max_prompt_length, or leave them out with data.filter_overlong_prompts=true"
             yield error(path, text, remedy)
-    if scan.usable == 0:
+    if scan.usable <= 0:
         yield error(path, "no usable row is left", f"repair the rows, or {_REMEDY}")
+    elif is_filtered and scan.overlong.count >= scan.rows - scan.promptless.count:
+        yield error(path, "no row is left without the longer prompts", "raise data.max_prompt_length")

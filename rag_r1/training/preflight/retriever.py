@@ -6,12 +6,16 @@ The requests are the same as those of the retrieval client, with the token from 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
 import httpx
 from omegaconf import DictConfig, OmegaConf
 
 from rag_r1.io.bounded_http import bounded_http_client, is_web_page
 from rag_r1.options.from_config import read_options
-from rag_r1.options.problems import PreflightReport, error, first_line, is_unset, plain, warning
+from rag_r1.options.problems import PreflightReport, error, first_line, plain, warning
 from rag_r1.options.server_address import FIRST_ANSWER_S
 from rag_r1.tools.registry import DEFAULT_TOOL
 from rag_r1.tools.retrieval.options import TOKEN_VARIABLE, RetrieverConfig, token_header
@@ -33,8 +37,33 @@ class _UnusableServer(Exception):
 
 def check_retriever(config: DictConfig, report: PreflightReport) -> None:
     """Check the retrieval server: that it is ready (`/ready`, or `/health`), that it answers one real
-    search, and that the client stays within its limits. Adds problems and notes to the report."""
-    if (settings := _settings(config)) is None:
+    search, and that the client stays within its limits. Adds problems and notes to the report. The server of
+    the validation is checked in the same way, if its settings are others."""
+    training = _options(config, "rag_r1.retriever")
+    validation = {**training, **_options(config, "rag_r1.validation_retriever")}
+    _check_server(config, training, report)
+    if validation == training:
+        return
+    other = PreflightReport()
+    _check_server(config, validation, other)
+    told = {problem.what for problem in report.problems}
+    report.notes += [note for note in other.notes if note not in report.notes]
+    report.problems += [
+        replace(problem, where=problem.where.replace("rag_r1.retriever", "rag_r1.validation_retriever"))
+        for problem in other.problems
+        if problem.what not in told
+    ]
+
+
+def _options(config: DictConfig, section: str) -> dict[str, Any]:
+    """Return the keys of a section; {} if it is no block."""
+    options = plain(OmegaConf.select(config, section))
+    return options if isinstance(options, dict) else {}
+
+
+def _check_server(config: DictConfig, options: Mapping[str, Any], report: PreflightReport) -> None:
+    """Check the server of these options of a search tool. Problems are told with keys of the training."""
+    if (settings := _settings(options)) is None:
         return
     try:
         headers = _headers()
@@ -55,16 +84,14 @@ def check_retriever(config: DictConfig, report: PreflightReport) -> None:
         report.problems += check_limits(config, settings, limits)
 
 
-def _settings(config: DictConfig) -> RetrieverConfig | None:
+def _settings(options: Mapping[str, Any]) -> RetrieverConfig | None:
     """Return the client's settings; None if there is no server to try. Wrong keys are ignored here, because
     `check_rag_r1_keys` reports them."""
-    options = plain(OmegaConf.select(config, "rag_r1.retriever"))
-    if not isinstance(options, dict):
+    uses_other_tool = (options.get("tool") or DEFAULT_TOOL) != DEFAULT_TOOL
+    if uses_other_tool or options.get("url") in (None, "???"):
         return None
-    uses_other_tool = (options.pop("tool", None) or DEFAULT_TOOL) != DEFAULT_TOOL
-    if uses_other_tool or is_unset(config, KEY):
-        return None
-    settings, faults = read_options(RetrieverConfig, options)
+    known = {key: value for key, value in options.items() if key != "tool"}
+    settings, faults = read_options(RetrieverConfig, known)
     return None if KEY in {fault.key for fault in faults} else settings
 
 
@@ -101,6 +128,10 @@ def _test_search(settings: RetrieverConfig, headers: dict[str, str], notes: list
         text = "does not accept the token" if headers else "requires a token"
         remedy = f"set the environment variable {TOKEN_VARIABLE} to the token that the server has"
         raise _UnusableServer(KEY, f"the server at {base} {text} (HTTP 401)", remedy)
+    if response.status_code == 413:  # the probe is short, so only the number of documents can be too large
+        text = f"{settings.topk} documents are more than {base} gives ({first_line(response.text)[:200]})"
+        remedy = "lower it, or start the server with a larger --max-topk"
+        raise _UnusableServer("rag_r1.retriever.topk", text, remedy)
     return _count_documents(settings, response)
 
 

@@ -92,6 +92,7 @@ def check_rag_r1_keys(config: DictConfig) -> tuple[RagR1Config | None, list[Prob
                     faults.append(fault)
         if settings.reward:
             faults += RewardSum.read([dict(item) for item in settings.reward], settings.protocol)[1]
+        faults += find_faults(lambda _: settings.check_turns(), {})
         faults += search_faults(settings) + _tool_faults(settings)
         faults += find_faults(lambda _: settings.check_paths(), {})
     return settings, [problem_of_fault(fault) for fault in faults]
@@ -247,6 +248,15 @@ def check_log_probs(config: DictConfig) -> Iterator[Problem]:
             text = "the state of the memory is a sum of log-probs, which the engine does not return"
             remedy = "set actor_rollout_ref.rollout.calculate_log_probs=true, or this to null"
             yield error(key, text, remedy)
+
+
+def check_weights(config: DictConfig, settings: RagR1Config | None) -> Iterator[Problem]:
+    """Warn if all terms of the reward have the weight 0."""
+    if settings is None or config.reward.reward_manager.name != "search":
+        return
+    reward, faults = RewardSum.read([dict(item) for item in settings.reward], settings.protocol)
+    if reward.terms and not faults and not any(reward.weights.values()):
+        yield warning("rag_r1.reward", "every term has the weight 0, so every reward is 0", "raise a weight")
 
 
 def check_llds(config: DictConfig) -> Iterator[Problem]:

@@ -209,3 +209,22 @@ def test_verl_asserts_that_a_tensor_fits_into_a_bucket_of_shared_memory(tmp_path
         asyncio.run(sender.async_send_weights(weights))
     thread.join(10)
     receiver.close(linger=0)
+
+
+def test_the_server_of_the_validation_is_tried_too():
+    dead = "http://127.0.0.1:1"
+    report = report_of('{"status": "ok"}', f"+rag_r1.validation_retriever.url={dead}")
+    (problem,) = report.errors
+    assert problem.where == "rag_r1.validation_retriever.url" and dead in problem.what
+
+
+def test_more_documents_than_the_server_gives_are_told_by_the_key_of_their_number():
+    def answer(request: Asked):
+        return (413, '{"error": "too_large", "reason": "topk 500"}') if request.path == "/retrieve" else {}
+
+    report = PreflightReport()
+    with JsonStub(answer) as server:
+        overrides = ["rag_r1.retriever.topk=500", f"rag_r1.retriever.url={server.url}"]
+        check_retriever(composed(RECIPE, *overrides), report)
+    (problem,) = report.errors
+    assert problem.where == "rag_r1.retriever.topk" and "500" in problem.what
