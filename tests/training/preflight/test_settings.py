@@ -9,7 +9,15 @@ from rag_r1.config.recipes import shipped_names
 from rag_r1.training.command import main
 from rag_r1.training.loggers import check_loggers
 from rag_r1.training.preflight import preflight, preflight_sft
-from rag_r1.training.preflight.settings import check_required_keys, check_types, check_verls_keys, wrong_types
+from rag_r1.training.preflight.cluster import check_cpu_rows
+from rag_r1.training.preflight.settings import (
+    check_rag_r1_keys,
+    check_required_keys,
+    check_types,
+    check_verls_keys,
+    check_weights,
+    wrong_types,
+)
 from tests.recipes.composed_recipes import changed, composed
 
 pytestmark = pytest.mark.slow  # composed recipes
@@ -184,3 +192,16 @@ def test_a_recipe_that_does_not_compose_is_named_with_the_remedy(text, said, tmp
 def test_a_platform_that_is_no_name_is_refused_and_ends_no_check_with_a_traceback(capsys):
     assert main(["--recipe", "demo/grpo", "--check-only", "platform=5"]) == 1
     assert "error: platform: Config group override must be a string" in capsys.readouterr().err
+
+
+def test_a_reward_whose_terms_all_have_the_weight_0_is_warned_of():
+    for weight, count in ((0.0, 1), (0.5, 0)):
+        config = changed(composed(GRPO), rag_r1__reward=[{"term": "em", "weight": weight}])
+        assert len([*check_weights(config, check_rag_r1_keys(config)[0])]) == count
+
+
+def test_attention_for_a_cpu_is_not_blamed_on_a_device_that_does_not_exist():
+    attention = {"actor_rollout_ref.model.override_config.attn_implementation": "packed_sdpa"}
+    for device, count in (("tpu", 0), ("cuda", 1)):
+        config = changed(composed(GRPO), trainer__device=device, **attention)
+        assert len([*check_cpu_rows(config, "actor_rollout_ref.model", "actor_rollout_ref.actor")]) == count
