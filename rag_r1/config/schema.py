@@ -57,8 +57,8 @@ Probes = Annotated[
 Section = Annotated[
     dict, BeforeValidator(lambda value: {} if value is None else value), Constraint("a mapping")
 ]
-Entries = Annotated[
-    tuple[dict, ...], BeforeValidator(_reward_entries), Constraint("a list of {term, weight, ...}")
+Entries = Annotated[  # RewardSum.read checks each entry
+    tuple[Any, ...], BeforeValidator(_reward_entries), Constraint("a list of {term, weight, ...}")
 ]
 
 
@@ -113,7 +113,8 @@ class RagR1Config:
     #: `retriever` with the keys that validation changes.
     validation_retriever: dict[str, Any]
     tools: dict[str, Any]
-    reward: tuple[dict[str, Any], ...]
+    #: Entries that RewardSum checks.
+    reward: tuple[Any, ...]
     failures: FailurePolicy
     guard: GuardOptions
     trajectory_dir: str | None

@@ -38,7 +38,7 @@ from rag_r1.tools.retrieval.query_format import ready_address
 #: The file in OUT for the output of a server that is started here.
 LOG = "server.log"
 #: Placeholder for the server's address in printed commands, as long as no server has been started.
-UNKNOWN_URL = "http://127.0.0.1:PORT"
+UNKNOWN_URL = "http://SERVER_OF_THE_LOOP"  # the arguments of commands must take it
 #: Most seconds for loading an index. Loading many gigabytes takes minutes.
 _LOADING_S = 3600.0
 #: Seconds before a refused reload is requested again.

@@ -123,16 +123,21 @@ def without(config: DictConfig, wrong: Iterable[Problem]) -> DictConfig:
     known = deepcopy(config)
     with read_write(known):
         for problem in wrong:
-            OmegaConf.update(known, problem.where, "???")
+            OmegaConf.update(known, problem.where, "???", force_add=True)  # it may have been deleted
     return known
 
 
 def found(check: Callable[_P, Iterable[Problem]], *args: _P.args, **kwargs: _P.kwargs) -> Iterator[Problem]:
-    """Yield the problems that a check finds until it ends, or until it reads a key that is missing."""
-    from omegaconf.errors import InterpolationToMissingValueError, MissingMandatoryValue
+    """Yield the problems that a check finds until it ends, or until it reads a key that is missing. A key
+    that is not there, because an override has deleted it, is a problem, too."""
+    from omegaconf.errors import ConfigAttributeError, InterpolationToMissingValueError, MissingMandatoryValue
 
-    with suppress(MissingMandatoryValue, InterpolationToMissingValueError):
-        yield from check(*args, **kwargs)
+    try:
+        with suppress(MissingMandatoryValue, InterpolationToMissingValueError):
+            yield from check(*args, **kwargs)
+    except ConfigAttributeError as fault:
+        remedy = "give it a value, or leave out the override that deletes it"
+        yield error(str(fault.full_key), "is not there, but a training reads it", remedy)
 
 
 def plain(node: Any) -> Any:

@@ -107,7 +107,7 @@ def reward_of(args: RolloutArguments, config: RagR1Config) -> tuple[RewardSum, C
     """Return the reward terms of every record, and the rule that decides which answers are right. Without a
     key rag_r1.reward, the terms are the default ones and --term. Raises ValueError if a term is wrong, if
     rag_r1.reward lacks --term, or if --right-from is not in the range of its values."""
-    entries = [dict(entry) for entry in config.reward]
+    entries = list(config.reward)
     if "rag_r1.reward" not in keys_of(args):
         find_term(args.term, "--term")
         terms = dict.fromkeys([*_DEFAULT_TERMS, args.term])

@@ -18,6 +18,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from rag_r1.config.recipes import KINDS, Recipe, kind_of, shipped_names
+from rag_r1.config.unresolved import UnresolvedError, check_resolved
 from rag_r1.options.arguments.overrides import is_override
 from rag_r1.options.problems import PreflightReport, Problem, error, found
 from rag_r1.options.suggestions import did_you_mean
@@ -52,12 +53,11 @@ _QUOTING = (
 def compose_recipe(recipe: Recipe, overrides: Sequence[str]) -> DictConfig:
     """Return the whole configuration, as veRL will see it. Warnings of bitsandbytes are silenced.
 
-    Raises RunError naming the key or file if the recipe cannot be composed, or if the block `rag_r1` refers
-    to an environment variable that is not set.
+    Raises RunError naming the key or file if the recipe cannot be composed, or if a value in it cannot be
+    read (rag_r1/config/unresolved.py).
     """
     from hydra import compose, initialize_config_dir
     from hydra.errors import HydraException, MissingConfigException
-    from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
@@ -66,8 +66,7 @@ def compose_recipe(recipe: Recipe, overrides: Sequence[str]) -> DictConfig:
     try:
         with initialize_config_dir(str(recipe.folder), version_base=None):
             config = compose(recipe.name, overrides=recipe.overrides_to_compose(overrides))
-        if config.get("rag_r1") is not None:
-            OmegaConf.to_container(config.rag_r1, resolve=True)
+        check_resolved(config, _BLOCKS)
         return config
     except RecursionError as fault:
         reason = "its defaults list leads back to itself, or its values are nested too deep"
@@ -78,7 +77,7 @@ def compose_recipe(recipe: Recipe, overrides: Sequence[str]) -> DictConfig:
         missing = str(fault.missing_cfg_file or "?").removesuffix(".yaml")
         hint = did_you_mean(missing.strip("/"), shipped_names()) or "correct its defaults list"
         raise RunError(f"{recipe.name} is built on {missing!r}, which is not there: {hint}") from fault
-    except (HydraException, OmegaConfBaseException, TypeError) as fault:  # TypeError: no entry of a list
+    except (UnresolvedError, HydraException, OmegaConfBaseException, TypeError) as fault:  # no such entry
         raise RunError(f"{recipe.name}: {fault}") from fault
     except (ValueError, AssertionError) as fault:  # of a defaults list, or of a group whose value is no name
         remedy = "correct its defaults list, or an override such as platform=NAME"
@@ -211,9 +210,10 @@ def _problem_of_text(override: str) -> Problem | None:
 
 def _is_named_by(fault: BaseException | None, override: str) -> bool:
     """Return whether Hydra's error names this override, its key or its group's file."""
+    if isinstance(fault, UnresolvedError):
+        return False  # it may name the key of another override than the one that causes it
     key, _, value = override.lstrip("+~").partition("=")
-    # The third form is that of an override +group=value.
-    names = (f"'{key}'", f"'{key}/{value}'", f"/{key}/{value}'", override)
+    names = (f"'{key}'", f"'{key}/{value}'", f"/{key}/{value}'", override)  # the third: of +group=value
     return any(name in str(fault) for name in names)
 
 
@@ -244,8 +244,12 @@ def _override_problem(config: DictConfig, override: str, fault: BaseException) -
     if key == "preset" and "Could not override" in message:
         remedy = f"in a file of your own: defaults: [the recipe, /preset: {value}, _self_]"
         return error(key, "the defaults list of this recipe has no preset to replace", remedy)
-    if OmegaConf.is_dict(OmegaConf.select(config, key)) and not value.startswith("{"):
+    if OmegaConf.is_dict(OmegaConf.select(config, key)) and value and not value.startswith("{"):
         return error(key, f"is a block of keys, not {value}", f"set a key of it: {key}.KEY=VALUE")
+    if isinstance(fault, UnresolvedError):
+        return fault.problem_of(override)
+    if OmegaConf.is_list(OmegaConf.select(config, key)) and value:
+        return error(key, f"is a list, not {value}", f"write {key}=[...]")
     if "Could not override" in message:
         key = _unknown_key(config, override)
         return error(key, "there is no such key", _key_hint(config, key))

@@ -135,6 +135,8 @@ def _right_override(override: str, stages: int) -> str:
     number, hydra_override = (int(match[1]), match[2]) if match else (1, override)
     if match and stages and not 1 <= number <= stages:
         raise RunError(f"{override}: there is no stage {match[1]}, only 1 to {stages}")
+    if not match and re.match(r"stage\w*:", override):
+        raise RunError(f"{override}: write stage1:key=value, with the number of a stage")
     if not is_override(hydra_override):
         raise RunError(f"{override} is not key=value or ~key (or stage1:key=value)")
     for name in _IN_BRACES.findall(hydra_override):

@@ -58,6 +58,8 @@ def test_a_key_of_a_block_that_is_empty_is_to_be_added():
 
 @pytest.mark.slow
 def test_wrong_keys_in_lists_in_values_and_given_twice_are_named_once():
+    _, [fault] = compose_valid(Recipe.find("rag_r1/grpo"), ["rag_r1.reward={term: em}"])
+    assert fault.where == "rag_r1.reward" and "is a list" in fault.what
     wrong = ["rag_r1.reward.em.weight=1", "rag_r1.reward.0.nope=1", "trainer={v1: {nope: 2}}", "=3"]
     _, problems = compose_valid(Recipe.find("rag_r1/grpo"), [*wrong, wrong[1]])
     named = {problem.where: f"{problem.what}: {problem.remedy}" for problem in problems}

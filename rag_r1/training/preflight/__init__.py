@@ -42,6 +42,7 @@ def preflight(config: DictConfig) -> PreflightReport:
     """Run every check on a composed configuration. Problems are reported and never raised."""
     report = PreflightReport()
     _check_configuration(config, report)
+    report.problems = [*dict.fromkeys(report.problems)]  # several checks may read a key that is not there
     check_retriever(config, report)
     return report
 
@@ -65,7 +66,7 @@ def _check_configuration(config: DictConfig, report: PreflightReport) -> None:
     if not wrong:  # both read most keys
         has_models = tokenizer is not None and not critic_problems
         report.problems += check_verl(config, has_model=has_models)
-        report.problems += check_memory(config, report)
+        report.problems += found(check_memory, config, report)
     for check in (
         *(model.check_quantisation, nf4.check_nf4, check_bucket, settings.check_lengths),
         *(settings.check_log_probs, settings.check_llds, cluster.check_batch_sizes, cluster.check_engines),

@@ -38,10 +38,10 @@ def check_paths(config: DictConfig) -> Iterator[Problem]:
     such as `~name`, is that of a user."""
     for key in _PATHS:
         value = plain(OmegaConf.select(config, key))
-        for path in value if isinstance(value, list) else [value]:
-            if path is not None and not isinstance(path, str):
+        for path in value if isinstance(value, list) else [] if value is None else [value]:
+            if not isinstance(path, str):
                 yield error(key, f"is {path!r}, which is not a text", "quote it, or give another path")
-            elif path is not None and os.path.expanduser(path).startswith("~"):
+            elif os.path.expanduser(path).startswith("~"):
                 user = f"is {path!r}, and there is no such user on this machine"
                 yield error(key, user, "write the whole path, or ./NAME for one in this folder")
 

@@ -83,7 +83,7 @@ def check_rag_r1_keys(config: DictConfig) -> tuple[RagR1Config | None, list[Prob
     """
     settings, faults = RagR1Config.read(plain(config.get("rag_r1")))
     if settings is not None:
-        tokens = config.data.max_response_length
+        tokens = OmegaConf.select(config, "data.max_response_length")
         for validation in (False, True) if _is_number(tokens, whole=True) and tokens >= 1 else ():
             try:
                 settings.budget(tokens, validation=validation)
@@ -91,7 +91,7 @@ def check_rag_r1_keys(config: DictConfig) -> tuple[RagR1Config | None, list[Prob
                 if str(fault) not in map(str, faults):
                     faults.append(fault)
         if settings.reward:
-            faults += RewardSum.read([dict(item) for item in settings.reward], settings.protocol)[1]
+            faults += RewardSum.read(settings.reward, settings.protocol)[1]
         faults += find_faults(lambda _: settings.check_turns(), {})
         faults += search_faults(settings) + _tool_faults(settings)
         faults += find_faults(lambda _: settings.check_paths(), {})

@@ -99,7 +99,7 @@ def _check_rows(
         protocol = protocol_of_rows(list(chain.from_iterable(rows.values())), config.data.get("protocol"))
     except DataError as fault:
         remedy = "set it to the protocol that the rows were made for"
-        report.problems.append(error("data.protocol", str(fault), remedy))
+        report.problems.append(error("data.protocol", str(fault).removeprefix("data.protocol: "), remedy))
         return
     if tokenizer is None:
         return

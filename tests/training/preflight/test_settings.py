@@ -10,6 +10,7 @@ from rag_r1.training.command import main
 from rag_r1.training.loggers import check_loggers
 from rag_r1.training.preflight import preflight, preflight_sft
 from rag_r1.training.preflight.cluster import check_cpu_rows
+from rag_r1.training.preflight.data import check_paths
 from rag_r1.training.preflight.settings import (
     check_rag_r1_keys,
     check_required_keys,
@@ -68,6 +69,14 @@ def test_a_number_that_other_keys_take_over_is_told_once():
 def test_a_dataclass_of_anothers_is_not_imported():
     config = OmegaConf.create({"optim": {"_target_": "no_such_module.Optim", "lr": "fast"}})
     assert [*check_types(config)] == []
+
+
+def test_each_entry_of_a_list_is_named_by_itself():
+    entries = [{"term": "emm"}, {"term": "f1", "wieght": 2}, {"weight": 1}, "em"]
+    config = changed(composed(GRPO), rag_r1__reward=entries, data__val_files=["a.parquet", 3, None])
+    named = {problem.where for problem in check_rag_r1_keys(config)[1]}
+    assert named == {f"rag_r1.reward[{entry}" for entry in ("0].term", "1].wieght", "2].term", "3]")}
+    assert [problem.what.split(",")[0] for problem in check_paths(config)] == ["is 3", "is None"]
 
 
 def test_the_report_has_a_missing_value_with_its_remedy_instead_of_a_traceback():

@@ -161,6 +161,30 @@ def test_a_block_that_a_value_replaces_is_named_and_the_others_are_checked(overr
     assert config.rag_r1.agent.max_turns == 7 and config.data.train_batch_size
 
 
+@pytest.mark.parametrize(
+    "override",
+    [
+        *("~data.train_batch_size", "~trainer.nnodes", "~trainer.device", "~data.max_response_length"),
+        *("~critic.model", "actor_rollout_ref=x", "~algorithm.adv_estimator", "rag_r1.probes=${oc.env:NO_X}"),
+        *("data.val_batch_size=${data.nope}", "data.max_prompt_length=${data.max_prompt_length}"),
+    ],
+)
+def test_a_value_that_cannot_be_read_is_named_once_and_hides_nothing(override):
+    config, faults = compose_valid(Recipe.find("demo/ppo_mq"), [override, "rag_r1.retriever.topk=0"])
+    problems = [*faults, *preflight(config).errors]
+    key = override.lstrip("~").partition("=")[0]
+    assert [problem.where for problem in problems].count(key) == 1
+    assert "rag_r1.retriever.topk" in {problem.where for problem in problems}
+
+
+def test_a_key_that_another_override_deletes_is_named_by_the_one_that_deletes_it():
+    words = ["actor_rollout_ref.model.path=x", "~actor_rollout_ref.model", "data.seed=${nope}"]
+    _, faults = compose_valid(Recipe.find(RECIPE), words)
+    assert {fault.where for fault in faults} == {"actor_rollout_ref.model", "data.seed"}
+    with pytest.raises(RunError, match=r"trainer.default_local_dir.*build on"):
+        compose_recipe(Recipe.find("rag_r1_defaults"), [])
+
+
 # --- files and modules of the caller's
 
 

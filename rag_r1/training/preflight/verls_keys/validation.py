@@ -43,4 +43,4 @@ def _verls_reason(fault: Exception) -> str:
     assertions, it is the line that failed."""
     cause = fault.__cause__ if fault.__cause__ is not None else fault
     frames = traceback.extract_tb(cause.__traceback__)
-    return str(cause).strip() or (frames[-1].line if frames else None) or repr(cause)
+    return " ".join(str(cause).split()) or (frames[-1].line if frames else None) or repr(cause)
