@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Iterator, Sequence, Set
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rag_r1.config.recipes import Recipe
+from rag_r1.config.recipes import Recipe, fault_of_kind
 from rag_r1.corpus.inputs import check_first_rows
 from rag_r1.corpus.reader import Corpus
 from rag_r1.data.files.near_duplicates import require_library
@@ -138,6 +139,25 @@ def _check_files(artifacts: OwnArtifacts, checks: StartChecks) -> None:
     for section in (plan.sft, plan.grpo):
         if section.recipe is not None and not section.skip:
             checks.run(Recipe.find, section.recipe)
+    checks.run(_check_kinds, plan)
+
+
+def _faults_of_kinds(plan: OwnPlan) -> dict[str, str]:
+    """Return the faults of recipes that are for another command, by the section that names them."""
+    sections = {"sft": ("--sft-recipe", plan.sft, "sft"), "grpo": ("--recipe", plan.grpo, "train")}
+    faults = {}
+    for name, (flag, section, kind) in sections.items():
+        with suppress(RunError):  # a recipe that is not there has a problem of its own
+            if section.recipe is not None and not section.skip:
+                fault = fault_of_kind(Recipe.find(section.recipe).path, kind)
+                faults |= {name: f"{flag} {fault}"} if fault else {}
+    return faults
+
+
+def _check_kinds(plan: OwnPlan) -> None:
+    """Raise StartError for recipes that are for another command."""
+    if faults := _faults_of_kinds(plan):
+        raise StartError([*faults.values()])
 
 
 def _check_encoder(name: str) -> None:
@@ -164,13 +184,15 @@ def _check_unused_encoder(plan: OwnPlan, folder: PipelineFolder) -> None:
 
 
 def _check_overrides(artifacts: OwnArtifacts, checks: StartChecks) -> None:
-    """Check that both training recipes can be composed, and the values of keys that the plan changes."""
+    """Check that both training recipes can be composed, and the values of keys that the plan changes. A
+    recipe for another command is not composed, since it has none of these keys."""
     plan, episodes = artifacts.plan, artifacts.episodes
-    config = checks.run(lambda: episodes.config)
+    others = _faults_of_kinds(plan)
+    config = None if "grpo" in others else checks.run(lambda: episodes.config)
     checks.run(check_stage_keys, plan.grpo.overrides)
-    if plan.grpo.overrides or plan.policy.keys:
+    if "grpo" not in others and (plan.grpo.overrides or plan.policy.keys):
         checks.run(lambda: check_overrides(Recipe.find(str(plan.grpo.recipe)), episodes.composed_overrides))
-    if not plan.sft.skip:
+    if not plan.sft.skip and "sft" not in others:
         check_sft = check_overrides if plan.sft.overrides else check_composition
         overrides = None if config is None else checks.run(sft_overrides, artifacts)
         checks.run(lambda: check_sft(Recipe.find(str(plan.sft.recipe)), overrides or plan.sft.overrides))

@@ -9,6 +9,7 @@ import shutil
 import pytest
 
 from rag_r1.iterate.plan import PlanError, read_plan
+from rag_r1.iterate.server import UNKNOWN_URL
 from rag_r1.training.stages import check_stage_overrides
 
 
@@ -211,6 +212,12 @@ def test_a_dry_run_prints_the_steps_and_their_commands_and_writes_nothing(loop, 
     python = loop.plan["agent"]["python"]
     assert all(words[:2] == [python, "-m"] for words in commands if words[0] != "POST")
     assert f"{loop.out}/round1/retriever/run/model" in next(w for w in commands if "--encoder" in w)
+
+
+def test_a_dry_run_without_a_server_prints_commands_that_take_their_address(loop, capsys):
+    loop.plan["server"] = {}
+    assert loop.run("--dry-run", "--rounds", "1") == 0
+    assert UNKNOWN_URL in capsys.readouterr().out
 
 
 @pytest.mark.slow

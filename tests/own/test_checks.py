@@ -196,3 +196,12 @@ def test_held_out_questions_that_are_trained_on_are_refused_before_the_index(tmp
     write_rows(Path(files[0]), [QuestionRow("Who is a?", ("Ada",), id="a")])
     found = problems(tmp_path, questions={"train": files, "test": files}, sft={"skip": True})
     assert any("1 of its questions are also in questions.train" in problem for problem in found)
+
+
+@pytest.mark.slow  # composes a recipe
+def test_a_recipe_of_another_command_is_named_by_its_flag_and_not_by_keys_that_it_lacks(tmp_path):
+    recipes = {"sft": {"recipe": "rag_r1/grpo"}, "grpo": {"recipe": "rag_r1/sft/demo"}}
+    found = problems(tmp_path, **recipes)
+    assert [text for text in found if "--sft-recipe" in text and "`rag-r1 train`" in text]
+    assert [text for text in found if text.startswith("--recipe") and "`rag-r1 sft`" in text]
+    assert not [text for text in found if "there is no such key" in text]

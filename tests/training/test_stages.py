@@ -12,7 +12,7 @@ import pytest
 
 from rag_r1.runs.errors import RunError
 from rag_r1.training import stages
-from rag_r1.training.stages import check_stages, main, run_stages, stage_overrides
+from rag_r1.training.stages import check_stage_overrides, check_stages, main, run_stages, stage_overrides
 
 RECIPES = ["recipes/one", "recipes/two"]
 MODEL_KEY = "actor_rollout_ref.model.path="
@@ -237,3 +237,8 @@ def test_every_stage_that_is_left_is_checked_before_the_first_is_trained(tmp_pat
     assert calls == []
     check_stages(["one", "one"], tmp_path, overrides[:1], check, all_stages=True)
     assert calls == [("one", "base")] * 2
+
+
+def test_a_stage_without_a_number_is_named_with_the_right_form():
+    with pytest.raises(RunError, match="stagex:b=2: write stage1:"):
+        check_stage_overrides(["stagex:b=2"], 2)
