@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from rag_r1.config.recipes import Recipe, RecipeError
 from rag_r1.config.schema import RagR1Config
+from rag_r1.config.search_faults import search_faults
 from rag_r1.corpus.inputs import check_first_rows
 from rag_r1.corpus.reader import Corpus
 from rag_r1.evaluation.eval_arguments import EvalArguments
@@ -241,9 +242,15 @@ def _index_problems(plan: LoopPlan, encoder: str) -> Iterator[KeyProblem]:
 def _agent_problems(section: str, args: EvalArguments | DataArguments) -> Iterator[KeyProblem]:
     """Yield the problems of the agent's protocol, keys or prompt, and of its reward term, in the arguments of
     a command that plays it."""
+    keys = ["agent.protocol", "agent.keys", "options.prompt"]
     try:
-        config = RagR1Config.from_config(block_of(args, validation_limits(args.protocol)))
+        config, faults = RagR1Config.read(block_of(args, validation_limits(args.protocol)))
     except ValueError as error:
-        yield KeyProblem(["agent.protocol", "agent.keys", "options.prompt"], str(error))
+        yield KeyProblem(keys, str(error))
+        return
+    assert config is not None  # the block is a mapping
+    faults += search_faults(config)
+    yield from (KeyProblem(keys, str(fault)) for fault in faults)
+    if faults:
         return
     yield from _failure(f"{section}.options", reward_of, args, config)

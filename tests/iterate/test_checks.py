@@ -79,6 +79,8 @@ def test_a_prompt_of_the_training_data_that_is_not_there_is_told_and_a_wrong_key
     loop.plan["data"]["options"] = {}
     loop.plan["agent"]["keys"] = ["rag_r1.agent.max_turn=3"]
     assert len(problems(loop, capsys)) == 1
+    loop.plan["agent"]["keys"] = ["rag_r1.retriever.topk=0", "rag_r1.agent.max_turns=x"]
+    assert len(problems(loop, capsys)) == 2
 
 
 @pytest.mark.slow  # composes the recipe
