@@ -33,13 +33,13 @@ from data_process.source_rows import check_rows, has_first_rows, read_source
 from data_process.sources import SOURCES
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.files.near_duplicates import require_library
-from rag_r1.data.files.qa_parquet import REPEATED, refuse_leftovers, write_report
+from rag_r1.data.files.qa_parquet import REPEATED, SET_FILES, refuse_leftovers, write_report
 from rag_r1.data.files.questions import Question
 from rag_r1.io.atomic_files import write_json
 from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Share, argument, read_arguments
-from rag_r1.options.out_folder import check_out
+from rag_r1.options.out_folder import check_out, refuse_replaced
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.protocols import Protocol
 from rag_r1.runs.errors import RunError
@@ -120,6 +120,7 @@ def check_start(args: BuildArguments) -> tuple[Protocol, list[MixEntry]]:
         if args.overlap == "fail":
             checks.run(_refuse_shared_rows, entries)
         checks.run(check_out, args.out, "rag-r1 data")
+        checks.run(refuse_replaced, [entry.file for entry in entries], args.out, SET_FILES)
         splits = {entry.split for entry in entries} | {split for split, values in flags.items() if values}
         if args.mix is None or not checks.problems:  # else the splits are not known
             checks.run(refuse_leftovers, splits, args.out)

@@ -13,16 +13,18 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
+
+from pydantic import model_validator
 
 from rag_r1.data.files.bad_rows import HELP, BadRows
 from rag_r1.data.files.hub_rows import read_hub
-from rag_r1.data.files.qa_parquet import REPEATED, Split, make_splits, write_splits
+from rag_r1.data.files.qa_parquet import REPEATED, SET_FILES, Split, make_splits, write_splits
 from rag_r1.data.files.question_file import QuestionFile, read_file
 from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, flag_of, read_arguments, with_defaults
-from rag_r1.options.out_folder import check_out
+from rag_r1.options.out_folder import check_out, refuse_replaced
 from rag_r1.protocols import Protocol, load_with_prompt, protocol_names
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks
@@ -61,6 +63,14 @@ class QuestionArguments(SetArguments):
         "data_source of the rows, under which veRL reports them, and the prefix of their ids", "NAME"
     )
     check_only: bool = argument(CHECK_ONLY, default=False)
+
+    #: The fields with files that are read.
+    inputs: ClassVar[tuple[str, ...]] = ("train", "validation")
+
+    @model_validator(mode="after")
+    def _inputs_stay(self) -> QuestionArguments:
+        refuse_replaced([getattr(self, name) for name in self.inputs], self.out, SET_FILES)
+        return self
 
 
 class HubArguments(QuestionArguments):

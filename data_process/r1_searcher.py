@@ -19,7 +19,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator
 
@@ -55,6 +55,8 @@ class StageArguments(QuestionArguments):
         default=[],
     )
     seed: int = argument("seed of the draw", default=0)
+
+    inputs: ClassVar[tuple[str, ...]] = ("train", "validation", "hotpotqa", "two_wiki", "difficulty")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

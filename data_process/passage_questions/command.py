@@ -31,7 +31,7 @@ from rag_r1.io.atomic_files import atomic_file, write_json, write_json_lines
 from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
-from rag_r1.options.out_folder import check_out
+from rag_r1.options.out_folder import check_out, refuse_replaced
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.options.types import Constraint
 from rag_r1.runs.errors import RunError
@@ -98,6 +98,7 @@ def _check_start(args: PassageQuestionsArguments) -> list[Passage]:
         is_readable = not checks.problems  # else one fault of a file would be reported twice
         passages = checks.run(read_passages, args.corpus, not args.no_progress) if is_readable else None
         checks.run(check_out, args.out, COMMAND)
+        checks.run(refuse_replaced, args.corpus, args.out, ("train.jsonl", "test.jsonl", "summary.json"))
     return passages or []
 
 

@@ -143,6 +143,14 @@ class AgentSetup:
             harmless, lambda chat_messages: list(encode_chat(chat_messages)), self.codec.encode, self.start
         )
 
+    def prompt_fits(self, question: str, row_messages: Messages | None = None) -> bool:
+        """Return whether a question's prompt is within the limits of tokens; False if it cannot be made."""
+        limit = self.budget.prompt_limit
+        try:
+            return limit is None or len(self.prompt_ids(question, row_messages)) <= limit
+        except Exception:  # a tokenizer that renders chats itself may raise anything
+            return False
+
     def episode(self, engine: Engine, observer: Observer | None = None) -> Episode:
         """Return an episode with this engine. Must be called within a running event loop."""
         return Episode(self.protocol, self.budget, engine, self.tools(), self.codec, self.failures, observer)

@@ -25,6 +25,7 @@ from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import names_flag, read_arguments
 from rag_r1.options.suggestions import did_you_mean
+from rag_r1.rollouts.arguments import doubled_settings
 from rag_r1.runs.errors import RunError
 
 #: The modules of the subcommands. Like the modules that play episodes, they are imported only when they are
@@ -74,9 +75,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments and arguments[0] in _SUBCOMMANDS:
         return import_module(_SUBCOMMANDS[arguments[0]]).main(arguments[1:])
     parse = partial(read_arguments, EvalArguments, prog=COMMAND, description=_DESCRIPTION)
-    faults = []
     is_run = bool(arguments) and _is_run(arguments[0])
     remaining = arguments[1:] if is_run else arguments
+    faults = doubled_settings(remaining)
     # Not among the checks of EvalArguments, because a settings file names an address beside every index.
     if all(names_flag(remaining, flag) for flag in ("--serve-index", "--retriever-url")):
         faults.append("--serve-index starts a retrieval server: leave out --retriever-url, or --serve-index")

@@ -33,7 +33,7 @@ from rag_r1.io.terminal_text import terminal_lines
 from rag_r1.options.command_exit import ExitStatus
 from rag_r1.rollouts.checks import check_known_settings
 from rag_r1.rollouts.provenance import Provenance, protocol_part
-from rag_r1.rollouts.requests import make_request
+from rag_r1.rollouts.requests import check_prompt_limit, make_request
 from rag_r1.rollouts.session import RunSession, RunSetup, open_session, settings_of, usage_line
 from rag_r1.runs.cancel_token import stop_message
 from rag_r1.runs.errors import RunError
@@ -93,6 +93,12 @@ def check_condition(args: PolicyArguments, run_setup: RunSetup, condition: Condi
     asked under the condition."""
     settings = _settings(args, run_setup, condition, _setup_of(condition, _rows(run_setup, condition)[0]))
     check_settings(out, {**settings, "model": args.model}, is_complete=False)
+
+
+def check_questions(run_setup: RunSetup, condition: Condition) -> None:
+    """Raise RunError if no question can be asked under the condition, or if all prompts are too long."""
+    rows = _rows(run_setup, condition)
+    check_prompt_limit(rows, _setup_of(condition, rows[0]))
 
 
 def check_known_condition(args: PolicyArguments, name: str) -> None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from rag_r1.data.annotations import Annotations, read_answerable, read_supporting, with_supporting
 from rag_r1.data.evidence import GoldEvidence
 from rag_r1.data.files.bad_rows import BadRows
+from rag_r1.data.rows import QuestionRow
 from rag_r1.evaluation.eval_arguments import EvalArguments, PolicyArguments
 from rag_r1.evaluation.target import check_tokens
 from rag_r1.evaluation.validation_limits import validation_limits
 from rag_r1.io.errors import DataError
+from rag_r1.protocols import load_protocol
 from rag_r1.rollouts.provenance_facts import manifest_facts
+from rag_r1.rollouts.requests import read_questions
+from rag_r1.rollouts.search_check import FALLBACK_PROTOCOL
 from rag_r1.rollouts.session import RunSetup, prepare
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import StartChecks
@@ -37,18 +42,33 @@ def prepare_policy(args: PolicyArguments) -> tuple[RunSetup, Annotations[GoldEvi
     run_setup = prepare(args, validation_limits(args.protocol), validation=True)
     rows = run_setup.questions.rows
     check_tokens(args, run_setup.tokens)
-    try:
-        for annotations in (answerable, supporting):
-            if annotations is not None:
-                annotations.check_rows(rows)
-    except DataError as error:
-        raise RunError(str(error)) from error
+    _check_annotated_rows(rows, answerable, supporting)
     return run_setup, supporting
 
 
 def file_checks(args: PolicyArguments) -> list[Callable[[], object]]:
     """Return the checks of the files that only `prepare_policy` reads, for `all_problems`."""
-    return [partial(check, args) for check in (read_annotations, check_index)]
+    return [partial(check, args) for check in (read_annotations, check_index, _check_annotations)]
+
+
+def _check_annotations(args: PolicyArguments) -> None:
+    """Raise RunError if --answerable or --supporting is not about the questions, and the errors of reading
+    these files."""
+    annotations = read_annotations(args)
+    if any(item is not None for item in annotations):
+        protocol, skip = load_protocol(FALLBACK_PROTOCOL), args.skip_bad_rows
+        rows = read_questions(args.questions, protocol, skip_bad_rows=skip, limit=args.limit).rows
+        _check_annotated_rows(rows, *annotations)
+
+
+def _check_annotated_rows(rows: Sequence[QuestionRow], *annotations: Annotations[Any] | None) -> None:
+    """Raise RunError for annotations that are not about these rows."""
+    try:
+        for item in annotations:
+            if item is not None:
+                item.check_rows(rows)
+    except DataError as error:
+        raise RunError(str(error)) from error
 
 
 def check_index(args: PolicyArguments) -> None:

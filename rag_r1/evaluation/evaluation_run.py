@@ -9,11 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from rag_r1.corpus.inputs import check_first_rows
 from rag_r1.corpus.reader import Corpus
-from rag_r1.evaluation.baselines import AGENT, agent_condition, baseline
-from rag_r1.evaluation.condition_run import check_condition, check_known_condition, run_condition
+from rag_r1.evaluation.baselines import AGENT, Condition, agent_condition, baseline
+from rag_r1.evaluation.condition_run import (
+    check_condition,
+    check_known_condition,
+    check_questions,
+    run_condition,
+)
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.evaluation_inputs import file_checks, prepare_evaluation
 from rag_r1.evaluation.judge import check_judge
@@ -21,10 +28,9 @@ from rag_r1.evaluation.probes.suite import gather_passages, make_search_card
 from rag_r1.evaluation.target import check_served_model, resolve_model, serve_model
 from rag_r1.rollouts.checks import all_problems
 from rag_r1.rollouts.search_check import check_search
-from rag_r1.rollouts.session import check_only
-from rag_r1.runs.errors import RunError
+from rag_r1.rollouts.session import RunSetup, check_only
 from rag_r1.runs.start_checks import StartChecks, begin_checks
-from rag_r1.tools.retrieval.local_server import retrieval_process
+from rag_r1.tools.retrieval.local_server import check_served_index, retrieval_process
 
 #: The log of the retrieval server that --serve-index starts, in the run's folder.
 SEARCH_LOG = "retriever.log"
@@ -50,10 +56,11 @@ async def evaluate(args: EvalArguments) -> int:
             _check_served_index(args)
             judge_check()
             args = model_check()
+            if args.serve_index is not None:  # what is refused starts no server, which writes its log
+                _condition_of(args, prepare_evaluation(args))
             args = servers.enter_context(_serve_search(args))
             run_setup = prepare_evaluation(args)
-            setup = run_setup.setup
-            condition = agent_condition(setup) if args.baseline is None else baseline(args.baseline, setup)
+            condition = _condition_of(args, run_setup)
             for search_check in search_checks:
                 search_check()
         if not args.card:  # which has a folder for each condition
@@ -67,6 +74,14 @@ async def evaluate(args: EvalArguments) -> int:
         return await run_condition(args, run_setup, condition, args.out)
 
 
+def _condition_of(args: EvalArguments, run_setup: RunSetup) -> Condition:
+    """Return the condition of the evaluation. Raises RunError if no question can be asked under it."""
+    setup = run_setup.setup
+    condition = agent_condition(setup) if args.baseline is None else baseline(args.baseline, setup)
+    check_questions(run_setup, condition)
+    return condition
+
+
 def _check_corpus(args: EvalArguments) -> None:
     """Raise StartError if the first rows of a --corpus file cannot be read."""
     if args.corpus:
@@ -76,20 +91,20 @@ def _check_corpus(args: EvalArguments) -> None:
 
 def _check_served_index(args: EvalArguments) -> None:
     """Raise RunError for a --serve-index without a manifest."""
-    if args.serve_index is not None and not (args.serve_index / "manifest.json").is_file():
-        raise RunError(
-            f"--serve-index {args.serve_index} has no manifest.json: give the folder of a finished index "
-            "(`rag-r1 index build`)"
-        )
+    if args.serve_index is not None:
+        check_served_index(args.serve_index, "--serve-index")
 
 
 @contextmanager
 def _serve_search(args: EvalArguments) -> Iterator[EvalArguments]:
     """Yield the arguments with the address of a retrieval server. With --serve-index, the server is started
-    for the duration of the block. Raises RunError if it does not start."""
+    for the duration of the block; with --check-only its log is a temporary file. Raises RunError if it does
+    not start."""
     if args.serve_index is None:
         yield args
         return
-    args.out.mkdir(parents=True, exist_ok=True)
-    with retrieval_process(args.serve_index, args.out / SEARCH_LOG) as url:
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory())) if args.check_only else args.out
+        folder.mkdir(parents=True, exist_ok=True)
+        url = stack.enter_context(retrieval_process(args.serve_index, folder / SEARCH_LOG))
         yield args.model_copy(update={"retriever_url": url, "index": args.index or args.serve_index})

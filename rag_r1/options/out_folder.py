@@ -19,9 +19,12 @@ from rag_r1.options.settings_file import owner_of
 INDEX_FILE = "passages.arrow"
 
 
-def check_out(folder: Path, command: str | None = None, flag: str = "--out") -> None:
+def check_out(
+    folder: Path, command: str | None = None, flag: str = "--out", *, writes: Iterable[str] = ()
+) -> None:
     """Raise ValueError, which names `flag`, unless the folder can be created and written to. With `command`,
-    also raises it if the folder is an index, or contains a run of another command."""
+    also raises it if the folder is an index, contains a run of another command, or has one of the files
+    `writes`, which `command` would replace, from no run."""
     parent = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
     if not parent.is_dir():
         kind = "is a file" if parent.exists() else "is a link to nothing"
@@ -39,6 +42,24 @@ def check_out(folder: Path, command: str | None = None, flag: str = "--out") -> 
         raise ValueError(f"{flag} {folder} is an index: choose another folder")
     if command is not None and (owner := owner_of(folder)) not in (None, command):
         raise ValueError(f"{flag} {folder} is the folder of a run of `{owner}`: choose another folder")
+    if command is not None and owner is None and (foreign := _existing(folder, writes)):
+        raise ValueError(f"{flag} {folder} has {foreign} of no run of `{command}`: choose another folder")
+
+
+def _existing(folder: Path, names: Iterable[str]) -> str:
+    """Return those of the names that a folder has, for a message."""
+    return ", ".join(name for name in names if (folder / name).exists())
+
+
+def refuse_replaced(
+    inputs: Iterable[str | Path | None], out: Path, writes: Iterable[str], flag: str = "--out"
+) -> None:
+    """Raise ValueError, which names `flag`, for an input that is one of the files `writes` in `out`, also by
+    another path or a link, since it would be replaced. An input of None is none."""
+    written = {os.path.realpath(out / name) for name in writes}
+    if read := [str(path) for path in inputs if path is not None and os.path.realpath(path) in written]:
+        fault = f"would replace {', '.join(dict.fromkeys(read))}, which is also a file that is read"
+        raise ValueError(f"{flag} {out} {fault}: give another")
 
 
 def check_out_file(

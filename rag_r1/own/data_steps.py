@@ -28,7 +28,8 @@ from rag_r1.own.artifacts import OwnArtifacts, own_step
 from rag_r1.own.questions_step import questions_step
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.steps import PipelineFolder, Step, fingerprint
-from rag_r1.sft.data import SftDataArguments, check_start, make_samples
+from rag_r1.sft.data import check_start, make_samples
+from rag_r1.sft.data_arguments import SftDataArguments
 from rag_r1.sft.traces_command import SUMMARY, TRACES, TracesArguments, make_traces
 from rag_r1.tools.documents.corpus import CORPUS, document_files, index_folder
 from rag_r1.tools.retrieval.local_server import build_index

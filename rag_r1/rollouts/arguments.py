@@ -9,7 +9,7 @@ defaults and these overrides into one configuration.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -19,7 +19,8 @@ from rag_r1.config.schema import RagR1Config
 from rag_r1.config.search_faults import search_faults
 from rag_r1.data.files.bad_rows import HELP
 from rag_r1.io.bounded_yaml import YamlError, load_yaml
-from rag_r1.options.command_line import Above0, Arguments, From0, From0Count, Positive, argument
+from rag_r1.options.command_line import Above0, Arguments, From0, From0Count, Positive, argument, names_flag
+from rag_r1.options.out_folder import refuse_replaced
 from rag_r1.options.types import Constraint
 from rag_r1.rewards import term_names
 from rag_r1.rollouts.agent_arguments import (
@@ -120,6 +121,8 @@ class RolloutArguments(EndpointArguments, AgentSelection, EpisodeTokens, _Questi
     finds_tokenizer: ClassVar[bool] = False
     #: The flag with the name of the model, for messages.
     model_flag: ClassVar[str] = "--model"
+    #: The names of the files that the command writes into --out, if a file of questions may be one of them.
+    writes: ClassVar[tuple[str, ...]] = ()
 
     @property
     def url_flag(self) -> str:
@@ -161,6 +164,24 @@ class RolloutArguments(EndpointArguments, AgentSelection, EpisodeTokens, _Questi
         if self.engine == "completions" and self.tokenizer is None and not self.finds_tokenizer:
             raise ValueError("--engine completions needs the model's tokenizer: give --tokenizer")
         return self
+
+    @model_validator(mode="after")
+    def _questions_stay(self) -> RolloutArguments:
+        if self.writes:
+            refuse_replaced(self.questions, self.out, self.writes)
+        return self
+
+
+def doubled_settings(words: Sequence[str]) -> list[str]:
+    """Return a message for each flag on a command line that is given with the key of the same setting, which
+    would replace it. A flag of a settings file is none."""
+    pairs = {"--retriever-url": "retriever.url", "--protocol": "protocol", "--prompt": "prompt"}
+    keys = {word.lstrip("+").partition("=")[0] for word in words}
+    return [
+        f"{flag} and rag_r1.{key} are the same setting: leave one of them out"
+        for flag, key in pairs.items()
+        if f"rag_r1.{key}" in keys and names_flag(words, flag)
+    ]
 
 
 def keys_of(args: RolloutArguments) -> dict[str, Any]:

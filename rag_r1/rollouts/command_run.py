@@ -10,6 +10,7 @@ after them if `--check-only` is set. If the arguments or the output folder are w
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import nullcontext, redirect_stdout
 from functools import partial
@@ -22,6 +23,7 @@ from rag_r1.options.command_line import Arguments, read_arguments
 from rag_r1.options.out_folder import check_out
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.rewards import RewardError
+from rag_r1.rollouts.arguments import doubled_settings
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.folder import check_settings
 from rag_r1.runs.start_checks import StartChecks
@@ -43,7 +45,9 @@ def read_and_run(
     """Read a command's arguments, by default those of the process, as a `cls`, and run its coroutine `work`.
     `description` and `epilog` are parts of its help. Returns the exit status of `run_command`."""
     check = partial(check_command, command, work)
-    args = read_arguments(cls, arguments, prog=command, description=description, epilog=epilog, check=check)
+    faults = doubled_settings(sys.argv[1:] if arguments is None else arguments)
+    texts = {"prog": command, "description": description, "epilog": epilog}
+    args = read_arguments(cls, arguments, check=check, faults=faults, **texts)
     return run_command(command, work, args)
 
 
@@ -52,7 +56,7 @@ def run_command(command: str, work: Work, args: Arguments) -> int:
     """Run a command's coroutine, and record its settings in its folder (options/settings_file.py). Returns
     the coroutine's exit status, or 1 after printing an error that the user can correct."""
     try:
-        check_out(args.out, command)
+        check_out(args.out, command, writes=getattr(args, "writes", ()))
     except ValueError as error:
         check_command(command, work, args)
         raise RunError(str(error)) from error  # if the folder has become usable since the first check
@@ -65,7 +69,7 @@ def check_command(command: str, work: Work, args: Arguments) -> None:
     """Run all checks of a command, beginning with its folder. Prints nothing and writes only to a temporary
     folder. Raises StartError with all problems."""
     with StartChecks() as checks, TemporaryDirectory() as folder, redirect_stdout(None):
-        checks.run(check_out, args.out, command)
+        checks.run(check_out, args.out, command, writes=getattr(args, "writes", ()))
         set_values = {name: getattr(args, name) for name in _SETTINGS & args.model_fields_set}
         checks.run(check_settings, args.out, set_values, is_complete=False)
         rehearsal = args.changed(out=Path(folder), check_only=True)

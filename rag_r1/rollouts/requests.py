@@ -30,6 +30,7 @@ from rag_r1.data.files.row_files import refuse_repeated
 from rag_r1.data.rows import COLUMNS_READ, QuestionRow, read_rows, row_fault
 from rag_r1.io.errors import DataError
 from rag_r1.protocols import Protocol
+from rag_r1.runs.errors import RunError
 from rag_r1.sandbox.parquet import check_parquet
 
 
@@ -176,6 +177,16 @@ def make_request(
         temperature=temperature,
         **fields,
     )
+
+
+def check_prompt_limit(rows: Iterable[QuestionRow], setup: AgentSetup) -> None:
+    """Raise RunError if no question's prompt is within the limits of the agent."""
+    requests = (make_request(row, setup.protocol, own_prompt=setup.own_prompt) for row in rows)
+    if not any(setup.prompt_fits(request.question, request.messages) for request in requests):
+        raise RunError(
+            "the prompt of every question is too long: raise --max-prompt-tokens, and --max-context-tokens "
+            "if it is given"
+        )
 
 
 def seeded_fraction(seed: int, purpose: str, key: str) -> float:

@@ -67,7 +67,7 @@ class ChatAgent:
     def prompt_fits(self, question: str) -> bool:
         """Return whether the prompt with this question is within the token limit. A prompt that cannot be
         made does not fit."""
-        return _prompt_fits(self.setup, question)
+        return self.setup.prompt_fits(question)
 
     async def play(
         self,
@@ -139,16 +139,6 @@ async def _prompt_ids(setup: AgentSetup, question: str) -> list[int]:
     return await asyncio.to_thread(setup.prompt_ids, question)
 
 
-def _prompt_fits(setup: AgentSetup, question: str) -> bool:
-    """Return whether the agent's prompt with this question is within its token limit; False if the prompt
-    cannot be made."""
-    limit = setup.budget.prompt_limit
-    try:
-        return limit is None or len(setup.prompt_ids(question)) <= limit
-    except Exception:  # a tokenizer that renders chats itself may raise anything
-        return False
-
-
 def check_agent(args: EvalArguments, checks: Sequence[Callable[[], Any]] = ()) -> None:
     """Check an agent's arguments and files before anything is started. `checks` are further checks of the
     command. Raises RunError for a single problem, StartError for several ones."""
@@ -173,7 +163,7 @@ def _check_prompt_limit(args: EvalArguments, setup: AgentSetup | None = None) ->
     with suppress(*FAULTS):
         if setup is None:
             setup = prepare_agent(args.changed(overrides=[]), {}, validation=True).setup
-    if setup is not None and not _prompt_fits(setup, "?"):
+    if setup is not None and not setup.prompt_fits("?"):
         limits = "--max-prompt-tokens, and --max-context-tokens if it is given"
         raise RunError(f"no prompt has {args.max_prompt_tokens} tokens or fewer: raise {limits}")
 

@@ -18,15 +18,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from pydantic import model_validator
 from tqdm import tqdm
 
 from rag_r1.agent.records import read_records, trajectory_of
-from rag_r1.data.files.bad_rows import HELP, BadRows
+from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.files.first_rows import check_first_rows
-from rag_r1.data.files.row_files import open_bytes, refuse_utf16
+from rag_r1.data.files.row_files import open_bytes, refuse_repeated, refuse_utf16
 from rag_r1.data.sft_rows import SftRow
 from rag_r1.data.sft_tokens import SftTokens
 from rag_r1.inference.tokenizer import load_tokenizer, why_not_loaded
@@ -34,14 +33,15 @@ from rag_r1.io.atomic_files import write_json, write_json_lines
 from rag_r1.io.errors import DataError
 from rag_r1.io.terminal_text import terminal_text
 from rag_r1.options.command_exit import command_main
-from rag_r1.options.command_line import Arguments, Below1, Positive, Share, argument, read_arguments
+from rag_r1.options.command_line import read_arguments
 from rag_r1.options.out_folder import check_out
 from rag_r1.options.settings_file import recorded_settings
-from rag_r1.protocols import Protocol, load_protocol, load_with_prompt, protocol_names
+from rag_r1.protocols import Protocol, load_protocol, load_with_prompt
 from rag_r1.runs.errors import RunError
-from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks
+from rag_r1.runs.start_checks import StartChecks
 from rag_r1.sft.copy_check import QUOTATION
-from rag_r1.sft.files import SPLITS, Format, write_samples
+from rag_r1.sft.data_arguments import WRITTEN, SftDataArguments
+from rag_r1.sft.files import SPLITS, write_samples
 from rag_r1.sft.llama_factory import read_samples, sample_of
 from rag_r1.sft.samples import SampleRules, SampleSelection, split_rows
 from rag_r1.sft.segment import REASONS, WHOLE, UnusableSampleError, kinds_of
@@ -61,50 +61,6 @@ example:
 """
 
 
-class SftDataArguments(Arguments):
-    """The arguments of `rag-r1 sft-data`."""
-
-    traces: list[Path] = argument("trajectory records: a file or folder; may be repeated", "DIR", default=[])
-    published: list[Path] = argument(
-        "samples in LLaMA-Factory's alpaca or sharegpt JSON, such as RAG-R1's; may be repeated",
-        "FILE",
-        default=[],
-    )
-    model: str = argument("model that will be trained (folder or name on the Hub); its tokenizer is read")
-    out: Path = argument("folder to write", "DIR")
-    protocol: str = argument(
-        f"shipped protocol ({', '.join(protocol_names())}) or a .yaml of yours", "NAME", default="rag_r1_mq"
-    )
-    prompt: str | None = argument(
-        "text file with a prompt of yours, which has {question} in it", "FILE", default=None
-    )
-    format: Format = argument("formats of the files", default="both")
-    layout: Literal["cut", "whole"] = argument(
-        "one sample for each turn, as published, or one for each trace, with all its turns as targets",
-        default="cut",
-    )
-    metric: Literal["em", "cover_em", "any"] = argument(
-        "metric by which an answer is right; any: keep wrong ones too, to teach the format only", default="em"
-    )
-    thought_only: Share = argument(
-        "largest share of the traces that may answer without a search", "SHARE", default=0.5
-    )
-    validation: Below1 = argument("share of the questions for the validation set", "SHARE", default=0.05)
-    max_context: Positive = argument("most tokens before a target", "TOKENS", default=8192)
-    max_target: Positive = argument("most tokens of a target", "TOKENS", default=2048)
-    seed: int = argument("seed of the draws", default=0)
-    skip_bad_rows: bool = argument(HELP, default=False)
-    check_only: bool = argument(CHECK_ONLY, default=False)
-
-    @model_validator(mode="after")
-    def _something_to_read(self) -> SftDataArguments:
-        if not self.traces and not self.published:
-            raise ValueError("nothing to read: give --traces DIR or --published FILE")
-        if self.published and self.layout == "whole":
-            raise ValueError("--layout whole needs --traces: published samples are cut already")
-        return self
-
-
 @command_main(RunError, DataError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `rag-r1 sft-data`; returns 0, or 1 with nothing written if the data cannot be made."""
@@ -114,7 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tokens = check_start(args)
     if args.check_only:
         sources = ", ".join(map(str, [*args.traces, *args.published]))
-        print(f"all checks passed: samples of {sources} would be written into {args.out}")
+        count = len(select_samples(args, tokens).rows)
+        print(f"all checks passed: {count:,} samples of {sources} would be written into {args.out}")
         return 0
     with recorded_settings("rag-r1 sft-data", args):
         make_samples(args, tokens)
@@ -127,7 +84,9 @@ def check_start(args: SftDataArguments) -> SftTokens:
     Raises StartError with all problems.
     """
     with StartChecks() as checks:
-        checks.run(check_out, args.out, "rag-r1 sft-data")
+        checks.run(check_out, args.out, "rag-r1 sft-data", writes=WRITTEN)
+        for paths in (args.traces, args.published):
+            checks.run(refuse_repeated, paths)
         tokenizer = checks.run(_load_tokenizer, args.model)
         protocol = checks.run(_load_protocol, args.protocol, args.prompt)
         if args.prompt is not None:  # a wrong protocol must not hide a fault of the prompt
@@ -161,7 +120,26 @@ def _check_sample(row: Any, protocol: Protocol | None) -> None:
 
 
 def make_samples(args: SftDataArguments, tokens: SftTokens) -> dict[str, Any]:
-    """Read the traces and published samples, select samples and write the files; returns the summary.
+    """Select samples and write the files; returns the summary. Raises the errors of `select_samples`, and
+    OSError if a file cannot be written."""
+    selection = select_samples(args, tokens)
+    splits = split_rows(selection.rows, args.validation, args.seed)
+    written = write_samples(args.out, splits, tokens, args.format)
+    summary = _summary(args, selection, splits)
+    dropped_file = args.out / "dropped.jsonl"
+    summary_file = args.out / "sft_summary.json"
+    # In ASCII, because ids and details may have lone surrogates, which UTF-8 cannot encode.
+    write_json_lines(dropped_file, selection.dropped, ensure_ascii=True)
+    write_json(summary_file, summary, ensure_ascii=False)
+    written += [dropped_file, summary_file]
+    _print_summary(args, summary, splits[0], written)
+    for line in selection.bad.left_out():
+        print(line, file=sys.stderr)
+    return summary
+
+
+def select_samples(args: SftDataArguments, tokens: SftTokens) -> SampleSelection:
+    """Read the traces and published samples, and select samples.
 
     Raises RunError if there are bad rows that may not be skipped, or if no sample is left, and DataError if a
     file cannot be read.
@@ -183,19 +161,7 @@ def make_samples(args: SftDataArguments, tokens: SftTokens) -> dict[str, Any]:
             hint = ". The traces were made in another protocol: give it as --protocol"
         counts = _format_counts(selection.counts + selection.left_out)
         raise RunError(f"no sample is left, so nothing was written. {counts}{hint}")
-    splits = split_rows(selection.rows, args.validation, args.seed)
-    written = write_samples(args.out, splits, tokens, args.format)
-    summary = _summary(args, selection, splits)
-    dropped_file = args.out / "dropped.jsonl"
-    summary_file = args.out / "sft_summary.json"
-    # In ASCII, because ids and details may have lone surrogates, which UTF-8 cannot encode.
-    write_json_lines(dropped_file, selection.dropped, ensure_ascii=True)
-    write_json(summary_file, summary, ensure_ascii=False)
-    written += [dropped_file, summary_file]
-    _print_summary(args, summary, splits[0], written)
-    for line in selection.bad.left_out():
-        print(line, file=sys.stderr)
-    return summary
+    return selection
 
 
 def _load_tokenizer(model: str) -> PreTrainedTokenizerBase:

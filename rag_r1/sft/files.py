@@ -31,6 +31,11 @@ Format = Literal["verl", "llama_factory", "both"]
 NAME = "rag_r1_sft"
 #: The splits of the samples, in the order in which they are passed.
 SPLITS = ("train", "validation")
+#: The files of the samples, in the folder.
+FILES = (
+    *(f"{split}.parquet" for split in SPLITS),
+    *(f"llama_factory/{name}.json" for name in (NAME, f"{NAME}_validation", "dataset_info")),
+)
 
 
 def write_samples(

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from rag_r1.data.files.qa_parquet import write_split_files
 from rag_r1.data.row_schema import metadata_types
@@ -31,7 +31,7 @@ from rag_r1.rollouts.agent_arguments import SAMPLING
 from rag_r1.rollouts.arguments import RolloutArguments
 from rag_r1.rollouts.checks import all_problems, check_known_settings, check_servers
 from rag_r1.rollouts.command_run import read_and_run
-from rag_r1.rollouts.requests import EpisodeRequest, make_request
+from rag_r1.rollouts.requests import EpisodeRequest, check_prompt_limit, make_request
 from rag_r1.rollouts.runner import EpisodeRunner
 from rag_r1.rollouts.session import (
     RunSession,
@@ -68,6 +68,8 @@ _DEFAULTS = {"agent": {"max_turns": 10}}
 class FilterArguments(RolloutArguments):
     """The arguments of `rag-r1 filter`."""
 
+    writes: ClassVar[tuple[str, ...]] = ("train.parquet", "test.parquet", "rollouts.jsonl", "summary.json")
+
     base_url: Address = argument("address of the endpoint, up to and with /v1", "URL", old="url")
     model: str = argument("name of the model at the endpoint", "NAME")
     replays: Positive = argument("further tries for a question whose first answer is wrong", "N", default=10)
@@ -99,6 +101,7 @@ async def filter_questions(args: FilterArguments) -> int:
         with StartChecks() as checks:
             # All kept rows are written into one file.
             checks.run(metadata_types, [row.metadata for row in run_setup.questions.rows])
+            checks.run(check_prompt_limit, run_setup.questions.rows, run_setup.setup)
         settings_check()
     settings = settings_of(args, run_setup, "filter", **sampling)
     check_settings(args.out, {**settings, "model": args.model}, is_complete=False)

@@ -21,6 +21,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, ClassVar, Literal
 
+from pydantic import model_validator
+
 from rag_r1.evaluation.provenance import write_provenance
 from rag_r1.io.atomic_files import write_json, write_json_lines
 from rag_r1.options.command_exit import ExitStatus
@@ -30,7 +32,7 @@ from rag_r1.rollouts.agent_arguments import MODEL_SERVER
 from rag_r1.rollouts.arguments import RolloutArguments
 from rag_r1.rollouts.checks import all_problems, check_known_settings, check_servers
 from rag_r1.rollouts.command_run import read_and_run
-from rag_r1.rollouts.requests import EpisodeRequest, make_request
+from rag_r1.rollouts.requests import EpisodeRequest, check_prompt_limit, make_request
 from rag_r1.rollouts.session import RunSession, check_only, open_session, prepare, settings_of, usage_line
 from rag_r1.runs.cancel_token import stop_message
 from rag_r1.runs.folder import check_settings
@@ -56,6 +58,7 @@ class TracesArguments(RolloutArguments):
     """The arguments of `rag-r1 traces`."""
 
     model_flag: ClassVar[str] = "--teacher-model"
+    writes: ClassVar[tuple[str, ...]] = (TRACES, SUMMARY)
 
     base_url: Address = argument("address of the endpoint, up to and with /v1", "URL", old="teacher_url")
     teacher_model: str = argument("name of the model at the endpoint", "NAME")
@@ -64,6 +67,12 @@ class TracesArguments(RolloutArguments):
     )
     samples: Positive = argument("episodes for each question", "N", default=1)
     temperature: From0 = argument("temperature of the teacher's sampling", "T", default=1.0)
+
+    @model_validator(mode="after")
+    def _samples_differ(self) -> TracesArguments:
+        if self.samples > 1 and self.temperature == 0:
+            raise ValueError("--samples above 1 needs a --temperature above 0: greedy samples are equal")
+        return self
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -86,6 +95,7 @@ async def make_traces(args: TracesArguments) -> int:
     settings_check = partial(check_known_settings, args, _DEFAULTS, **sampling, model=model)
     with all_problems(args, _DEFAULTS, [server_check, settings_check]):
         run_setup = prepare(args, _DEFAULTS)
+        check_prompt_limit(run_setup.questions.rows, run_setup.setup)
         settings_check()
     settings = settings_of(args, run_setup, "traces", **sampling)
     check_settings(args.out, {**settings, "model": model}, is_complete=False)

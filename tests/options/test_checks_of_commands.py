@@ -714,3 +714,33 @@ def test_a_run_in_which_every_episode_has_failed_does_not_end_with_status_0(word
             f" --questions questions.jsonl --out new --base-url {stub.url}/v1 --retriever-url {search.url}"
         )
         assert main(words.split()) == 1 and "failed (the endpoint or a search)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "command, words",
+    [
+        ("filter", "--questions out/train.parquet --base-url http://h/v1 --model m"),
+        ("traces", "--questions out/traces.jsonl --base-url http://h/v1 --teacher-model m"),
+        ("sft-data", "--traces out/dropped.jsonl --model m"),
+        ("sft-data", "--published link.json --model m"),
+        ("data", "--train questions=out/train.parquet"),
+        ("passage-questions", "--corpus out/train.jsonl"),
+    ],
+)
+def test_a_file_that_is_read_is_none_that_is_written(tmp_path, monkeypatch, capsys, command, words):
+    monkeypatch.chdir(tmp_path)
+    Path("out").mkdir()
+    Path("link.json").symlink_to("out/llama_factory/rag_r1_sft.json")
+    with pytest.raises(SystemExit):
+        main([command, *words.split(), "--out", "out", "--wrong-flag"])
+    read = next(word for word in words.replace("questions=", "").split() if word.startswith(("out", "link")))
+    assert f"--out out would replace {read}" in capsys.readouterr().err
+
+
+def test_data_of_no_run_are_not_replaced_by_one(tmp_path):
+    (tmp_path / "train.parquet").touch()
+    check_out(tmp_path, "rag-r1 filter", writes=["test.parquet"])
+    with pytest.raises(ValueError, match="has train.parquet of no run of `rag-r1 filter`"):
+        check_out(tmp_path, "rag-r1 filter", writes=["train.parquet", "test.parquet"])
+    (tmp_path / "settings.yaml").write_text("# rag-r1 filter '@x'\n")
+    check_out(tmp_path, "rag-r1 filter", writes=["train.parquet"])

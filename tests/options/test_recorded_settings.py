@@ -28,7 +28,7 @@ DECLARED = {
     "rag-r1 eval modes": "rag_r1.evaluation.modes:ModesArguments",
     "rag-r1 traces": "rag_r1.sft.traces_command:TracesArguments",
     "rag-r1 filter": "rag_r1.sft.filter_command:FilterArguments",
-    "rag-r1 sft-data": "rag_r1.sft.data:SftDataArguments",
+    "rag-r1 sft-data": "rag_r1.sft.data_arguments:SftDataArguments",
     "rag-r1 sft": "rag_r1.sft.train_command:SftArguments",
     "rag-r1 passage-questions": "data_process.passage_questions.command:PassageQuestionsArguments",
     "rag-r1 corpus check": "rag_r1.corpus.command:CheckArguments",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,46 @@ def test_a_folder_of_other_work_is_looked_at_before_anything_is_written(name, fl
         words = ["--questions", str(tmp_path / "q.jsonl"), "--engine", "chat", "--out", str(tmp_path / "out")]
         assert main([*server, *words, *flags]) == 1
     assert named in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["eval", "traces", "filter"])
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (["--max-prompt-tokens", "5"], ["every question is too long", "--max-prompt-tokens"]),
+        (["--retriever-url", DEAD, f"rag_r1.retriever.url={DEAD}"], ["--retriever-url", "retriever.url are"]),
+    ],
+)
+def test_limits_that_no_question_meets_and_settings_given_twice_are_refused(
+    name, flags, named, tmp_path, capsys
+):
+    main, (model_flag, *_) = COMMANDS[name]
+    (tmp_path / "q.jsonl").write_text(json.dumps({"question": "Who?", "golden_answers": ["she"]}))
+    with Policy(None, {}, lambda *unused: True) as policy:
+        server = [model_flag, "m", "--base-url", f"{policy.url}/v1", "--engine", "chat"]
+        server += [] if "--retriever-url" in flags else ["--retriever-url", policy.url]
+        words = [*server, "--questions", str(tmp_path / "q.jsonl"), "--out", str(tmp_path / "out"), *flags]
+        with suppress(SystemExit):
+            assert main(words) == 1
+    said = capsys.readouterr().err
+    assert [word for word in named if word not in said] == [] and not (tmp_path / "out").exists()
+
+
+def test_greedy_samples_of_a_teacher_are_refused_as_those_of_an_evaluation(tmp_path):
+    words = {"questions": [tmp_path / "q"], "out": tmp_path, "base_url": DEAD, "teacher_model": "m"}
+    traces_command.TracesArguments(**words, samples=4)
+    with pytest.raises(ValueError, match="--temperature"):
+        traces_command.TracesArguments(**words, samples=4, temperature=0)
+
+
+def test_a_wrong_term_hides_no_file_about_other_questions(tmp_path, capsys):
+    main, server = COMMANDS["eval"]
+    (tmp_path / "q.jsonl").write_text(json.dumps({"question": "Who?", "golden_answers": ["she"]}))
+    (tmp_path / "others.json").write_text('["other"]')
+    words = ["--questions", str(tmp_path / "q.jsonl"), "--answerable", str(tmp_path / "others.json")]
+    assert main([*server, *words, "--engine", "chat", "--term", "nope", "--out", str(tmp_path / "o")]) == 1
+    said = capsys.readouterr().err
+    assert "'nope'" in said and "others.json names none of the run's questions" in said
 
 
 @pytest.mark.parametrize("name", COMMANDS)

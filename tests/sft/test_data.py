@@ -185,3 +185,13 @@ def test_examples_keep_control_characters_off_the_terminal(model, tmp_path, caps
     assert make(model, tmp_path / "out", "--traces", tmp_path / "t.jsonl") == 0
     output = capsys.readouterr().out
     assert r"\x1b[31m" in output and "\x1b" not in output
+
+
+def test_the_check_finds_that_no_sample_is_left_and_writes_nothing(model, traces, tmp_path, capsys):
+    assert make(model, tmp_path / "out", "--traces", traces, "--check-only") == 0
+    assert "24 samples" in capsys.readouterr().out
+    for words in (["--protocol", "search_r1"], ["--max-target", "1"]):
+        assert make(model, tmp_path / "out", "--traces", traces, "--check-only", *words) == 1
+        assert "no sample is left" in capsys.readouterr().err and not (tmp_path / "out").exists()
+    assert make(model, tmp_path / "out", "--traces", traces, "--traces", traces) == 1
+    assert "is given twice" in capsys.readouterr().err

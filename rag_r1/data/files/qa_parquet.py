@@ -30,6 +30,8 @@ from rag_r1.protocols import Protocol
 
 #: The file that lists the rows with a repeated question.
 REPEATED = "repeated_questions.jsonl"
+#: The files of a set, in its folder.
+SET_FILES = ("train.parquet", "test.parquet", "data_summary.json", REPEATED)
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ from rag_r1.options.arguments.overrides import hydra_quoted
 from rag_r1.protocols import load_protocol
 from rag_r1.runs.processes import run_module
 from rag_r1.runs.steps import Step, fingerprint
-from rag_r1.sft.data import SftDataArguments
+from rag_r1.sft.data_arguments import SftDataArguments
 from rag_r1.sft.filter_command import FilterArguments
 from rag_r1.sft.progress import SftProgressBar
 from rag_r1.sft.traces_command import TracesArguments

@@ -11,6 +11,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from rag_r1.options.command_line import Arguments, Positive, argument
+from rag_r1.options.out_folder import refuse_replaced
 from rag_r1.options.types import Constraint
 from rag_r1.retriever.selection.rules import USEFUL, RuleMode, SelectionRule, Utility
 from rag_r1.runs.start_checks import CHECK_ONLY
@@ -59,8 +60,7 @@ class SelectArguments(SelectionArguments):
 
     @model_validator(mode="after")
     def _files_fit(self) -> SelectArguments:
-        """Check the files. Raises ValueError if one that the rule needs is missing, or if --out is one of
-        those that are read."""
+        """Raise ValueError if a file that the rule needs is missing."""
         faults = [  # the values of --utility other than `both` are also the names of the flags
             f"--utility {self.utility} needs --{name}: give it, or choose another --utility"
             for name, path in (("relevance", self.relevance), ("correctness", self.correctness))
@@ -68,9 +68,12 @@ class SelectArguments(SelectionArguments):
         ]
         if self.candidates is None and self.correctness is None:
             faults.append("--candidates is needed: relevance alone does not name the queries")
-        inputs = (self.candidates, self.relevance, self.correctness)
-        if self.out.resolve() in [path.resolve() for path in inputs if path is not None]:
-            faults.append(f"--out {self.out} is also a file that is read: give another")
         if faults:
             raise ValueError("; ".join(faults))
+        return self
+
+    @model_validator(mode="after")
+    def _inputs_stay(self) -> SelectArguments:
+        inputs = (self.candidates, self.relevance, self.correctness)
+        refuse_replaced(inputs, self.out.parent, [self.out.name])
         return self

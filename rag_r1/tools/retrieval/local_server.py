@@ -47,6 +47,14 @@ def build_index(
     return out
 
 
+def check_served_index(index: Path, flag: str) -> None:
+    """Raise RunError, which names `flag`, for a folder without the manifest of an index."""
+    if not (index / "manifest.json").is_file():
+        raise RunError(
+            f"{flag} {index} has no manifest.json: give the folder of a finished index (`rag-r1 index build`)"
+        )
+
+
 @contextmanager
 def retrieval_process(index: Path, log: Path, *options: str, wait_s: float = 300) -> Iterator[str]:
     """Serve `index` on a free loopback port for the length of the block; yields the address. To be called

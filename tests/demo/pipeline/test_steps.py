@@ -20,7 +20,7 @@ from rag_r1.runs.errors import RunError
 from rag_r1.runs.processes import MARK
 from rag_r1.runs.start_checks import StartError
 from rag_r1.runs.steps import PipelineFolder, Step
-from rag_r1.sft.data import SftDataArguments
+from rag_r1.sft.data_arguments import SftDataArguments
 from rag_r1.sft.filter_command import FilterArguments
 from rag_r1.sft.progress import SftProgressBar
 from rag_r1.sft.traces_command import TracesArguments
