@@ -32,8 +32,10 @@ from examples.agentic_r.recall import measure_recall
 from examples.common.comparison import Seeds, write_page
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
+from rag_r1.options.out_folder import check_out
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.lock import hold_out
+from rag_r1.runs.start_checks import StartChecks
 
 _DESCRIPTION = """\
 Train a retriever with the agent and the agent with the retriever (Agentic-R), on this machine and with
@@ -58,9 +60,11 @@ class MiniatureArguments(Arguments):
 @command_main(RunError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns 0 when the page is written, or 1 with the reason."""
+    prog = "python -m examples.agentic_r.run"
     args = read_arguments(
-        MiniatureArguments, arguments, prog="python -m examples.agentic_r.run", description=_DESCRIPTION
+        MiniatureArguments, arguments, prog=prog, description=_DESCRIPTION, check=_check_start
     )
+    _check_start(args)
     with hold_out(args.out):
         for seed in args.seeds:
             inputs = LoopInputs.make(args.out, seed)
@@ -72,6 +76,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         draw(runs, args.out / "agentic_r.png")
         write_page(args.out / "agentic_r.md", markdown(runs), picture="agentic_r.png")
     return 0
+
+
+def _check_start(args: MiniatureArguments) -> None:
+    """Raise StartError if --out cannot be written to."""
+    with StartChecks() as checks:
+        checks.run(check_out, args.out)
 
 
 if __name__ == "__main__":

@@ -25,15 +25,20 @@ from rag_r1.evaluation.evaluation_inputs import prepare_evaluation
 from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Positive, Share, argument, read_arguments
-from rag_r1.options.out_folder import check_out
+from rag_r1.options.out_folder import check_out, refuse_replaced
+from rag_r1.rollouts.checks import all_problems
 from rag_r1.rollouts.one_shot import prepare_one_shot
 from rag_r1.rollouts.requests import make_request, seeded_fraction
 from rag_r1.runs.errors import RunError
-from rag_r1.tools.retrieval.local_server import retrieval_process
+from rag_r1.runs.start_checks import StartChecks
+from rag_r1.tools.retrieval.local_server import check_served_index, retrieval_process
 
 #: The protocol and the default prompt of the samples.
 PROTOCOL = "rag_r1_mq"
 PROMPT = Path(__file__).parents[2] / "recipes" / "real_small" / "one_shot.txt"
+#: An address to which no request is sent.
+_NO_SERVER = "http://127.0.0.1:1"
+_SPLITS = ("train", "validation")
 _IN_FLIGHT = 64
 
 
@@ -57,35 +62,50 @@ class OneShotArguments(Arguments):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     prog = "python -m examples.real_small.one_shot"
-    args = read_arguments(OneShotArguments, arguments, prog=prog, description=__doc__)
-    check_out(args.out)
+    args = read_arguments(OneShotArguments, arguments, prog=prog, description=__doc__, check=_check_start)
+    _check_start(args)
     args.out.mkdir(parents=True, exist_ok=True)
     with retrieval_process(args.index, args.out / "retriever.log") as url:
-        evaluation = EvalArguments.model_validate(
-            {
-                "questions": [args.questions],
-                "out": args.out,
-                "model": str(args.model),
-                "tokenizer": str(args.model),
-                "base_url": "http://127.0.0.1:1/v1",  # required, but no request is sent
-                "retriever_url": url,
-                "protocol": PROTOCOL,
-                "prompt": str(args.prompt),
-                "overrides": [
-                    f"rag_r1.retriever.topk={args.topk}",
-                    f"rag_r1.agent.max_query_observation_tokens={args.tokens}",
-                ],
-            }
-        )
-        run_setup = prepare_evaluation(evaluation)
+        run_setup = prepare_evaluation(_evaluation(args, url))
         condition = baseline("one_shot", run_setup.setup)
         rows = asyncio.run(_make_samples(run_setup.questions.rows, condition))
     held_out = {row.id for row in rows if seeded_fraction(args.seed, "validation", row.id) < args.validation}
-    for split, is_validation in (("train", False), ("validation", True)):
+    for split, is_validation in zip(_SPLITS, (False, True), strict=True):
         split_rows = [row for row in rows if (row.id in held_out) == is_validation]
         write_sft_rows(args.out / f"{split}.parquet", split_rows)
         print(f"{args.out / split}.parquet: {len(split_rows):,} samples")
     return 0
+
+
+def _check_start(args: OneShotArguments) -> None:
+    """Raise StartError with the problems of the questions, the index, the model, the prompt and --out."""
+    with StartChecks() as checks:
+        checks.run(check_out, args.out)
+        checks.run(refuse_replaced, [args.questions], args.out, [f"{split}.parquet" for split in _SPLITS])
+        checks.run(check_served_index, args.index, "--index")
+        evaluation = _evaluation(args, _NO_SERVER)
+        with all_problems(evaluation, {}):
+            prepare_evaluation(evaluation)
+
+
+def _evaluation(args: OneShotArguments, url: str) -> EvalArguments:
+    """Return the arguments of an evaluation with the retrieval server at `url`, whose prompts are those of
+    the samples."""
+    values = {
+        "questions": [args.questions],
+        "out": args.out,
+        "model": str(args.model),
+        "tokenizer": str(args.model),
+        "base_url": f"{_NO_SERVER}/v1",  # required, but no request is sent
+        "retriever_url": url,
+        "protocol": PROTOCOL,
+        "prompt": str(args.prompt),
+        "overrides": [
+            f"rag_r1.retriever.topk={args.topk}",
+            f"rag_r1.agent.max_query_observation_tokens={args.tokens}",
+        ],
+    }
+    return args.converted(EvalArguments, values)
 
 
 async def _make_samples(questions: Sequence[QuestionRow], condition: Condition) -> list[SftRow]:

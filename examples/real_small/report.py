@@ -32,6 +32,7 @@ from rag_r1.runs import pictures
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.markdown import Page, cell, integer, number
 from rag_r1.runs.rollout_metrics import logger_files
+from rag_r1.runs.start_checks import StartChecks
 from rag_r1.training.metrics_files import MetricsFile
 
 Record = Mapping[str, Any]
@@ -70,11 +71,8 @@ class ReportArguments(Arguments):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     prog = "python -m examples.real_small.report"
-    args = read_arguments(ReportArguments, arguments, prog=prog, description=__doc__)
-    check_out(args.out)
-    curves = [validations(run) for run in args.grpo]
-    evaluated = evaluations(args.evals) if args.evals else {}
-    shown = choose_trajectories(args, evaluated) if args.trajectories else []
+    args = read_arguments(ReportArguments, arguments, prog=prog, description=__doc__, check=_read_inputs)
+    curves, evaluated, shown = _read_inputs(args)
     page = Page().heading("By step").table(*curve_table(curves)).heading("A step")
     page.table(*step_table([training_log(run) for run in args.grpo]))
     for questions in sorted({questions for _, questions in evaluated}):
@@ -87,6 +85,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write_text(args.out / "trajectories.md", "\n\n".join(map(as_text, shown)) + "\n")
     print(f"{'tables and picture' if has_picture else 'tables'}: {args.out}")
     return 0
+
+
+def _read_inputs(
+    args: ReportArguments,
+) -> tuple[list[dict[int, list[Record]]], dict[EvalName, list[Record]], list[Record]]:
+    """Return the validations of each training, the evaluations, and the trajectories to print. Raises
+    StartError with the problems of all of them and of --out."""
+    with StartChecks() as checks:
+        checks.run(check_out, args.out)
+        curves = [checks.run(validations, run) or {} for run in args.grpo]
+        evaluated = checks.run(evaluations, args.evals) if args.evals else {}
+        has_evals = args.trajectories and evaluated is not None  # else --evals has a problem already
+        shown = checks.run(choose_trajectories, args, evaluated or {}) if has_evals else []
+    return curves, evaluated or {}, shown or []
 
 
 def choose_trajectories(args: ReportArguments, evaluated: Mapping[EvalName, list[Record]]) -> list[Record]:

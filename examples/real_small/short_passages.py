@@ -14,12 +14,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rag_r1.corpus.inputs import passages_of
+from rag_r1.corpus.inputs import check_first_rows, passages_of
 from rag_r1.corpus.reader import Corpus
 from rag_r1.io.atomic_files import write_json_lines
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
-from rag_r1.options.out_folder import check_out_file
+from rag_r1.options.out_folder import check_out_file, refuse_replaced
+from rag_r1.runs.errors import RunError
+from rag_r1.runs.start_checks import StartChecks
 
 
 class ShortPassagesArguments(Arguments):
@@ -30,16 +32,26 @@ class ShortPassagesArguments(Arguments):
     words: Positive = argument("words of a passage after its title; 50 are about 80 tokens", default=50)
 
 
-@command_main(ValueError, OSError)
+@command_main(RunError, ValueError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     prog = "python -m examples.real_small.short_passages"
-    args = read_arguments(ShortPassagesArguments, arguments, prog=prog, description=__doc__)
-    check_out_file(args.out)
+    args = read_arguments(
+        ShortPassagesArguments, arguments, prog=prog, description=__doc__, check=_check_start
+    )
+    _check_start(args)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     count = write_json_lines(args.out, shorten(Corpus([args.corpus]), args.words), ensure_ascii=False)
     print(f"{args.out}: {count:,} passages")
     return 0
+
+
+def _check_start(args: ShortPassagesArguments) -> None:
+    """Raise StartError with the problems of the corpus and of --out."""
+    with StartChecks() as checks:
+        checks.run(check_out_file, args.out)
+        checks.run(lambda: refuse_replaced([args.corpus], args.out.parent, [args.out.name]))
+        checks.run(lambda: check_first_rows(Corpus([args.corpus])))
 
 
 def shorten(corpus: Corpus, words: int) -> Iterator[dict[str, Any]]:

@@ -39,14 +39,15 @@ from rag_r1.demo.traces.mixes import Mix, Strategy, draw_strategy
 from rag_r1.demo.traces.turns import turn
 from rag_r1.io.atomic_files import write_json_lines
 from rag_r1.io.bounded_json import limited_lines, read_json_line
-from rag_r1.io.errors import DataError
+from rag_r1.io.errors import DataError, reason_of
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
-from rag_r1.options.out_folder import check_out
+from rag_r1.options.out_folder import check_out, refuse_replaced
 from rag_r1.protocols import Failure
 from rag_r1.runs.errors import RunError
+from rag_r1.runs.start_checks import StartChecks
 from rag_r1.tools import RetrievalClient, RetrieverConfig
-from rag_r1.tools.retrieval.local_server import retrieval_process
+from rag_r1.tools.retrieval.local_server import check_served_index, retrieval_process
 
 #: The protocol of the traces.
 PROTOCOL = "rag_r1_mq"
@@ -101,9 +102,8 @@ class TraceArguments(Arguments):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     prog = "python -m examples.real_small.traces"
-    args = read_arguments(TraceArguments, arguments, prog=prog, description=__doc__)
-    check_out(args.out)
-    questions = read_questions(args.questions)
+    args = read_arguments(TraceArguments, arguments, prog=prog, description=__doc__, check=_check_start)
+    questions = _check_start(args)
     args.out.mkdir(parents=True, exist_ok=True)
     with retrieval_process(args.index, args.out / "retriever.log") as url:
         records, excluded = asyncio.run(_make_records(args, questions, url))
@@ -111,6 +111,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     counts = ", ".join(f"{count} {name}" for name, count in sorted(excluded.items())) or "none"
     print(f"{args.out / 'traces.jsonl'}: {len(records):,} traces; left out: {counts}")
     return 0
+
+
+def _check_start(args: TraceArguments) -> list[Question]:
+    """Return the questions. Raises StartError with their problems and those of the index and of --out."""
+    with StartChecks() as checks:
+        checks.run(check_out, args.out)
+        checks.run(refuse_replaced, [args.questions], args.out, ["traces.jsonl"])
+        checks.run(check_served_index, args.index, "--index")
+        questions = checks.run(read_questions, args.questions)
+    return questions or []
 
 
 def read_questions(path: Path) -> list[Question]:
@@ -131,7 +141,7 @@ def read_questions(path: Path) -> list[Question]:
                 text = text_of(row, "question")
                 questions.append(Question(str(row["id"]), row["kind"], text, golds, ids, titles))
             except (ValueError, KeyError, TypeError, RecursionError) as error:
-                message = f"{path}, line {number}: {error!r}"
+                message = f"{path}, line {number}: {type(error).__name__}: {reason_of(error)}"
                 raise DataError(f"{message}: make the file with rag-r1 passage-questions") from error
     if not questions:
         raise DataError(f"{path} has no questions: make the file with rag-r1 passage-questions")

@@ -10,6 +10,7 @@ import random
 import subprocess
 import sys
 from collections import Counter
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from unittest.mock import AsyncMock
@@ -230,6 +231,38 @@ def test_a_row_that_cannot_be_used_is_named_with_its_line(tmp_path, fault):
     (tmp_path / "q.jsonl").write_text(f"{json.dumps(QUESTIONS[0])}\n{line}\n")
     with pytest.raises(DataError, match=r"q\.jsonl, line 2"):
         traces.read_questions(tmp_path / "q.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("script", "words", "named"),
+    [
+        (
+            one_shot,
+            "--questions none --index none --model ./none_m --prompt bad.txt",
+            ["none: there", "--index none", "none_m", "bad.txt", "--out file"],
+        ),
+        (traces, "--questions latin.jsonl --index none", ["line 1", "--index none", "--out file"]),
+        (half_bridges, "--questions none --test 7", ["train.jsonl", "test.jsonl", "--test", "--out file"]),
+        (report, "--grpo a --grpo b --evals c", ["--grpo a", "--grpo b", "--evals c", "--out file"]),
+        (short_passages, "--corpus none.jsonl", ["none.jsonl", "--out file"]),
+    ],
+)
+def test_all_problems_are_reported_before_anything_is_written(
+    script, words, named, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    for name, text in (("file", b""), ("bad.txt", b"{documents}"), ("latin.jsonl", b"\xe9\n")):
+        Path(name).write_bytes(text)
+    with suppress(SystemExit):
+        assert script.main([*words.split(), "--out", "file/x" if script is short_passages else "file"]) == 1
+    said = capsys.readouterr().err
+    assert [name for name in named if name not in said] == [] and "\\x" not in said
+    assert {path.name for path in tmp_path.iterdir()} == {"file", "bad.txt", "latin.jsonl"}
+
+
+def test_half_bridges_do_not_replace_their_questions(tmp_path, capsys):
+    assert half_bridges.main(["--questions", str(tmp_path), "--out", str(tmp_path)]) == 1
+    assert "would replace" in capsys.readouterr().err
 
 
 def test_half_of_the_drawn_questions_are_bridges_and_the_others_of_all_kinds_alike():
