@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from rag_r1.evaluation.eval_arguments import PolicyArguments
 from rag_r1.inference.model_folders import is_hub_name, local_model, model_folder
-from rag_r1.inference.model_folders.model_config import read_model_config
+from rag_r1.inference.model_folders.model_config import check_causal_model, read_model_config
 from rag_r1.inference.tokenizer import check_vocabulary
 from rag_r1.inference.vllm_server import check_options, vllm_server
 from rag_r1.io.errors import reason_of
@@ -59,6 +59,7 @@ def resolve_model(args: Args, *, checks_options: bool = True) -> Args:
             checks.run(check_vllm_options, args)
         folder = model_folder(local_model(args.model), args.out / MODEL)
         model_tokens = _context_of_model(folder)
+        checks.run(check_causal_model, folder)
     tokenizer = args.tokenizer or (str(folder) if args.engine == "completions" else None)
     return _with_limits(args, model_tokens, model=str(folder), tokenizer=tokenizer)
 

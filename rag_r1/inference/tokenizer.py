@@ -83,7 +83,7 @@ def check_tokenizer(folder: Path, remedy: str, key: str | None = None) -> None:
 def _malformed_file(folder: Path) -> str:
     """Return the name and the fault of the first tokenizer file that is not a JSON object, in parentheses
     for a message; "" if all are JSON objects."""
-    for file in sorted(folder.glob("*token*.json")):
+    for file in [*folder.glob("config.json"), *sorted(folder.glob("*token*.json"))]:
         try:
             read_json_object(file)
         except (OSError, ValueError, RecursionError) as error:

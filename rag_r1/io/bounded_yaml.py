@@ -9,7 +9,6 @@ compare as keys, are refused, too.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +61,13 @@ class _UniqueKeys(_LOADER):
         if node in self._flattened:
             return
         self._flattened.add(node)
-        keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
-        if repeated := [key for key, count in keys.items() if count > 1 and key != "<<"]:
-            line = node.start_mark.line + 1
-            raise YamlError(f"it has the key {repeated[0][:100]} twice (line {line} and after)")
+        lines: dict[str, list[int]] = {}
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value != "<<":
+                lines.setdefault(key.value, []).append(key.start_mark.line + 1)
+        for name, (first, *others) in lines.items():
+            if others:
+                raise YamlError(f"it has the key {name[:100]} twice (lines {first} and {others[0]})")
         super().flatten_mapping(node)
 
 

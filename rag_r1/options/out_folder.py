@@ -25,6 +25,8 @@ def check_out(
     """Raise ValueError, which names `flag`, unless the folder can be created and written to. With `command`,
     also raises it if the folder is an index, contains a run of another command, or has one of the files
     `writes`, which `command` would replace, from no run."""
+    if str(folder).startswith("~") and not os.path.lexists(folder.parts[0]):  # a shell leaves unknown users
+        raise ValueError(f"{flag} {folder}: {folder.parts[0]} is no home folder: write the whole path")
     parent = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
     if not parent.is_dir():
         kind = "is a file" if parent.exists() else "is a link to nothing"

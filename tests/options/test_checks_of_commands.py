@@ -469,7 +469,7 @@ def test_mcp_refuses_another_server_in_place_of_the_search(capsys):
             "convert it with `iconv -f LATIN1 -t UTF-8 FILE > NEW`",
         ),
         ("documents --folder wide --out new --no-progress", "a.txt: it holds null characters"),
-        ("documents @twice.yaml --folder notes", "it has the key out twice"),
+        ("documents @twice.yaml --folder notes", "it has the key out twice (lines 1 and 2)"),
         ("train --recipe latin.yaml", "it is not text in UTF-8"),
         ("train --recipe list.yaml", "must have keys, `defaults:` first"),
         ("stages --recipe list.yaml --recipe none --out new", "must have keys, `defaults:` first"),
@@ -735,6 +735,14 @@ def test_a_file_that_is_read_is_none_that_is_written(tmp_path, monkeypatch, caps
         main([command, *words.split(), "--out", "out", "--wrong-flag"])
     read = next(word for word in words.replace("questions=", "").split() if word.startswith(("out", "link")))
     assert f"--out out would replace {read}" in capsys.readouterr().err
+
+
+def test_a_home_folder_of_no_user_is_no_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="--out ~nobody_here/x"):
+        check_out(Path("~nobody_here/x"))
+    Path("~here").mkdir()
+    check_out(Path("~here/x"))
 
 
 def test_data_of_no_run_are_not_replaced_by_one(tmp_path):

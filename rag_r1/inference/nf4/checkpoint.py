@@ -63,7 +63,12 @@ def read_adapters(checkpoint: Path) -> SavedAdapters:
 
     state = checkpoint / "actor" if (checkpoint / "actor").is_dir() else checkpoint
     files = sorted(state.glob(_RANK_0))
-    if len(files) != 1 or not (state / ADAPTER_META).is_file():
+    if files and not (state / ADAPTER_META).is_file():
+        raise RunError(
+            f"{checkpoint} has no adapters, since its training had none (no {ADAPTER_META}): give one of a "
+            "training with lora_rank, or use the model of this one as it is (`rag-r1 eval --model`)"
+        )
+    if len(files) != 1:
         raise RunError(
             f"{checkpoint} is not a checkpoint of adapters: give a folder global_step_N of the training"
         )

@@ -132,7 +132,8 @@ def check_batch(rows: int, options: TrainOptions) -> None:
     """Raise RunError if there are fewer rows than a batch needs."""
     if rows < options.batch_size:
         message = f"{rows} rows are fewer than a batch of {options.batch_size}"
-        raise RunError(f"{message}: give --batch-size {rows} or less, or more rows")
+        remedy = f"give --batch-size {rows} or less, or more rows" if rows else "give files that have rows"
+        raise RunError(f"{message}: {remedy}")
 
 
 def usable_rows(

@@ -17,7 +17,7 @@ from rag_r1.agent import TokenizerCodec
 from rag_r1.config.agent_setup import for_tokenizer, tool_schemas
 from rag_r1.config.schema import RagR1Config
 from rag_r1.inference.model_folders import check_weights, has_weights, is_hub_name, newest_checkpoint
-from rag_r1.inference.model_folders.model_config import model_config
+from rag_r1.inference.model_folders.model_config import check_causal_model, model_config
 from rag_r1.inference.tokenizer import check_vocabulary, why_not_loaded
 from rag_r1.io.bounded_json import read_json_file
 from rag_r1.io.errors import DataError
@@ -53,6 +53,7 @@ def check_model(
         folder = Path(node.path).expanduser()
         weight_problems += _fault_of_check(f"{section}.path", check_vocabulary, tokenizer, folder)
         if section != _CRITIC:  # the critic gets token ids, and needs no template
+            weight_problems += _fault_of_check(f"{section}.path", check_causal_model, folder)
             problem = _check_template(section, node, tokenizer)
     return (tokenizer, weight_problems) if problem is None else (None, [problem, *weight_problems])
 

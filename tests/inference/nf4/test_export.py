@@ -134,6 +134,8 @@ def test_another_model_a_folder_without_adapters_and_one_that_exists_are_refused
     ):
         assert export(*words) == 1
         assert said in capsys.readouterr().err
+    (step / "actor" / "lora_train_meta.json").unlink()
+    assert export(step, base, tmp_path / "out") == 1 and "has no adapters" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

@@ -75,6 +75,30 @@ def test_a_model_type_that_transformers_does_not_know_is_named_unless_the_folder
         assert [problem.level for problem in problems if "'llamma'" in problem.what] == levels
 
 
+@pytest.mark.parametrize(
+    ("config", "is_refused"),
+    [
+        ({"model_type": "bert", "architectures": ["BertForMaskedLM"]}, True),
+        ({"model_type": "bert", "architectures": ["BertLMHeadModel"]}, False),
+        ({"model_type": "qwen2", "architectures": ["Qwen2Model"]}, False),
+        ({"model_type": "bert"}, False),
+    ],
+)
+def test_an_encoder_is_no_policy(home, config, is_refused):
+    tokenizer_with("plain").save_pretrained(home / "model")
+    (home / "model" / "model.safetensors").write_bytes(NO_TENSORS)
+    (home / "model" / "config.json").write_text(json.dumps(config))
+    problems = checked(path="~/model")[1]
+    assert any("no causal language model" in problem.what for problem in problems) == is_refused
+
+
+def test_a_config_that_is_a_list_is_named_beside_the_tokenizers_error(home):
+    tokenizer_with("plain").save_pretrained(home / "model")
+    (home / "model" / "model.safetensors").write_bytes(NO_TENSORS)
+    (home / "model" / "config.json").write_text("[1]")
+    assert any("(config.json: " in problem.what for problem in checked(path="~/model")[1])
+
+
 def test_a_model_with_fewer_embeddings_than_its_tokenizer_has_ids_is_named(home):
     tokenizer_with("plain").save_pretrained(home / "model")
     (home / "model" / "model.safetensors").write_bytes(NO_TENSORS)
