@@ -63,8 +63,10 @@ from code_lines import PARTS, ROOT, LineCount, count_lines, count_part
 #: a CPU, log-probabilities of their trained tokens only, their checks and the questions of a real model's
 #: second attempt took 170 (230); what the eleventh walk had left (thresholds that no value reaches, flags
 #: without effect, settings of an earlier run beside the other problems, more cells than an index has) 225
-#: (80), and faults that an eighth reading proved 85 (100).
-BUDGETS = {"package": (48_340, 0.334), "tests": (67_780, 0.0575)}
+#: (80), and faults that an eighth reading proved 85 (100). A twelfth walk by two hostile users (values of
+#: veRL's own keys, keys that were deleted or cannot be read, files that a command would replace, checks that
+#: passed what the run refused) took 670 (540).
+BUDGETS = {"package": (49_020, 0.334), "tests": (68_320, 0.0575)}
 
 
 @pytest.fixture(scope="module", params=PARTS)

@@ -19,7 +19,7 @@ from rag_r1.corpus.reader import Corpus
 from rag_r1.io.atomic_files import write_json_lines
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
-from rag_r1.options.out_folder import check_out_file, refuse_replaced
+from rag_r1.options.out_folder import check_out_file
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import StartChecks
 
@@ -49,8 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _check_start(args: ShortPassagesArguments) -> None:
     """Raise StartError with the problems of the corpus and of --out."""
     with StartChecks() as checks:
-        checks.run(check_out_file, args.out)
-        checks.run(lambda: refuse_replaced([args.corpus], args.out.parent, [args.out.name]))
+        checks.run(check_out_file, args.out, inputs=[args.corpus])
         checks.run(lambda: check_first_rows(Corpus([args.corpus])))
 
 

@@ -65,15 +65,19 @@ def refuse_replaced(
 
 
 def check_out_file(
-    file: Path, flag: str = "--out", *, inputs: Iterable[Path] = (), begin: bytes = b"", owner: str = ""
+    file: Path,
+    flag: str = "--out",
+    *,
+    inputs: Iterable[Path | None] = (),
+    begin: bytes = b"",
+    owner: str = "",
 ) -> None:
     """Raise ValueError, which names `flag`, unless the file can be written. It must not be one of `inputs`,
     the files that are read, which it would replace. If it exists and is not empty, it must begin with
     `begin`, as the files of the command `owner` do."""
     if file.is_dir():
         raise ValueError(f"{flag} {file} is a folder: give the name of a file")
-    if os.path.realpath(file) in map(os.path.realpath, inputs):
-        raise ValueError(f"{flag} {file} is also the name of a file that is read: choose another file")
+    refuse_replaced(inputs, file.parent, [file.name], flag)
     if file.is_file() and file.stat().st_size:
         with file.open("rb") as existing:
             if existing.read(len(begin)) != begin:
