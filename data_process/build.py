@@ -106,10 +106,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def check_start(args: BuildArguments) -> tuple[Protocol, list[MixEntry]]:
     """Check everything before the set is built, including the first rows of all files, and with --check-only
-    or beside another problem all rows.
-
-    Returns the protocol and the entries of the mixture. Raises StartError with all problems.
-    """
+    or beside another problem all rows. Returns the protocol and the entries of the mixture. Raises StartError
+    with all problems."""
     with StartChecks() as checks:
         if args.near_duplicates:
             checks.run(require_library)

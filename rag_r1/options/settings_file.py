@@ -136,11 +136,6 @@ def _no_settings_fault(word: str) -> str:
     return f"{word} {reason}: give a file of settings, {_EXAMPLES}"
 
 
-def _format_of(path: Path) -> str:
-    """Return the name of the format of a settings file."""
-    return "JSON" if path.suffix == ".json" else "YAML"
-
-
 def read_settings(path: Path, cls: type[BaseSettings], command: str | None = None) -> dict[str, Any]:
     """Return the settings in a file, by the names of the fields of `cls`, a subclass of Arguments. Required
     settings may be absent. Raises SettingsError with all wrong keys, and ArgumentsError if the file cannot be
@@ -150,9 +145,8 @@ def read_settings(path: Path, cls: type[BaseSettings], command: str | None = Non
         values = read_yaml(path)
     except (OSError, YamlError) as error:
         is_malformed = isinstance(error, YamlError)
-        remedy = (
-            f"correct its {_format_of(path)}" if is_malformed else f"give a file of settings, {_EXAMPLES}"
-        )
+        name = "JSON" if path.suffix == ".json" else "YAML"
+        remedy = f"correct its {name}" if is_malformed else f"give a file of settings, {_EXAMPLES}"
         raise ArgumentsError(f"{path} cannot be read: {reason_of(error)}: {remedy}") from error
     if not isinstance(values, dict):
         raise ArgumentsError(f"{path}: must be a mapping of settings, such as `limit: 100`: correct it")

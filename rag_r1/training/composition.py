@@ -51,11 +51,9 @@ _QUOTING = (
 
 
 def compose_recipe(recipe: Recipe, overrides: Sequence[str]) -> DictConfig:
-    """Return the whole configuration, as veRL will see it. Warnings of bitsandbytes are silenced.
-
-    Raises RunError naming the key or file if the recipe cannot be composed, or if a value in it cannot be
-    read (rag_r1/config/unresolved.py).
-    """
+    """Return the whole configuration, as veRL will see it. Warnings of bitsandbytes are silenced. Raises
+    RunError naming the key or file if the recipe cannot be composed, or if a value in it cannot be read
+    (rag_r1/config/unresolved.py)."""
     from hydra import compose, initialize_config_dir
     from hydra.errors import HydraException, MissingConfigException
     from omegaconf.errors import OmegaConfBaseException
@@ -147,12 +145,9 @@ def check_composition(recipe: Recipe, overrides: Sequence[str]) -> DictConfig:
 
 
 def check_overrides(recipe: Recipe, overrides: Sequence[str]) -> DictConfig:
-    """Return the whole configuration. Raises StartError with all wrong overrides, including those whose
-    value has a wrong type, or RunError if the recipe does not compose without them. Warnings are printed.
-
-    Without overrides, types are not checked, since that requires veRL, whose import takes half a minute on a
-    busy machine.
-    """
+    """Return the whole configuration. Raises StartError with all wrong overrides, also those of a wrong type
+    or value, or RunError if the recipe does not compose without them. Warnings are printed. Without overrides
+    values are not checked, since that requires veRL, whose import takes half a minute on a busy machine."""
     if not overrides:
         return check_composition(recipe, overrides)
     config, problems = compose_valid(recipe, overrides)
@@ -209,12 +204,11 @@ def _problem_of_text(override: str) -> Problem | None:
 
 
 def _is_named_by(fault: BaseException | None, override: str) -> bool:
-    """Return whether Hydra's error names this override, its key or its group's file."""
-    if isinstance(fault, UnresolvedError):
-        return False  # it may name the key of another override than the one that causes it
+    """Return whether Hydra's error names this override, its key or its group's file. An UnresolvedError may
+    name the key of another override than the one that causes it."""
     key, _, value = override.lstrip("+~").partition("=")
     names = (f"'{key}'", f"'{key}/{value}'", f"/{key}/{value}'", override)  # the third: of +group=value
-    return any(name in str(fault) for name in names)
+    return not isinstance(fault, UnresolvedError) and any(name in str(fault) for name in names)
 
 
 def _first_override_with(fault: RunError, recipe: Recipe, overrides: Sequence[str]) -> str | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from unittest.mock import Mock
 
+from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.serving.admission import AdmissionQueue
-from rag_r1.serving.agent import ChatAgent
 from rag_r1.serving.metrics import ChatMetrics
 from rag_r1.serving.sessions import ChatSessions
 
@@ -24,5 +24,5 @@ async def test_chats_that_the_stop_ends_are_not_counted_as_abandoned():
 
 
 def test_a_prompt_that_a_tokenizer_cannot_make_does_not_fit():
-    agent = Mock(**{"setup.prompt_ids.side_effect": RuntimeError("no worker")})
-    assert not ChatAgent.prompt_fits(agent, "Who?")
+    setup = Mock(**{"budget.prompt_limit": 9, "prompt_ids.side_effect": RuntimeError("no worker")})
+    assert not AgentSetup.prompt_fits(setup, "Who?")

@@ -11,6 +11,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from rag_r1.options.command_line import Arguments, Positive, argument
+from rag_r1.options.out_folder import refuse_replaced
 from rag_r1.options.types import Constraint
 from rag_r1.retriever.selection.rules import USEFUL, RuleMode, SelectionRule, Utility
 from rag_r1.runs.start_checks import CHECK_ONLY
@@ -69,4 +70,10 @@ class SelectArguments(SelectionArguments):
             faults.append("--candidates is needed: relevance alone does not name the queries")
         if faults:
             raise ValueError("; ".join(faults))
+        return self
+
+    @model_validator(mode="after")
+    def _inputs_stay(self) -> SelectArguments:
+        inputs = (self.candidates, self.relevance, self.correctness)
+        refuse_replaced(inputs, self.out.parent, [self.out.name])
         return self

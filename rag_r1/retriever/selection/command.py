@@ -61,7 +61,7 @@ def _check_start(args: SelectArguments) -> None:
     with StartChecks() as checks:
         kinds = (RoundsRecord, RelevanceRecord, CorrectnessRecord)
         paths = (args.candidates, args.relevance, args.correctness)
-        checks.run(check_out_file, args.out, inputs=paths)
+        checks.run(check_out_file, args.out)
         for kind, path in zip(kinds, paths, strict=True):
             if path is not None:
                 checks.run(check_records, kind, path)

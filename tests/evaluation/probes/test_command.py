@@ -114,7 +114,7 @@ def test_passages_are_written_to_json_only(run, capsys):
 
 
 @pytest.mark.parametrize(
-    ("out", "message"), [("q.json", "also the name of a file"), ("manifest.json", "not written by `rag-r1")]
+    ("out", "message"), [("q.json", "also a file that is read"), ("manifest.json", "not written by `rag-r1")]
 )
 def test_a_file_that_is_something_else_is_not_overwritten(run, out, message, tmp_path):
     (tmp_path / out).write_text("[]")
