@@ -223,9 +223,6 @@ def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval sigma"
         check=_check_start,
     )
     _check_start(args)
-    if args.check_only:
-        print(f"all checks passed: {', '.join(map(str, args.runs))} would be read")
-        return 0
     states = states_of(_trajectory_records(args.runs), args.term, args.right_from)
     if not len(states.right) and not len(states.wrong):
         reasons = "; ".join(f"{integer(count)} {reason}" for reason, count in states.excluded.items())
@@ -235,6 +232,9 @@ def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval sigma"
             "and vLLM)"
         )
         raise RunError(f"{', '.join(map(str, args.runs))}: no answer has a state ({reasons}): {remedy}")
+    if args.check_only:
+        print(f"all checks passed: {', '.join(map(str, args.runs))} would be read")
+        return 0
     print("\n".join(report(states, args.accept)))
     return 0
 

@@ -110,7 +110,8 @@ def test_a_state_that_tells_nothing_and_few_answers_are_said(tmp_path, capsys):
     assert "no max_state is proposed" in capsys.readouterr().out
     assert command.main(["sigma", str(tmp_path / "one"), "--term", "f1", "--check-only"]) == 1
     assert "--term f1: the rewards of" in capsys.readouterr().err
-    assert command.main(["sigma", str(write_run(tmp_path / "stateless", [record(None)] * 3))]) == 1
+    stateless = str(write_run(tmp_path / "stateless", [record(None)] * 3))
+    assert command.main(["sigma", stateless, "--check-only"]) == 1
     message = capsys.readouterr().err
     assert "no answer has a state (3 without a state" in message
     assert "rag_r1.agent.max_state=1000000" in message and str(tmp_path / "stateless") in message
