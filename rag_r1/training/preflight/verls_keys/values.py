@@ -26,7 +26,7 @@ _CONTENTS = ("model", "optimizer", "extra", "hf_model")
 #: Keys that name a module of the user, which may register names.
 _MODULES = (
     *("actor_rollout_ref.model.external_lib", "critic.model.external_lib", "model.external_lib"),
-    *("data.custom_cls.path", "data.sampler.class_path", "reward.custom_reward_function.path"),
+    *("data.custom_cls.path", "reward.custom_reward_function.path"),
     *(f"{_ROLLOUT}.agent.agent_loop_config_path", f"{_ROLLOUT}.agent.agent_loop_manager_class"),
     *("trainer.v1.sampler.custom_sampler.path", f"{RAY_VARIABLES}.VERL_USE_EXTERNAL_MODULES"),
 )
