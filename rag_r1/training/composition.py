@@ -64,7 +64,7 @@ def compose_recipe(recipe: Recipe, overrides: Sequence[str]) -> DictConfig:
     try:
         with initialize_config_dir(str(recipe.folder), version_base=None):
             config = compose(recipe.name, overrides=recipe.overrides_to_compose(overrides))
-        if kind_of(recipe.path) is not None:  # else it is a part of a recipe
+        if kind_of(recipe.path) or all(name in config for name in _SECTIONS):  # else it is a part of a recipe
             check_resolved(config, _BLOCKS)
         return config
     except RecursionError as fault:

@@ -365,7 +365,6 @@ def right(place) -> Path:
         ("sft-data --traces traces --model model --out new", "traces"),
         ("eval report run --out new", "1 episodes"),
         ("eval compare run other --out new", "2 runs share 1 questions"),
-        ("eval sigma run", "run would be read"),
         ("recipes copy rag_r1/grpo new", "rag_r1/grpo would be copied to new.yaml"),
         ("mcp --retriever-url {url}", "search would be offered over stdio"),
     ],
